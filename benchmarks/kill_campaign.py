@@ -50,7 +50,8 @@ NODECTL: Final = (sys.executable, "-m", "nodectl.cli")
 
 GRANTED: Final = """
 import sys, time
-from nodectl.writer_process.remote_writer import RemoteWriter, start_writer
+from nodectl.writer_process.remote_writer import RemoteWriter
+from nodectl.writer_process.writer_link import start_writer
 names = sys.argv[2:]
 writer = RemoteWriter(lambda: start_writer(sys.argv[1]))
 writer.start()
@@ -111,8 +112,9 @@ class Campaign:
 
     def writer_of(self, agent: psutil.Process) -> psutil.Process:
         """The process that writes for this agent."""
-        self._children += [child for child in agent.children() if child not in self._children]
-        return next(child for child in agent.children() if "writer" in child.cmdline())
+        below = agent.children(recursive=True)
+        self._children += [child for child in below if child not in self._children]
+        return next(child for child in below if "nodectl.cli" in child.cmdline() and "run" not in child.cmdline())
 
     def back_after(self) -> float:
         """Seconds from now until every knob is as it was."""
@@ -203,7 +205,7 @@ def _restore_killed(campaign: Campaign) -> dict[str, Any]:
 def _start_killed(campaign: Campaign) -> dict[str, Any]:
     agent = campaign.run()
     time.sleep(campaign.dice.uniform(0.2, 2.0))
-    campaign._children += agent.children()
+    campaign._children += agent.children(recursive=True)
     return _kill(campaign, agent)
 
 

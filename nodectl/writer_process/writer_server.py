@@ -22,7 +22,7 @@ from nodectl.config import Foreign
 from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
-from nodectl.write.lock import LockError, NodeLock
+from nodectl.write.lock import LEAVING_S, LockError, NodeLock
 from nodectl.write.many_files import ManyFiles
 from nodectl.write.places import save_places
 from nodectl.write.saves import SaveError, node_id
@@ -64,10 +64,6 @@ RETRY_S, RETRIES = 1.0, 10
 """Ours: how often a knob that could not be put back is tried again before it is left to the save."""
 
 
-LOCK_WAIT_S: Final = 2.0
-"""Ours: a lease and a second, in which the writer of an agent before this one must have put the knobs back."""
-
-
 class Served:
     """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
 
@@ -99,7 +95,7 @@ class Session:
         now_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         self._served, self._log, self._now_ns = served, log, now_ns
-        self._lock = NodeLock(served.state_dir, served.ports.lock_path)
+        self._lock = NodeLock(served.state_dir, served.ports.lock_path, LEAVING_S)
         self._permission = Permission(now_ns, self._lock.is_current)
         self._leases = Leases()
         self._writer: Writer | None = None
@@ -107,6 +103,7 @@ class Session:
         self._sent_ceilings: tuple[dict[str, int], dict[str, int]] = {}, {}
         self._files: list[str] = []
         self._many: ManyFiles | None = None
+        self._parent = os.getppid()
 
     def serve(self, channel: Channel, stop: Interruptions) -> None:
         """Until the agent is gone or a signal stops this process; then put every knob back."""
@@ -125,7 +122,8 @@ class Session:
             why = str(closed)
         finally:
             self.end(why)
-        if stop.is_over():
+        # a restorer that was killed ends its writer with SIGTERM (PR_SET_PDEATHSIG): the agent starts others
+        if stop.is_over() and os.getppid() == self._parent:
             _say_goodbye(channel)
 
     def _pass_files(self, channel: Channel) -> None:
@@ -230,7 +228,7 @@ class Session:
         if self._writer is not None:
             raise ProtocolError("started already")
         served = self._served
-        self._acquire()
+        self._lock.acquire()
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             self._many = ManyFiles(served.knobs, served.root, self._permission.check)
@@ -248,17 +246,6 @@ class Session:
         self._writer = writer
         captured, limits = dict(writer.captured), dict(writer.restore_limits)
         return Started(earlier.outcomes, earlier.remarks, captured, limits, *self._news_of_ceilings(writer))
-
-    def _acquire(self) -> None:
-        """Lock the node. The writer of an agent that was killed has the lock until the knobs are back: wait for it."""
-        deadline_s = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                return self._lock.acquire()
-            except LockError:
-                if time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(LOCK_WAIT_S / 40)
 
     def _apply(self, writer: Writer, request: Apply) -> Applied:
         names = self._names(request.knobs)
