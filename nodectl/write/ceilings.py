@@ -129,7 +129,8 @@ class Ceilings:
 
 def under(ceilings: Mapping[str, int], settings: Mapping[str, int]) -> dict[str, int]:
     """The settings with no value above its ceiling; 0, a release, stays."""
-    return {name: min(value, ceilings.get(name, value)) for name, value in settings.items()}
+    most = ceilings.get
+    return {name: value if value <= most(name, value) else ceilings[name] for name, value in settings.items()}
 
 
 def _limit_of(name: str) -> Limit | None:

@@ -226,8 +226,9 @@ class Writer:
         for name, value in writes.items():
             self._captured[name].note(value)
         together = self._write_together(writes)
-        written = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
-        outcomes = [self._foreign.done(outcome) for outcome in written]
+        outcomes = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
+        if self._foreign.is_setting_again:
+            outcomes = [self._foreign.done(outcome) for outcome in outcomes]
         with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
             self._save.compact(self._captured, self._restore_limits)
         return outcomes
@@ -261,10 +262,11 @@ class Writer:
         names = list(names)
         known = self._many.present(names) if self._many else {}
         for name in names:
-            knob, captured, before = self._settings[name].knob, self._captured[name], self._settings[name].present
-            if name in known and captured.ours[-1:] == (known[name],):
-                self._settings[name].present = known[name]
+            setting, captured = self._settings[name], self._captured[name]
+            if captured.ours and known.get(name) == captured.ours[-1]:
+                setting.present = known[name]
                 continue
+            knob, before = setting.knob, setting.present
             try:
                 present = self._settings[name].present = knob.read_back()
                 if present is None:
@@ -343,9 +345,15 @@ class Writer:
         if not self._many:
             return {}
         captured = self._captured
-        texts = {captured[name].value for name in writes}  # few, however many knobs there are
-        highest = {text: int(text) if text.isdigit() else 0 for text in texts}
-        lower = {name: at for name, at in writes.items() if at <= highest[captured[name].value]}
+        highest: dict[str, int] = {}  # few, however many knobs there are
+        lower: dict[str, int] = {}
+        for name, value in writes.items():
+            text = captured[name].value
+            most = highest.get(text)
+            if most is None:
+                most = highest[text] = int(text) if text.isdigit() else 0
+            if value <= most:
+                lower[name] = value
         try:
             present = self._many.write(lower)
         except KnobError:
@@ -446,6 +454,8 @@ class Writer:
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
         """Remember a knob's trouble, and when to try again."""
         setting = self._settings[outcome.knob]
+        if setting.trouble is None and outcome.status == "written":
+            return outcome
         if outcome.status in _TROUBLE:
             is_same = setting.trouble is not None and setting.wanted == value
             setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_same else FIRST_RETRY_S
