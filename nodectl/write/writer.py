@@ -112,6 +112,7 @@ class Writer:
         state = read_node(self._places, self._boot_id)
         self._captured, self._restore_limits = state.knobs, state.restore_limits
         self._ceilings.start(self._captured)
+        result.remarks += self._ceilings.below_hardware()
         return result
 
     @property
