@@ -18,7 +18,7 @@ If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodectl.config import Foreign
@@ -227,6 +227,8 @@ class Writer:
         for name, value in writes.items():
             self._captured[name].note(value)
         together = self._write_together(writes)
+        if len(together) < len(writes):  # somebody may have set a stricter limit meanwhile
+            writes = under(self._ceilings.values, writes)
         outcomes = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
         if self._foreign.is_setting_again:
             outcomes = [self._foreign.done(outcome) for outcome in outcomes]
@@ -341,8 +343,8 @@ class Writer:
                 self._captured[name].note(value)
 
     def _write_together(self, writes: Mapping[str, int]) -> dict[str, Outcome]:
-        """Set the clock limits that are not raised above their captured value. Only those that then read as they were
-        set get an outcome; the others are set again, one by one."""
+        """Set the clock limits that are not raised above their captured value. Those that then read as they were set
+        get an outcome, and those that somebody else has set meanwhile; the others are set again, one by one."""
         if not self._many:
             return {}
         captured = self._captured
@@ -365,7 +367,27 @@ class Writer:
                 setting = self._settings[name]
                 setting.written = setting.present = value
                 outcomes[name] = as_written(name, value)
-        return outcomes
+        return outcomes if len(outcomes) == len(lower) else outcomes | self._set_meanwhile(lower, present, outcomes)
+
+    def _set_meanwhile(
+        self, writes: Mapping[str, int], present: Mapping[str, int], taken: Collection[str]
+    ) -> dict[str, Outcome]:
+        """Which clock limits has somebody else set between our write and our look? Those whose requested value another
+        one, captured at the same value, took as it was (``taken``): it was not the driver that rounded it."""
+        found: list[Outcome] = []
+        exact = {(self._captured[name].value, writes[name]) for name in taken}
+        for name, value in writes.items():
+            setting = self._settings[name]
+            is_alike = name in present and (self._captured[name].value, value) in exact
+            if name in taken or not is_alike or present[name] == setting.present:  # then the long way finds out why
+                continue
+            with contextlib.suppress(KnobError):
+                if not setting.knob.explain(value, present[name])[1]:
+                    setting.present = present[name]
+                    self._note_foreign(name, present[name])
+                    detail = f"somebody else set it to {setting.knob.shown(present[name])}; it is left to them"
+                    found.append(Outcome(name, "foreign", detail, "foreign writer"))
+        return {outcome.knob: outcome for outcome in self._left(found)}
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
