@@ -472,7 +472,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--machine", default="curie", help="of the served node (default: curie)")
     parser.add_argument("--large", action="store_true", help="384 CPUs, 4 GPUs, package limits and a controller")
     parser.add_argument("--target", action="append", help="only this row of the table; may be repeated")
-    parser.add_argument("--nodes", type=int, default=2, help="so many at the same time (default: 2)")
+    parser.add_argument(
+        "--nodes", type=int, help="so many at the same time (default: 2; --large, which fills a core: 1)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -482,7 +484,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kills = options.kills or (2 * len(rows_of) if options.quick else 100 if options.large else 900)
     began_s = time.monotonic()
     chosen = [rows_of[number % len(rows_of)] for number in range(kills)]
-    rows = run_on_nodes(chosen, options.machine, options.seed, options.large, options.nodes)
+    rows = run_on_nodes(chosen, options.machine, options.seed, options.large, options.nodes or 2 - options.large)
     took_s, used_s = time.monotonic() - began_s, used_by_children_s()
     figures = table(rows)
     columns = ("kills", "not_equal", "strange", "back_s p50", "back_s p99", "back_s max", "again_s p50", "again_s max")
