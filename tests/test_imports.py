@@ -56,7 +56,7 @@ def test_imports_point_one_way(package: str) -> None:
 
 def test_the_agent_knows_of_its_writer_process_only_the_near_end() -> None:
     """So what the process does with root's rights can be read, and changed, without the agent."""
-    near = {"nodectl.writer_process.remote_writer", "nodectl.writer_process.root_files"}
+    near = {f"nodectl.writer_process.{name}" for name in ("remote_writer", "root_files", "writer_link")}
     itself = {"nodectl/commands/writer_service.py"}
     found: dict[str, set[str]] = {}
     for source in sorted((ROOT / "nodectl").rglob("*.py")):

@@ -10,7 +10,7 @@ from nodectl.config import Config
 from nodectl.knobs import KnobFinder
 from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
-from nodectl.write.lock import NodeLock
+from nodectl.write.lock import LEAVING_S, NodeLock
 from nodectl.write.places import SavePlaces, save_places
 from nodectl.write.restore import Restoration, restore_node
 from nodectl.write.saves import is_there, node_id
@@ -59,5 +59,6 @@ def _restore(ports: Ports, state_dir: str, places: SavePlaces, dry_run: bool, le
     with contextlib.ExitStack() as stack:
         find = stack.enter_context(KnobFinder(ports))
         if not dry_run:
-            stack.enter_context(NodeLock(state_dir, ports.lock_path))  # a running agent restores by itself
+            # a running agent restores by itself; the writer of one that was just killed is about to
+            stack.enter_context(NodeLock(state_dir, ports.lock_path, LEAVING_S))
         return restore_node(places, node_id(ports.lock_path), find, dry_run, leave_cluster)

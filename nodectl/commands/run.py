@@ -178,7 +178,8 @@ def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWr
         )
     if not config.writes and not path:
         return None
-    from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer, start_writer
+    from nodectl.writer_process.remote_writer import RemoteWriter
+    from nodectl.writer_process.writer_link import connect_writer, start_writer
 
     try:
         return RemoteWriter(lambda: connect_writer(path) if path else start_writer(config.state_dir, file))

@@ -10,14 +10,15 @@
 #define LASTING "/var/lib/nodectl/captured-controllers.jsonl"    /* nodectl/write/places.py */
 #define LASTING_BOOT "every boot"
 
-enum { WRONG_USE = 2, DRY_RUN = 1, LEAVE, IF_IDLE, LOCK, SAVE, BOOT, ROOT, REST_BY, LEASE };
+enum { WRONG_USE = 2, DRY_RUN = 1, LEAVE, IF_IDLE, LOCK, SAVE, BOOT, ROOT, REST_BY, LEASE, KILL, REFUSAL };
 
 static const struct option OPTIONS[] = {
     {"dry-run", no_argument, NULL, DRY_RUN},       {"leave-cluster", no_argument, NULL, LEAVE},
     {"if-idle", no_argument, NULL, IF_IDLE},       {"lock", required_argument, NULL, LOCK},
     {"save", required_argument, NULL, SAVE},       {"boot", required_argument, NULL, BOOT},
     {"root", required_argument, NULL, ROOT},       {"rest-by", required_argument, NULL, REST_BY},
-    {"lease", required_argument, NULL, LEASE},     {NULL, 0, NULL, 0},
+    {"lease", required_argument, NULL, LEASE},     {"kill-stopped", no_argument, NULL, KILL},
+    {"refusal-fd", required_argument, NULL, REFUSAL}, {NULL, 0, NULL, 0},
 };
 
 static const char USAGE[] =
@@ -32,7 +33,10 @@ static const char USAGE[] =
     "  --leave-cluster    restore knobs under a cluster's grant too\n"
     "  --if-idle          exit 0 where an agent runs this node: it restores by itself\n"
     "  --rest-by PROGRAM  the nodectl that is run for what needs it (saves of version 1, unusual SCMI links)\n"
-    "  --lease SECONDS    run: how long the program may be stopped (1)\n"
+    "  --lease SECONDS    run: how long the program may be stopped (1); whoever has the node's lock is waited for so long,\n"
+    "                     and a second\n"
+    "  --kill-stopped     run: kill a program that was stopped for longer, before its knobs are put back\n"
+    "  --refusal-fd FD    run: write there, in place of standard error, why the program was not started\n"
     "  --save FILE, --lock FILE, --boot ID, --root DIR   in place of this node's\n"
     "\n"
     "Exit status: 0 done, or nothing to do; 1 a knob could not be put back yet, or the save was damaged; 2 wrong use.\n"
@@ -56,6 +60,8 @@ static bool take_option(options_t *options, int option, const char **save, const
     case ROOT: options->world.root = optarg; break;
     case REST_BY: options->rest_by = optarg; break;
     case LEASE: options->lease_s = atof(optarg); break;
+    case KILL: options->kills_stopped = true; break;
+    case REFUSAL: options->refusal_fd = atoi(optarg); break;
     default: return false;
     }
     return true;

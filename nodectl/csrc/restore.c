@@ -42,6 +42,9 @@ static void put_back_one(const options_t *options, record_t *record, restoration
         return;
     }
     result->is_complete &= record->is_settled || outcome.status == AT_LIMIT;
+    result->n_restored += outcome.status == RESTORED;
+    if (is_with_a_program && outcome.status == RESTORED)
+        return;
     snprintf(line, sizeof line, "%s  %s  %s", name, STATUS_NAMES[outcome.status], outcome.detail);
     say(line);
 }
@@ -135,7 +138,8 @@ int restore_command(options_t *options)
     restoration_t result;
 
     if (!options->dry_run) {
-        if (!turn_take(&turn, options->lock, error, &is_taken)) {
+        double patience_s = options->if_idle ? MOMENT_S : options->lease_s + RESTORE_S;
+        if (!turn_take(&turn, options->lock, patience_s, error, &is_taken)) {
             if (is_taken && options->if_idle)
                 return 0; /* who runs this node restores by itself */
             complain(error);

@@ -31,7 +31,10 @@ enum {
     TEXT = 256,                    /* of a name or value, with its zero */
     PATH = 1024,
     LINE = 4096, /* what is said of one knob */
+    RESTORE_S = 1, /* in which a writer without an agent has put its knobs back, once its leases are over */
 };
+
+#define MOMENT_S 0.05 /* in which whoever only looks at the lock has released it */
 
 /* ---------------------------------------------------------------- json: reading without copying */
 
@@ -183,9 +186,11 @@ typedef struct {
 bool turn_paths(char lock[PATH]); /* of this node */
 void turn_save_path(const char *lock, char save[PATH]);
 bool turn_boot(const char *lock, char boot[TEXT]);
-bool turn_take(turn_t *turn, const char *lock, char error[LINE], bool *is_taken);
+/* Waits up to ``patience_s`` for another process that has the lock. */
+bool turn_take(turn_t *turn, const char *lock, double patience_s, char error[LINE], bool *is_taken);
 void turn_next(turn_t *turn); /* a writer that was stopped finds that it is no longer its turn */
 bool turn_is_over(const turn_t *turn, uint64_t number);
+bool turn_has_claim(const turn_t *turn);
 uint64_t turn_number(const turn_t *turn);
 void turn_release(turn_t *turn);
 
@@ -198,17 +203,20 @@ typedef struct {
     const char *boots[4]; /* that the save must be of */
     int n_saves;
     bool dry_run, leaves_cluster, if_idle;
+    bool kills_stopped;  /* run: the program is killed before its knobs are put back */
+    int refusal_fd;      /* run: gets the reason why the program was not started; 0: standard error does */
     const char *rest_by; /* the nodectl that does what needs Python; NULL: nobody */
     double lease_s;
 } options_t;
 
 typedef struct {
     bool is_complete, needs_python, has_any;
+    int n_restored;
 } restoration_t;
 
-extern bool is_with_a_program; /* whose output must not be mixed with ours */
+extern bool is_with_a_program; /* whose output must not be mixed with ours, nor be much */
 void say(const char *line);
-/* With the lock taken. Each knob is a line on standard output. */
+/* With the lock taken. Each knob is a line on standard output; with a program only what is not simply restored is one. */
 restoration_t restore_all(const options_t *options);
 /* A writer may be stopped between its look at whose turn it is and its write, which then comes when it goes on. So what
    the node's save has before a restore is remembered, and put back once more after the writer has gone on. */

@@ -1,10 +1,11 @@
 /*
  * The parent of the program that writes: it has the node's lock, outlives the program, and puts the knobs back when the
  * program dies, is stopped for longer than its lease, or lets a lease run out that it claimed
- * (nodectl/write/generation.py).
+ * (nodectl/write/generation.py). `nodectl run` starts its writer process below it.
  */
 #include "restorer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 100000000, SETTLE_NS = 200000000, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
+enum { LOOK_NS = 100000000, IDLE_S = 1, SETTLE_NS = 200000000, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
 
 typedef struct {
     const options_t *options;
@@ -40,14 +41,49 @@ static void complain(const char *line)
     fprintf(stderr, "nodectl-restorer: %s\n", line);
 }
 
+static void put_back(const options_t *options)
+{
+    char line[TEXT];
+    restoration_t result = restore_all(options);
+
+    if (result.n_restored) {
+        snprintf(line, sizeof line, "%d knob%s restored", result.n_restored, result.n_restored > 1 ? "s" : "");
+        complain(line);
+    }
+    if (!result.is_complete)
+        complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
+}
+
 static void take_node(watch_t *watch, const char *why)
 {
     complain(why);
     watch->is_taken = true;
     turn_next(&watch->turn);
     restore_remember(watch->options);
-    if (!restore_all(watch->options).is_complete)
-        complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
+    put_back(watch->options);
+}
+
+/* The program is not started: ``error`` for whoever waits for it. */
+static int refuse(const options_t *options, const char *error)
+{
+    if (options->refusal_fd <= 0 || write(options->refusal_fd, error, strlen(error)) < 0)
+        complain(error);
+    return 1;
+}
+
+/* What the program was given is the program's alone: whoever waits for the end of a socket or pipe sees it end. */
+static void close_others(int kept)
+{
+    DIR *open_files = opendir("/proc/self/fd");
+    struct dirent *entry;
+
+    while (open_files && (entry = readdir(open_files))) {
+        int fd = atoi(entry->d_name);
+        if (fd > STDERR_FILENO && fd != kept && fd != dirfd(open_files))
+            close(fd);
+    }
+    if (open_files)
+        closedir(open_files);
 }
 
 static void become(const watch_t *watch, char *const program[], const sigset_t *before)
@@ -94,7 +130,11 @@ static void look_at_lease(watch_t *watch)
     }
     if (watch->is_taken)
         return;
-    if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns) {
+    if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns && watch->options->kills_stopped) {
+        complain("the program was stopped for longer than its lease: it is killed, then its knobs are put back");
+        watch->stopped_ns = 0;
+        kill(watch->child, SIGKILL);
+    } else if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns) {
         take_node(watch, "the program was stopped for longer than its lease: its knobs are put back");
         if (watch->stop_signal == SIGTSTP) /* by Ctrl-Z: a shell waits for this process to stop too */
             raise(SIGSTOP);
@@ -112,11 +152,12 @@ static void pass_on(const watch_t *watch, const siginfo_t *info)
 
 static int watch_child(watch_t *watch, const sigset_t *signals)
 {
-    struct timespec look = {0, LOOK_NS};
     siginfo_t info;
     int status = 0;
 
     while (!look_at_child(watch, &status)) {
+        bool is_timed = watch->stopped_ns || watch->again_ns || turn_has_claim(&watch->turn);
+        struct timespec look = is_timed ? (struct timespec){0, LOOK_NS} : (struct timespec){IDLE_S, 0};
         if (sigtimedwait(signals, &info, &look) > 0)
             pass_on(watch, &info);
         look_at_lease(watch);
@@ -133,10 +174,10 @@ int supervise(const options_t *options, char *const program[])
     bool is_taken;
     int status;
 
-    if (!turn_take(&watch.turn, options->lock, error, &is_taken)) {
-        complain(error);
-        return 1;
-    }
+    if (options->refusal_fd > 0)
+        fcntl(options->refusal_fd, F_SETFD, FD_CLOEXEC);
+    if (!turn_take(&watch.turn, options->lock, options->lease_s + RESTORE_S, error, &is_taken))
+        return refuse(options, error);
     is_with_a_program = true;
     sigemptyset(&signals);
     for (size_t at = 0; at < sizeof passed / sizeof passed[0]; at++)
@@ -146,14 +187,13 @@ int supervise(const options_t *options, char *const program[])
     if (watch.child == 0)
         become(&watch, program, &before);
     if (watch.child < 0) {
-        complain(strerror(errno));
         turn_release(&watch.turn);
-        return 1;
+        return refuse(options, strerror(errno));
     }
+    close_others(watch.turn.lock);
     status = watch_child(&watch, &signals);
     turn_next(&watch.turn);
-    if (!restore_all(options).is_complete)
-        complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
+    put_back(options);
     if (watch.is_taken)
         restore_again(options);
     turn_release(&watch.turn);

@@ -17,7 +17,7 @@
 #define DIRECTORY "/run/nodectl"
 #define MAGIC "nodectlG"
 
-enum { SIZE = 24, TRIES = 5, BETWEEN_TRIES_NS = 10000000, NUMBER = 1, UNTIL = 2 };
+enum { SIZE = 24, BETWEEN_TRIES_NS = 10000000, NUMBER = 1, UNTIL = 2 };
 
 /* The type of the mounted file system of that device (proc_pid_mountinfo(5)); "" where it is not listed. */
 static void file_system(const char *device, char kind[TEXT])
@@ -77,18 +77,29 @@ bool turn_boot(const char *lock, char boot[TEXT])
     return snprintf(boot, TEXT, "%s%s", id, suffix_of(lock)) < TEXT;
 }
 
-static bool take_lock(int fd)
+static double boottime_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static bool take_lock(int fd, double patience_s)
 {
     struct timespec pause = {0, BETWEEN_TRIES_NS};
+    double until_s = boottime_s() + patience_s;
 
-    for (int left = TRIES; left > 0; left--) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
-            return true;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
             return false;
+        if (boottime_s() >= until_s) {
+            errno = EWOULDBLOCK;
+            return false;
+        }
         nanosleep(&pause, NULL);
     }
-    return false;
+    return true;
 }
 
 static bool map_shared(turn_t *turn, const char *lock, char error[LINE])
@@ -116,7 +127,7 @@ static bool map_shared(turn_t *turn, const char *lock, char error[LINE])
     return turn->shared != MAP_FAILED;
 }
 
-bool turn_take(turn_t *turn, const char *lock, char error[LINE], bool *is_taken)
+bool turn_take(turn_t *turn, const char *lock, double patience_s, char error[LINE], bool *is_taken)
 {
     char copy[PATH], who[32] = "";
     ssize_t size;
@@ -130,7 +141,7 @@ bool turn_take(turn_t *turn, const char *lock, char error[LINE], bool *is_taken)
                  errno == EACCES || errno == EPERM ? "; moving clocks needs root" : "");
         return false;
     }
-    if (!take_lock(turn->lock)) {
+    if (!take_lock(turn->lock, patience_s)) {
         *is_taken = errno == EWOULDBLOCK;
         size = pread(turn->lock, who, sizeof who - 1, 0);
         who[size > 0 ? strcspn(who, "\n") : 0] = 0;
@@ -160,6 +171,11 @@ void turn_next(turn_t *turn)
 uint64_t turn_number(const turn_t *turn)
 {
     return turn->shared[NUMBER];
+}
+
+bool turn_has_claim(const turn_t *turn)
+{
+    return turn->shared[UNTIL] != 0;
 }
 
 bool turn_is_over(const turn_t *turn, uint64_t number)

@@ -90,10 +90,6 @@ class WholeNumber:
         """None: only this program can put the knob back."""
         return None
 
-    def hardware_limit(self) -> int | None:
-        """None: not known."""
-        return None
-
 
 class Knob(Protocol):
     """One setting of the hardware.
@@ -127,9 +123,6 @@ class Knob(Protocol):
 
     def recipe(self) -> Recipe | None:
         """How the restorer puts the knob back without this class; None where only this class can."""
-
-    def hardware_limit(self) -> int | None:
-        """The value of a limit that nobody has lowered; None where that is not known."""
 
     def matches(self, requested: int, present: int) -> bool:
         """Does the hardware show ``present`` when ``requested`` is set? It rounds limits to its own step."""

@@ -162,7 +162,7 @@ KIND = KnobKind(
     open=_open,
     look=file_finding,
     effect=_ClocksSeen,
-    limit=Limit(ClockLimit.hardware_limit),
+    limit=Limit(ClockLimit.hardware_limit, is_seldom_lowered=True),
     domain=Domain(
         name="cpu",
         what="CPU clock limits",

@@ -97,10 +97,6 @@ class EnergyPreference:
         any_word = 1 + self.words.index(DEFAULT) if DEFAULT in self.words else 0
         return FileRecipe(self.path, words=self.words, raw=RAW, any_word=any_word, hidden_by=hidden_by)
 
-    def hardware_limit(self) -> int | None:
-        """None: a preference is no limit."""
-        return None
-
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never: what is read back is the preference in force."""
         return "", ""

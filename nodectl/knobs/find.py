@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -65,31 +64,6 @@ class KnobFinder:
     ) -> None:
         for controller in self._controllers.values():
             controller.close()
-
-
-def below_hardware(knobs: Sequence[Knob]) -> list[str]:
-    """One line for the limits that were found below what the hardware can do, where neither firmware nor temperature
-    explains it. A later restore puts them back to what was found, so an administrator should know."""
-    low = [found for knob in knobs if (found := _unexplained(knob))]
-    if not low:
-        return []
-    name, values = low[0]
-    more = f" and {len(low) - 1} more" if len(low) > 1 else ""
-    return [
-        f"{name}{more}: found below what the hardware can do ({values}), and no reason is known: an administrator's"
-        " limit, or what a run left whose save is lost; it counts as the highest allowed"
-    ]
-
-
-def _unexplained(knob: Knob) -> tuple[str, str] | None:
-    try:
-        highest, present = knob.hardware_limit(), knob.read_back()
-        if not highest or present is None or present >= highest or knob.matches(highest, present):
-            return None
-        is_explained = bool(knob.explain(highest, present)[1])
-        return None if is_explained else (knob.name, f"{knob.shown(present)} of {knob.shown(highest)}")
-    except KnobError:
-        return None  # its row in the survey says why it cannot be read
 
 
 def find_knobs(ports: Ports, layout: Layout) -> tuple[list[Knob], list[Finding]]:

@@ -85,6 +85,8 @@ class Limit:
 
     highest: Callable[[Any], int | None]
     found: Callable[[Any, str], int | None] = lambda knob, text: knob.number(text)
+    is_seldom_lowered: bool = False
+    """Found below the highest without a known reason, it is worth a line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ KIND = KnobKind(
     find=_find,
     open=_open,
     look=_look,
-    limit=Limit(UncoreLimit.hardware_limit),
+    limit=Limit(UncoreLimit.hardware_limit, is_seldom_lowered=True),
     domain=Domain(
         name="uncore",
         what="uncore clock limits",

@@ -26,7 +26,6 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, Fi
 from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
-from nodectl.knobs.find import below_hardware
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
@@ -338,7 +337,7 @@ def _open_actuation(
     actuation = Actuation(ports, config, found, _delegation(ports, config, connect), writer)
     opened.callback(lambda: notices.report(actuation.stop()))
     outcomes, remarks = actuation.start()
-    for line in (*actuation.notices(), *remarks, *below_hardware(found.knobs)):
+    for line in (*actuation.notices(), *remarks):
         notices.add(line)
     back = sum(outcome.status == "restored" for outcome in outcomes)
     if back:

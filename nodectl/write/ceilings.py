@@ -69,6 +69,25 @@ class Ceilings:
                 elif "#" not in name:
                     self.found(name, knob.read())
 
+    def below_hardware(self) -> list[str]:
+        """One line for the limits that were found at the start below what the hardware can do, where neither firmware
+        nor temperature explains it. A later restore puts them back to what was found, so an administrator should
+        know."""
+        low = [name for name in self._site if self._is_low(name)]
+        if not low:
+            return []
+        name, (knob, _) = low[0], self._limits[low[0]]
+        more = f" and {len(low) - 1} more" if len(low) > 1 else ""
+        values = f"{knob.shown(self._site[name])} of {knob.shown(self._highest[name])}"
+        return [
+            f"{name}{more}: found below what the hardware can do ({values}), and no reason is known: an administrator's"
+            " limit, or what a run left whose save is lost; it counts as the highest allowed"
+        ]
+
+    def _is_low(self, name: str) -> bool:
+        (knob, limit), present, highest = self._limits[name], self._site[name], self._highest.get(name, 0)
+        return limit.is_seldom_lowered and present < highest and not knob.matches(highest, present)
+
     def found(self, name: str, text: str) -> None:
         """The knob was found at what ``Knob.read`` returned, and that is not ours."""
         if name in self._limits:
@@ -129,7 +148,8 @@ class Ceilings:
 
 def under(ceilings: Mapping[str, int], settings: Mapping[str, int]) -> dict[str, int]:
     """The settings with no value above its ceiling; 0, a release, stays."""
-    return {name: min(value, ceilings.get(name, value)) for name, value in settings.items()}
+    most = ceilings.get
+    return {name: value if value <= most(name, value) else ceilings[name] for name, value in settings.items()}
 
 
 def _limit_of(name: str) -> Limit | None:

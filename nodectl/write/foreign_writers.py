@@ -51,6 +51,11 @@ class ForeignRule:
         self._again[found.knob] = f"{found.detail.partition(';')[0]}; set again ({count.n} of {self._settings.times})"
         return None
 
+    @property
+    def is_setting_again(self) -> bool:
+        """Whether ``left`` has let a knob be set again of which ``done`` has not reported yet."""
+        return bool(self._again)
+
     def done(self, outcome: Outcome) -> Outcome:
         """The outcome of a write, which says so if the knob was set again."""
         text = self._again.pop(outcome.knob, "")

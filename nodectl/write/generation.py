@@ -11,17 +11,15 @@ be at work. ``nodectl/csrc/restorer`` reads and writes the same.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-import struct
 import time
 from typing import Final
 
 MAGIC: Final = b"nodectlG"
 SIZE: Final = 24
-_NUMBER_AT, _UNTIL_AT = 8, 16
-_U64 = struct.Struct("<Q")
+_NUMBER, _UNTIL = 1, 2
+"""Of the eight-byte words; the machines that nodectl runs on are little-endian."""
 
 
 class Generation:
@@ -30,6 +28,7 @@ class Generation:
     def __init__(self, path: str) -> None:
         self.path = path
         self._map: mmap.mmap | None = None
+        self._numbers: memoryview | None = None
         self._mine = 0
 
     def begin(self) -> None:
@@ -42,29 +41,25 @@ class Generation:
             self._map = mmap.mmap(fd, SIZE)
         finally:
             os.close(fd)
-        self._mine = self._number() + 1
-        _U64.pack_into(self._map, _UNTIL_AT, 0)
-        _U64.pack_into(self._map, _NUMBER_AT, self._mine)
+        self._numbers = memoryview(self._map).cast("Q")
+        self._mine = self._numbers[_NUMBER] + 1
+        self._numbers[_UNTIL] = 0
+        self._numbers[_NUMBER] = self._mine
 
     def is_mine(self) -> bool:
         """Whether nobody has taken the node since ``begin``. Before ``begin`` always, after ``end`` never."""
-        return not self._mine if self._map is None else self._number() == self._mine
+        return not self._mine if self._numbers is None else self._numbers[_NUMBER] == self._mine
 
     def renew(self, lease_s: float) -> None:
         """Claim the node for so long from now on; without another claim the restorer takes it then."""
-        if self._map is not None and self.is_mine():
-            _U64.pack_into(self._map, _UNTIL_AT, time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(lease_s * 1e9))
+        if self._numbers is not None and self.is_mine():
+            self._numbers[_UNTIL] = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(lease_s * 1e9)
 
     def end(self) -> None:
         """No claim any more; harmless where there is none."""
-        if self._map is not None:
-            with contextlib.suppress(ValueError):
-                if self.is_mine():
-                    _U64.pack_into(self._map, _UNTIL_AT, 0)
-                self._map.close()
-            self._map = None
-
-    def _number(self) -> int:
-        assert self._map is not None
-        number: int = _U64.unpack_from(self._map, _NUMBER_AT)[0]
-        return number
+        if self._map is not None and self._numbers is not None:
+            if self.is_mine():
+                self._numbers[_UNTIL] = 0
+            self._numbers.release()
+            self._map.close()
+        self._map = self._numbers = None

@@ -26,8 +26,12 @@ LOCK_FD: Final = "NODECTL_LOCK_FD"
 """Environment: the descriptor of the node's lock file that the restorer has locked and passes on to its child, so that
 the lock outlives the child."""
 
-TRIES, BETWEEN_TRIES_S = 5, 0.01
+MOMENT_S, BETWEEN_TRIES_S = 0.05, 0.01
 """Ours: ``is_locked`` takes a lock for an instant; a start that meets it tries again."""
+
+LEAVING_S: Final = 2.0
+"""A lease and a second (ours): in this time the writer process of an agent that was killed has put the knobs back. Who
+restores or takes over the node waits for the lock so long."""
 
 
 class LockError(NodectlError):
@@ -44,8 +48,9 @@ class FileLock:
         self._fix = fix
         self._fd = -1
 
-    def acquire(self) -> None:
-        """Take the lock, creating the file and its directory if need be; ``LockError`` if it is taken."""
+    def acquire(self, patience_s: float = MOMENT_S) -> None:
+        """Take the lock, creating the file and its directory if need be; ``LockError`` if it is still taken after
+        ``patience_s``."""
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             fd = self._passed_on()
@@ -57,7 +62,7 @@ class FileLock:
             fix = f"; {self._fix}" if isinstance(error, PermissionError) else ""
             raise LockError(f"cannot use the lock {self._path}: {error.strerror}{fix}") from error
         try:
-            self._lock(fd)
+            self._lock(fd, time.monotonic() + patience_s)
         except BaseException:
             os.close(fd)
             raise
@@ -80,13 +85,13 @@ class FileLock:
                     return os.dup(number)
         return None
 
-    def _lock(self, fd: int) -> None:
-        for left in reversed(range(TRIES)):
+    def _lock(self, fd: int, deadline_s: float) -> None:
+        while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if not left:
+                if time.monotonic() >= deadline_s:
                     who = f"pid {_pid_in(fd)} {self._claim} (it has locked {self._path})"
                     raise LockError(f"{who}; stop it first") from error
                 time.sleep(BETWEEN_TRIES_S)
@@ -111,18 +116,21 @@ class NodeLock:
     """All locks that a process needs to move a node's knobs; also a context manager.
 
     ``node_path`` is the node's own lock (``Ports.lock_path``), empty where nobody else can reach the node.
+    ``patience_s``: how long ``acquire`` waits for another process that has a lock.
     """
 
-    def __init__(self, state_dir: str, node_path: str = "") -> None:
+    def __init__(self, state_dir: str, node_path: str = "", patience_s: float = MOMENT_S) -> None:
+        self._patience_s = patience_s
         paths = [node_path] if node_path else []
         self._locks = [FileLock(path, "already runs this node") for path in (*paths, lock_path(state_dir))]
         self._generation = Generation(f"{node_path}.generation") if node_path else None
 
     def acquire(self) -> None:
         """Lock the node, then the state directory; ``LockError``, and neither is locked, if either is taken."""
+        deadline_s = time.monotonic() + self._patience_s
         try:
             for lock in self._locks:
-                lock.acquire()
+                lock.acquire(deadline_s - time.monotonic())
             if self._generation:
                 self._begin(self._generation)
         except BaseException:

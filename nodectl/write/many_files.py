@@ -47,18 +47,19 @@ class ManyFiles:
         """Write those that are clock limits, if they are many, and read them back."""
         if len(self._fds.keys() & values.keys()) <= FEW:
             return {}
-        fds, lengths, check = self._fds, self._lengths, self._check
+        fds, lengths, check, pwrite = self._fds, self._lengths, self._check, os.pwrite
+        texts = {value: b"%d\n" % value for value in set(values.values())}
         for name, value in values.items():
             fd = fds.get(name, -1)
             if fd < 0:
                 continue
             check(name)
-            text = b"%d\n" % value
+            text = texts[value]
             try:
                 if len(text) != lengths.get(name):  # the rest of a longer text would stay, but in sysfs
                     os.ftruncate(fd, 0)
                     lengths[name] = len(text)
-                os.pwrite(fd, text, 0)
+                pwrite(fd, text, 0)
             except OSError:
                 continue  # the long way finds out why
         return self.present(values)

@@ -18,7 +18,7 @@ If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodectl.config import Foreign
@@ -112,6 +112,7 @@ class Writer:
         state = read_node(self._places, self._boot_id)
         self._captured, self._restore_limits = state.knobs, state.restore_limits
         self._ceilings.start(self._captured)
+        result.remarks += self._ceilings.below_hardware()
         return result
 
     @property
@@ -226,8 +227,11 @@ class Writer:
         for name, value in writes.items():
             self._captured[name].note(value)
         together = self._write_together(writes)
-        written = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
-        outcomes = [self._foreign.done(outcome) for outcome in written]
+        if len(together) < len(writes):  # somebody may have set a stricter limit meanwhile
+            writes = under(self._ceilings.values, writes)
+        outcomes = [together.get(name) or self._write(self._settings[name], value) for name, value in writes.items()]
+        if self._foreign.is_setting_again:
+            outcomes = [self._foreign.done(outcome) for outcome in outcomes]
         with contextlib.suppress(SaveError):  # the longer file is as good; the next append reports what is wrong
             self._save.compact(self._captured, self._restore_limits)
         return outcomes
@@ -261,10 +265,11 @@ class Writer:
         names = list(names)
         known = self._many.present(names) if self._many else {}
         for name in names:
-            knob, captured, before = self._settings[name].knob, self._captured[name], self._settings[name].present
-            if name in known and captured.ours[-1:] == (known[name],):
-                self._settings[name].present = known[name]
+            setting, captured = self._settings[name], self._captured[name]
+            if captured.ours and known.get(name) == captured.ours[-1]:
+                setting.present = known[name]
                 continue
+            knob, before = setting.knob, setting.present
             try:
                 present = self._settings[name].present = knob.read_back()
                 if present is None:
@@ -338,14 +343,20 @@ class Writer:
                 self._captured[name].note(value)
 
     def _write_together(self, writes: Mapping[str, int]) -> dict[str, Outcome]:
-        """Set the clock limits that are not raised above their captured value. Only those that then read as they were
-        set get an outcome; the others are set again, one by one."""
+        """Set the clock limits that are not raised above their captured value. Those that then read as they were set
+        get an outcome, and those that somebody else has set meanwhile; the others are set again, one by one."""
         if not self._many:
             return {}
         captured = self._captured
-        texts = {captured[name].value for name in writes}  # few, however many knobs there are
-        highest = {text: int(text) if text.isdigit() else 0 for text in texts}
-        lower = {name: at for name, at in writes.items() if at <= highest[captured[name].value]}
+        highest: dict[str, int] = {}  # few, however many knobs there are
+        lower: dict[str, int] = {}
+        for name, value in writes.items():
+            text = captured[name].value
+            most = highest.get(text)
+            if most is None:
+                most = highest[text] = int(text) if text.isdigit() else 0
+            if value <= most:
+                lower[name] = value
         try:
             present = self._many.write(lower)
         except KnobError:
@@ -356,7 +367,27 @@ class Writer:
                 setting = self._settings[name]
                 setting.written = setting.present = value
                 outcomes[name] = as_written(name, value)
-        return outcomes
+        return outcomes if len(outcomes) == len(lower) else outcomes | self._set_meanwhile(lower, present, outcomes)
+
+    def _set_meanwhile(
+        self, writes: Mapping[str, int], present: Mapping[str, int], taken: Collection[str]
+    ) -> dict[str, Outcome]:
+        """Which clock limits has somebody else set between our write and our look? Those whose requested value another
+        one, captured at the same value, took as it was (``taken``): it was not the driver that rounded it."""
+        found: list[Outcome] = []
+        exact = {(self._captured[name].value, writes[name]) for name in taken}
+        for name, value in writes.items():
+            setting = self._settings[name]
+            is_alike = name in present and (self._captured[name].value, value) in exact
+            if name in taken or not is_alike or present[name] == setting.present:  # then the long way finds out why
+                continue
+            with contextlib.suppress(KnobError):
+                if not setting.knob.explain(value, present[name])[1]:
+                    setting.present = present[name]
+                    self._note_foreign(name, present[name])
+                    detail = f"somebody else set it to {setting.knob.shown(present[name])}; it is left to them"
+                    found.append(Outcome(name, "foreign", detail, "foreign writer"))
+        return {outcome.knob: outcome for outcome in self._left(found)}
 
     def _write(self, setting: _Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
@@ -446,6 +477,8 @@ class Writer:
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
         """Remember a knob's trouble, and when to try again."""
         setting = self._settings[outcome.knob]
+        if setting.trouble is None and outcome.status == "written":
+            return outcome
         if outcome.status in _TROUBLE:
             is_same = setting.trouble is not None and setting.wanted == value
             setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_same else FIRST_RETRY_S

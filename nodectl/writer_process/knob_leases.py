@@ -90,7 +90,7 @@ class LeasedKnob:
         self.read, self.read_back = knob.read, knob.read_back
         self.number, self.shown, self.matches = knob.number, knob.shown, knob.matches
         self.overruled, self.explain = knob.overruled, knob.explain
-        self.recipe, self.hardware_limit = knob.recipe, knob.hardware_limit
+        self.recipe = knob.recipe
 
     def __getattr__(self, name: str) -> Any:
         """What only its kind knows, such as its highest value."""

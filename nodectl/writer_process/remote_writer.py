@@ -1,33 +1,30 @@
 """The agent's side: a writer like ``nodectl.write.writer.Writer``, which runs in a process of its own.
 
-A writer that this agent started is its child, but in a session of its own: no signal of the terminal reaches it, and
-it outlives the agent for as long as it takes to put the knobs back. One that ends or does not answer is killed and
-started again; the new one first puts back what is in the save. Where that happens again and again the run ends.
+A writer that this agent started is a child of the restorer (``nodectl/csrc/supervise.c``), which is the agent's child.
+Both are in a session of their own: no signal of the terminal reaches them, and they outlive the agent for as long as it
+takes to put the knobs back. The restorer takes the node's lock before the writer starts, puts the knobs back when the
+writer dies, and kills a writer that is stopped for longer than a lease. The agent then starts both again. It does so
+too where the writer does not answer or its restorer is gone. Where that happens again and again the run ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, TypeVar
 
-import nodectl
 from nodectl.knobs.api import Outcome
 from nodectl.shell.errors import NodectlError
-from nodectl.write.lock import LockError, passed_on
+from nodectl.write.lock import LockError
 from nodectl.write.many_files import as_written
 from nodectl.write.restore import Restoration
 from nodectl.write.saves import SaveError
-from nodectl.writer_process.channel import Channel, ChannelError, pair
+from nodectl.writer_process.channel import ChannelError
 from nodectl.writer_process.knob_leases import boottime_ns
+from nodectl.writer_process.writer_link import Link, WriterLostError
 from nodectl.writer_process.writer_protocol import (
     LEASE_S,
     LONGEST_LEASE_S,
@@ -59,9 +56,6 @@ ANSWER_S: Final = 10.0
 START_S: Final = 60.0
 """Ours: finding the knobs of a large node on a busy machine, and waiting for a restore, take their time."""
 
-END_S: Final = 5.0
-"""Ours: how long the end of a run waits for the writer's process to end."""
-
 RESTARTS, RESTARTS_WITHIN_S = 3, 60.0
 """Ours: after so many restarts in this time the run ends."""
 
@@ -71,82 +65,6 @@ LEASE_PERIODS: Final = 3
 _ERRORS: Final[Mapping[str, type[NodectlError]]] = {"lock": LockError, "save": SaveError, "request": ProtocolError}
 
 R = TypeVar("R")
-
-
-class WriterLostError(NodectlError):
-    """There is no writer process any more, and none can be started."""
-
-
-@dataclass(slots=True)
-class Link:
-    """A connection to a writer process. ``process``: our child, if we started it."""
-
-    channel: Channel
-    process: subprocess.Popen[bytes] | None = None
-    pidfd: int = -1
-
-    def close(self) -> None:
-        """Hang up, and wait for the process to put the knobs back and to end. One that needs longer goes on."""
-        self.channel.close()
-        if self.process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_S)
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
-
-    def kill(self) -> None:
-        """Kill the writer itself, not a process that supervises it and repairs what it leaves."""
-        if self.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-
-def writer_command(state_dir: str, descriptor: int, settings: Path | None = None) -> list[str]:
-    """What starts a writer. A supervisor that repairs after it (``SUPERVISOR run -- ...``) goes before these words."""
-    program = [sys.executable, "-P", "-m", "nodectl.cli", "writer"]
-    given = ["--config", str(settings)] if settings else []
-    return [*program, *given, "--descriptor", str(descriptor), "--state-dir", state_dir]
-
-
-def start_writer(state_dir: str, settings: Path | None = None) -> Link:
-    """A writer process of our own code, connected by a socket that no other process has. ``settings``: the file that it
-    reads ``may_raise`` and ``foreign`` from, if not the default one."""
-    ours, theirs = pair()
-    code = str(Path(nodectl.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([code, *_given_path()])}
-    try:
-        process = subprocess.Popen(
-            writer_command(state_dir, theirs.fileno(), settings),
-            pass_fds=[theirs.fileno(), *passed_on()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-            env=environment,
-        )
-    except OSError as error:
-        ours.close()
-        raise WriterLostError(f"cannot start the writer process: {error.strerror}") from error
-    finally:
-        theirs.close()
-    return Link(Channel(ours), process)
-
-
-def connect_writer(path: str) -> Link:
-    """A writer that runs as a service of its own, at this socket."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        connection.connect(path)
-        channel = Channel(connection)
-        if channel.peer_uid() not in (0, os.geteuid()):
-            raise WriterLostError(f"{path}: who listens there is neither root nor this user")
-    except OSError as error:
-        connection.close()
-        raise WriterLostError(f"{path}: no writer listens there: {error.strerror}") from error
-    except WriterLostError:
-        connection.close()
-        raise
-    return Link(channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +168,15 @@ class RemoteWriter:
     def _open(self) -> None:
         """Connect, and take what the writer has for us; descriptors that we have already are not replaced."""
         self._link = self._connect()
-        welcome = self._exchange(Hello(VERSION), Welcome, START_S)
+        try:
+            welcome = self._exchange(Hello(VERSION), Welcome, START_S)
+        except ChannelError:
+            refused = self._link.why_refused()
+            self._link.close()
+            if refused:
+                raise LockError(refused) from None
+            raise
+        self._link.accepted()
         if welcome.version != VERSION:
             raise ProtocolError(f"the writer speaks version {welcome.version} of its protocol, this agent {VERSION}")
         if self._link.process:
@@ -328,7 +254,6 @@ class RemoteWriter:
             raise WriterLostError(f"the writer process was lost {RESTARTS} times within {RESTARTS_WITHIN_S:g} s: {why}")
         if self._link:
             self._link.kill()
-            self._link.close()
         try:
             self._open()
             result = self._started(self._exchange(Start(), Started, START_S)) if self._is_started else Restoration()
@@ -337,13 +262,9 @@ class RemoteWriter:
         except ChannelError as lost:
             raise WriterLostError(f"the writer process was lost ({why}), and another one as well: {lost}") from lost
         back = sum(outcome.status == "restored" for outcome in result.outcomes)
-        self._notices.append(f"the writer process was lost ({why}): started again, {back} knobs put back from the save")
+        done = f"{back} knobs put back from the save" if back else "every knob was back"
+        self._notices.append(f"the writer process was lost ({why}): started again, {done}")
 
 
 def _missing(name: str, value: int) -> Outcome:
     return Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
-
-
-def _given_path() -> list[str]:
-    given = os.environ.get("PYTHONPATH")
-    return [given] if given else []

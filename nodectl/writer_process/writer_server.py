@@ -23,8 +23,8 @@ from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.notify import Notifier
-from nodectl.write.lock import LockError, NodeLock
-from nodectl.write.many_files import ManyFiles
+from nodectl.write.lock import LEAVING_S, LockError, NodeLock
+from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.places import save_places
 from nodectl.write.saves import SaveError, node_id
 from nodectl.write.writer import YIELD, Writer
@@ -65,10 +65,6 @@ RETRY_S, RETRIES = 1.0, 10
 """Ours: how often a knob that could not be put back is tried again before it is left to the save."""
 
 
-LOCK_WAIT_S: Final = 2.0
-"""Ours: a lease and a second, in which the writer of an agent before this one must have put the knobs back."""
-
-
 class Served:
     """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
 
@@ -88,6 +84,8 @@ class Served:
         self.knobs, _ = find_knobs(ports, layout)
         found = ranges(layout, self.knobs)
         self.entries = [KnobEntry(knob.name, *found[knob.name], path_of(knob)) for knob in self.knobs]
+        self.names = [entry.name for entry in self.entries]
+        self.ranges = [(entry.low, entry.high) for entry in self.entries]
 
 
 class Session:
@@ -100,7 +98,7 @@ class Session:
         now_ns: Callable[[], int] = boottime_ns,
     ) -> None:
         self._served, self._log, self._now_ns = served, log, now_ns
-        self._lock = NodeLock(served.state_dir, served.ports.lock_path)
+        self._lock = NodeLock(served.state_dir, served.ports.lock_path, LEAVING_S)
         self._permission = Permission(now_ns, self._lock.is_current)
         self._leases = Leases()
         self._writer: Writer | None = None
@@ -109,6 +107,7 @@ class Session:
         self._files: list[str] = []
         self._many: ManyFiles | None = None
         self._notifier = Notifier({})
+        self._parent = os.getppid()
 
     def serve(self, channel: Channel, stop: Interruptions, notifier: Notifier | None = None) -> None:
         """Until the agent is gone or a signal stops this process; then put every knob back. ``notifier``: where this
@@ -130,7 +129,8 @@ class Session:
             why = str(closed)
         finally:
             self.end(why)
-        if stop.is_over():
+        # a restorer that was killed ends its writer with SIGTERM (PR_SET_PDEATHSIG): the agent starts others
+        if stop.is_over() and os.getppid() == self._parent:
             _say_goodbye(channel)
 
     def _pass_files(self, channel: Channel) -> None:
@@ -236,7 +236,7 @@ class Session:
         if self._writer is not None:
             raise ProtocolError("started already")
         served = self._served
-        self._acquire()
+        self._lock.acquire()
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             self._many = ManyFiles(served.knobs, served.root, self._permission.check)
@@ -255,17 +255,6 @@ class Session:
         captured, limits = dict(writer.captured), dict(writer.restore_limits)
         return Started(earlier.outcomes, earlier.remarks, captured, limits, *self._news_of_ceilings(writer))
 
-    def _acquire(self) -> None:
-        """Lock the node. The writer of an agent that was killed has the lock until the knobs are back: wait for it."""
-        deadline_s = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                return self._lock.acquire()
-            except LockError:
-                if time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(LOCK_WAIT_S / 40)
-
     def _apply(self, writer: Writer, request: Apply) -> Applied:
         names = self._names(request.knobs)
         lease_ns = request.lease_ms * 1_000_000
@@ -280,7 +269,8 @@ class Session:
         # the lease runs from the end of the writes: until then it was this process that the agent waited for
         moved = [name for name, value in settings.items() if value]
         self._leases.renew(moved, self._now_ns() + lease_ns)
-        self._leases.end(one.knob for one in outcomes if one.status in BACK and not settings.get(one.knob))
+        if len(moved) < len(outcomes):
+            self._leases.end(one.knob for one in outcomes if one.status in BACK and not settings.get(one.knob))
         if self._permission.is_late:
             self._leases.renew(moved, 0)
             self.put_back_expired()
@@ -305,9 +295,11 @@ class Session:
 
     def _in_range(self, request: Apply) -> list[int]:
         """The requested values, each brought into its knob's range; 0 stays."""
-        entries = self._served.entries
-        numbers = zip(request.knobs, request.values, strict=True)
-        return [min(max(value, entries[at].low), entries[at].high) if value else 0 for at, value in numbers]
+        ranges = self._served.ranges
+        found = [(value, *ranges[at]) for at, value in zip(request.knobs, request.values, strict=True)]
+        return [
+            value if low <= value <= high or not value else min(max(value, low), high) for value, low, high in found
+        ]
 
     def _limit_in_range(self, name: str, value: int) -> int:
         """What a restore may set a knob to; the node's cap, which is no knob, stays as it is."""
@@ -316,25 +308,29 @@ class Session:
 
     def _applied(self, request: Apply, names: list[str], outcomes: list[Outcome]) -> Applied:
         """The answer, short: numbers for knobs that were written as requested, nothing for those left unchanged."""
-        wanted = {name: (at, str(value)) for name, at, value in zip(names, request.knobs, request.values, strict=True)}
+        wanted = dict(zip(names, zip(request.knobs, request.values, strict=True), strict=True))
         written: list[int] = []
         others: list[Outcome] = []
         for one in outcomes:
-            at, value = wanted.get(one.knob, (-1, ""))
-            if one.status == "written" and one.detail == value:
-                written.append(at)
-            elif one.status != "unchanged" or one.detail:
+            name = one.knob
+            if one.status == "written":
+                at, value = wanted.get(name, (-1, 0))
+                # ManyFiles gives the very same object, so that comparing costs nothing
+                if one is as_written(name, value) or one == as_written(name, value):
+                    written.append(at)
+                    continue
+            if one.status != "unchanged" or one.detail:
                 others.append(one)
         expired, self._expired = self._expired, 0
         assert self._writer
         return Applied(written, others, expired, *self._news_of_ceilings(self._writer))
 
     def _names(self, numbers: Iterable[int]) -> list[str]:
-        entries = self._served.entries
+        known = self._served.names
         try:
-            return [entries[number].name for number in numbers]
+            return [known[number] for number in numbers]
         except IndexError:
-            raise ProtocolError(f"there are {len(entries)} knobs, and one of a higher number is requested") from None
+            raise ProtocolError(f"there are {len(known)} knobs, and one of a higher number is requested") from None
 
     def _settle(self, names: Iterable[str], outcomes: list[Outcome]) -> None:
         """End the leases of knobs that are back; the others are tried again soon."""

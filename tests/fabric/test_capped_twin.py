@@ -35,10 +35,13 @@ while limit.read_text().strip() != "120000000" and agent.poll() is None and time
     time.sleep(0.05)
 time.sleep(float(sys.argv[3]))
 capped = limit.read_text()
-writer = int(pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text())
-agent.send_signal(signal.SIGSTOP)  # so that it does not start another writer
-os.kill(writer, signal.SIGKILL)
-agent.send_signal(signal.SIGKILL)
+def child_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text())
+restorer = child_of(agent.pid)
+processes = (agent.pid, restorer, child_of(restorer))
+for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none of them notices
+    for pid in processes:
+        os.kill(pid, number)
 agent.wait()
 print(json.dumps([free.strip(), capped.strip(), limit.read_text().strip()]))
 """

@@ -16,7 +16,6 @@ import pytest
 from nodectl.cli import main
 from nodectl.knobs import open_knob
 from nodectl.knobs.api import Knob
-from nodectl.knobs.find import below_hardware
 from nodectl.write.generation import Generation
 from nodectl.write.lock import LOCK_FD, LockError, NodeLock
 from nodectl.write.places import LASTING_BOOT, SavePlaces, open_save, save_places
@@ -301,14 +300,30 @@ def test_a_clock_limit_below_the_hardwares_without_a_known_reason_is_reported(tm
     knobs = [open_knob(node, f"cpu/policy{policy}/max_khz") for policy in range(4)]
     for policy in range(4):
         node.files.put(limit_path(policy).replace("scaling_max_freq", "cpuinfo_max_freq"), MAX_KHZ)
-    assert below_hardware(knobs) == []
+
+    def remarks() -> list[str]:
+        return Writer(knobs, str(tmp_path / "captured.jsonl"), "boot", node.clock).start().remarks
+
+    assert remarks() == []
     for policy in (0, 1, 3):
         node.files.put(limit_path(policy), 1_200_000)
-    node.files.put(limit_path(1).replace("scaling_max_freq", "bios_limit"), 1_200_000)
-    assert below_hardware(knobs) == [
+    node.files.put(limit_path(1), 1_100_000)
+    node.files.put(limit_path(1).replace("scaling_max_freq", "bios_limit"), 1_100_000)
+    assert remarks() == [
         "cpu/policy0/max_khz and 1 more: found below what the hardware can do (1200000 kHz of 3200000 kHz), and no"
         " reason is known: an administrator's limit, or what a run left whose save is lost; it counts as the"
         " highest allowed"
+    ]
+
+
+def test_a_start_reads_each_limit_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, seen = file_node(tmp_path), []
+    knobs = [open_knob(node, f"cpu/policy{policy}/max_khz") for policy in range(4)]
+    read = type(node.files).read
+    monkeypatch.setattr(type(node.files), "read", lambda files, path: seen.append(path) or read(files, path))
+    Writer(knobs, str(tmp_path / "captured.jsonl"), "boot", node.clock).start()
+    assert sorted(path for path in seen if "max_freq" in path and "cpuinfo" not in path) == [
+        limit_path(policy) for policy in range(4)
     ]
 
 

@@ -195,6 +195,32 @@ def test_the_command_leaves_a_running_agent_alone(node, state_dir, monkeypatch, 
     assert str(os.getpid()) in error and error.count("\n") == 1
 
 
+class SlowLeaver:
+    """Time as ``nodectl.write.lock`` sees it, in which another process releases a lock after so many seconds."""
+
+    def __init__(self, lock: NodeLock, after_s: float) -> None:
+        self.now_s, self._lock, self._after_s = 0.0, lock, after_s
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+        if self.now_s >= self._after_s:
+            self._lock.release()
+
+
+@pytest.mark.parametrize(("after_s", "status"), [(1.9, 0), (2.1, 1)])
+def test_the_command_waits_for_a_writer_that_is_still_putting_knobs_back_for_a_lease_and_a_second(
+    moved, state_dir, monkeypatch, after_s, status
+):
+    monkeypatch.setattr("nodectl.commands.restore.system_ports", lambda: reopen(moved.files))
+    with NodeLock(state_dir) as writer:
+        monkeypatch.setattr("nodectl.write.lock.time", SlowLeaver(writer, after_s))
+        assert main(["restore", "--state-dir", state_dir]) == status
+    assert (limits(moved) == [MAX_KHZ] * 4) == (status == 0)
+
+
 def test_one_agent_per_node_and_the_message_names_the_other(tmp_path):
     holder = subprocess.Popen(
         [

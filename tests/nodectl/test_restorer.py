@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import threading
 import tomllib
 import zlib
 from collections.abc import Iterator
@@ -241,12 +242,22 @@ def test_who_runs_the_node_is_named_and_left_alone(restorer: Path, tmp_path: Pat
     node, path = file_node(tmp_path / "node"), tmp_path / "captured.jsonl"
     moved(node, path)
     with NodeLock(str(tmp_path / "state"), str(tmp_path / "lock")) as lock:
-        done = restore(restorer, node, path)
+        done = restore(restorer, node, path, "--lease", "0.1")
         assert done.returncode == 1 and f"pid {os.getpid()} already runs this node" in done.stderr
         assert restore(restorer, node, path, "--if-idle").returncode == 0
         assert limits(node) == [1_200_000] * 4 and lock.is_current()
     assert restore(restorer, node, path, "--if-idle").returncode == 0
     assert limits(node)[0] == MAX_KHZ and not lock.is_current()
+
+
+def test_a_writer_that_is_still_putting_knobs_back_is_waited_for(restorer: Path, tmp_path: Path) -> None:
+    node, path = file_node(tmp_path / "node"), tmp_path / "captured.jsonl"
+    moved(node, path)
+    lock = NodeLock(str(tmp_path / "state"), str(tmp_path / "lock"))
+    lock.acquire()
+    threading.Timer(0.5, lock.release).start()
+    assert restore(restorer, node, path, "--lease", str(PATIENCE_S)).returncode == 0
+    assert limits(node)[0] == MAX_KHZ
 
 
 def test_what_needs_python_is_said_kept_and_passed_on(restorer: Path, tmp_path: Path) -> None:

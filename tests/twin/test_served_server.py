@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import threading
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from twin._serve import lib
 
 from tests.twin.served_node import ServedNode, why_not_served
 
-THREADS = 12
 HEAP_BYTES = 64 << 20
 """HEAP_MAX_SIZE of glibc's malloc: address space that each arena but the main one takes, aligned to it."""
+
+ALLOCATE = """
+import ctypes, sys, threading
+from twin._serve import lib
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+if sys.argv[1] == "1":
+    lib.process_use_one_arena()
+together = threading.Barrier(12)
+def work():
+    libc.malloc(100_000)
+    together.wait()
+threads = [threading.Thread(target=work) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = ctypes.c_void_p(libc.fopen(sys.argv[2].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
 
 COPY_MAPS = """
 import glob
@@ -41,36 +59,10 @@ def test_the_server_never_reads_its_own_files_for_malloc(tmp_path: Path) -> None
     """glibc reads /sys and /proc/sys for arenas other than the main one; threads make these as they allocate."""
 
     def arenas(is_server: bool) -> int:
+        """Of a new process: this one has some."""
         report = tmp_path / f"arenas-{is_server}"
-        child = os.fork()
-        if child == 0:
-            try:
-                _allocate(is_server, bytes(report))
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+        subprocess.run([sys.executable, "-c", ALLOCATE, str(int(is_server)), report], check=True)
         return report.read_text().count("<heap nr=")
 
     assert arenas(is_server=True) == 1
     assert arenas(is_server=False) > 1
-
-
-def _allocate(is_server: bool, report: bytes) -> None:
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
-    if is_server:
-        lib.process_use_one_arena()
-    together = threading.Barrier(THREADS)
-
-    def work() -> None:
-        libc.malloc(100_000)
-        together.wait()
-
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    file = ctypes.c_void_p(libc.fopen(report, b"w"))
-    libc.malloc_info(0, file)
-    libc.fclose(file)

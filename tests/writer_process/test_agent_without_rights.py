@@ -30,7 +30,8 @@ import numpy
 from nodectl.config import NO_POLICY, Caps, Config, JournalSettings
 from nodectl.loop.agent import Agent
 from nodectl.writer_process.channel import Channel
-from nodectl.writer_process.remote_writer import Link, RemoteWriter
+from nodectl.writer_process.remote_writer import RemoteWriter
+from nodectl.writer_process.writer_link import Link
 from nodectl.writer_process.root_files import AgentFiles
 from pmu._native import lib
 from pmu.instruments.counters import PerfCounters
@@ -158,7 +159,8 @@ def says_hello(path: Path, uid: int) -> str:
     code = f"""
 import os
 from nodectl.writer_process.channel import ChannelError
-from nodectl.writer_process.remote_writer import RemoteWriter, connect_writer
+from nodectl.writer_process.remote_writer import RemoteWriter
+from nodectl.writer_process.writer_link import connect_writer
 os.setresuid({uid}, {uid}, {uid})
 try:
     RemoteWriter(lambda: connect_writer({str(path)!r})).close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from nodectl.knobs import Knob, open_knob
+from nodectl.config import Foreign
+from nodectl.knobs import Knob, Outcome, open_knob
 from nodectl.knobs.api import KnobError
 from nodectl.write.many_files import FEW, ManyFiles
-from nodectl.write.writer import Writer
-from pmu.system import system_ports
+from nodectl.write.writer import YIELD, Writer
+from pmu.system import MonotonicClock, system_ports
 from tests.writer_process.tree_writer import clock_path, limits, make_tree
 
 NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(FEW + 2)]
@@ -76,3 +78,58 @@ def test_no_clock_is_raised_above_its_captured_value_together_with_others(tree: 
     many.close()
     assert seen == NAMES[1:] and len(outcomes) == len(NAMES)
     assert limits(tree) == found
+
+
+class Interrupted(ManyFiles):
+    """Somebody else sets some clocks after our write and before we look."""
+
+    path: Path
+    foreign: dict[int, int]
+
+    def present(self, names: Iterable[str]) -> dict[str, int]:
+        for policy, khz in self.foreign.items():
+            clock_path(self.path, policy).write_text(f"{khz}\n")
+        return super().present(names)
+
+
+def interrupted(tree: Path, state: Path, foreign: dict[int, int], rule: Foreign = YIELD) -> list[Outcome]:
+    """Outcomes of a write of 1.5 GHz that somebody else interrupts, and of the restore that follows."""
+    knobs = knobs_of(tree)
+    many = Interrupted(knobs, str(tree), allow)
+    many.path, many.foreign = tree, {}
+    writer = Writer(knobs, str(state / "captured.jsonl"), "boot", MonotonicClock(), many=many, foreign=rule)
+    writer.start()
+    writer.apply(dict.fromkeys(NAMES, 1_800_000))
+    sweeps = iter(({}, foreign))  # the one before the write, and the one after it
+    many.present = lambda names: (setattr(many, "foreign", next(sweeps, {})), Interrupted.present(many, names))[1]  # type: ignore[method-assign]
+    outcomes = [*writer.apply(dict.fromkeys(NAMES, 1_500_000)), *writer.restore_all()]
+    writer.close()
+    many.close()
+    return outcomes
+
+
+def test_a_clock_that_somebody_else_sets_between_our_write_and_our_look_is_left_to_them(tree: Path) -> None:
+    found = limits(tree)
+    outcomes = interrupted(tree, tree.parent, {2: 1_100_000, 5: 2_900_000})
+    assert [one.status for one in outcomes[: len(NAMES)]] == [
+        "foreign" if policy in (2, 5) else "written" for policy in range(len(NAMES))
+    ]
+    assert "somebody else set it to 1100000 kHz" in outcomes[2].detail
+    theirs = {
+        str(clock_path(tree, policy).relative_to(tree)): str(khz) for policy, khz in ((2, 1_100_000), (5, 2_900_000))
+    }
+    assert limits(tree) == found | theirs, "a restore leaves them too"
+
+
+def test_a_value_that_no_clock_takes_as_it_is_was_rounded_by_the_driver_and_is_put_back(tree: Path) -> None:
+    found = limits(tree)
+    outcomes = interrupted(tree, tree.parent, dict.fromkeys(range(len(NAMES)), 1_400_000))
+    assert "foreign" not in {one.status for one in outcomes}
+    assert limits(tree) == found
+
+
+def test_a_clock_that_somebody_else_sets_meanwhile_is_set_again_where_the_settings_say_so(tree: Path) -> None:
+    outcomes = interrupted(tree, tree.parent, {2: 1_100_000, 5: 2_900_000}, Foreign(action="reassert"))
+    assert [outcomes[policy].status for policy in (2, 5)] == ["written"] * 2
+    assert outcomes[2].detail.startswith("1100000: "), "no limit is widened"
+    assert outcomes[5].detail.startswith("1500000: somebody else set it to 2900000 kHz; set again (1 of 3)")

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from nodectl.write.lock import LockError
-from nodectl.writer_process.remote_writer import Link, RemoteWriter, WriterLostError, start_writer
+from nodectl.writer_process.remote_writer import RemoteWriter
+from nodectl.writer_process.writer_link import Link, WriterLostError, start_writer
 from tests.waiting import PATIENCE_S, within
 from tests.writer_process.tree_writer import ROOT, clock_path, limit_path, limits, make_tree, writer_on
 

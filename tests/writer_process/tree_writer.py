@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from nodectl.writer_process.channel import Channel, pair
-from nodectl.writer_process.remote_writer import Link, RemoteWriter
+from nodectl.writer_process.remote_writer import RemoteWriter
+from nodectl.writer_process.writer_link import Link, below_restorer
 
 ROOT = Path(__file__).parents[2]
 CPU = "sys/devices/system/cpu"
@@ -16,13 +17,13 @@ POWERCAP = "sys/class/powercap"
 MIN_KHZ, MAX_KHZ = 800_000, 3_200_000
 
 SERVE = """
-import sys
+import dataclasses, sys
 from nodectl.loop.interruptions import Interruptions
 from nodectl.writer_process.channel import Channel
 from nodectl.writer_process.writer_server import Served, Session
 from pmu.system import system_ports
 import socket
-ports = system_ports(sys.argv[1])
+ports = dataclasses.replace(system_ports(sys.argv[1]), lock_path=sys.argv[4])
 with Interruptions(ports.clock) as stop:
     served = Served(ports, sys.argv[2], sys.argv[1])
     Session(served, lambda line: print(line, file=sys.stderr, flush=True)).serve(
@@ -72,24 +73,29 @@ def limits(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text().strip() for path in paths}
 
 
-def start(root: Path, state_dir: Path, log: int = subprocess.DEVNULL) -> Link:
-    """Start a writer process on this tree."""
+def start(root: Path, state_dir: Path, log: int = subprocess.DEVNULL, lock: Path | None = None) -> Link:
+    """Start a writer process on this tree. ``lock``: the node's, which a restorer takes; without it there is none."""
     ours, theirs = pair()
+    refusal, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     with theirs:
+        command = [sys.executable, "-c", SERVE, str(root), str(state_dir), str(theirs.fileno()), str(lock or "")]
+        if lock:
+            command = below_restorer(command, said, ["--lock", str(lock), "--root", str(root)])
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, str(root), str(state_dir), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            command,
+            pass_fds=[theirs.fileno(), said],
             stderr=log,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-    return Link(Channel(ours), process)
+    os.close(said)
+    return Link(Channel(ours), process, refusal)
 
 
-def writer_on(root: Path, state_dir: Path, started: list[Link] | None = None) -> RemoteWriter:
-    """A remote writer; ``started`` gets the link of each process that it starts."""
+def writer_on(root: Path, state_dir: Path, started: list[Link] | None = None, lock: Path | None = None) -> RemoteWriter:
+    """A remote writer; ``started`` gets the link of each process that it starts. ``lock``: as ``start`` takes it."""
 
     def connect() -> Link:
-        link = start(root, state_dir)
+        link = start(root, state_dir, lock=lock)
         if started is not None:
             started.append(link)
         return link
