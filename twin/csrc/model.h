@@ -120,6 +120,8 @@ int64_t twin_model_time_ns(twin_model_t *model);
 int64_t twin_model_age_ns(twin_model_t *model); /* since the model was made; unlike the time it never jumps */
 void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
+double twin_model_core_j(twin_model_t *model, int32_t core);           /* since the model was made */
+double twin_model_traffic_gb(twin_model_t *model, int32_t package);    /* bytes between package and memory, 1e9 */
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
 void twin_model_set_zone_uj(twin_model_t *model, int32_t zone, double uj);
 double twin_model_domain_khz(twin_model_t *model, int32_t domain);

@@ -94,6 +94,7 @@ struct twin_model {
     /* cores */
     double *core_dynamic_w, *core_leak_w, *core_traffic, *core_c, *core_heat;
     double *memory_c; /* per package */
+    double *core_j, *core_gb; /* integrals of power and of memory traffic */
     int32_t *core_busy;
     /* domains */
     int32_t *first_cpu, *next_cpu; /* linked list of a domain's CPUs */

@@ -86,6 +86,7 @@ int mount_read_only(const char *point); /* with all mounts below it */
 
 /* The file system of counters, which no path shows. The caller closes both descriptors. -errno on failure. */
 int fuse_mount(const char *name, int *device_fd, int *mount_fd);
+int fuse_attach(int mount_fd, const char *target);   /* mounts it there too, without device nodes; 0 or -errno */
 void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system has ended */
 int fuse_open_counter(int mount_fd, uint64_t id);     /* descriptor of an event's file, or -errno */
 

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -148,6 +149,22 @@ static void judge_syslog(program_t *program)
     append_if(program, SYS_syslog, &body);
 }
 
+/* setrlimit(2) and prlimit64(2) that set the limit of descriptors are answered by serve_syscalls.c; others pass. */
+static void watch_limits(program_t *program, uint32_t call, size_t resource, int is_prlimit)
+{
+    program_t body = {.size = 0};
+    load(&body, offsetof(struct seccomp_data, args[0]) + 8 * resource);
+    add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, RLIMIT_NOFILE);
+    give(&body, SECCOMP_RET_ALLOW);
+    for (size_t half = 0; is_prlimit && half < 2; half++) { /* it only reads if the address of the new limit is 0 */
+        load(&body, offsetof(struct seccomp_data, args[2]) + 4 * half);
+        add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+        give(&body, SECCOMP_RET_USER_NOTIF);
+    }
+    give(&body, is_prlimit ? SECCOMP_RET_ALLOW : SECCOMP_RET_USER_NOTIF);
+    append_if(program, call, &body);
+}
+
 /*
  * The filter. It allows a call that is in none of the lists by its number alone. So the kernel caches the result and
  * skips the filter (seccomp's action cache, Linux 5.11): such calls cost nothing extra.
@@ -167,6 +184,10 @@ int seccomp_install(void)
     judge_mknod(&native, SYS_mknodat, 2, 3);
 #ifdef SYS_mknod
     judge_mknod(&native, SYS_mknod, 1, 2);
+#endif
+    watch_limits(&native, SYS_prlimit64, 1, 1);
+#ifdef SYS_setrlimit
+    watch_limits(&native, SYS_setrlimit, 0, 0);
 #endif
     give(&native, SECCOMP_RET_ALLOW);
 

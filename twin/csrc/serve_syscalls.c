@@ -24,8 +24,10 @@
  */
 #include "serve_internal.h"
 
+#include <linux/capability.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 /* Programs can read the host's time parameters, but not change them. */
 static int judge_adjustment(const watched_call_t *call, uint64_t timex)
@@ -34,6 +36,47 @@ static int judge_adjustment(const watched_call_t *call, uint64_t timex)
     if (task_memory(call->task, timex, &modes, sizeof modes) != sizeof modes)
         return LEAVE_TO_KERNEL;
     return modes ? -EPERM : LEAVE_TO_KERNEL;
+}
+
+/* A limit of descriptors above the hard one. Root may set it on a node (CAP_SYS_RESOURCE); in a container, and so in a
+ * twin that is served in one, it may not, and programs for many CPUs end there. Then the limit becomes the highest that
+ * this container allows, and the call succeeds. */
+static int judge_descriptors(const watched_call_t *call, int is_prlimit)
+{
+    struct rlimit wanted, now;
+    int task = is_prlimit && call->args[0] ? (int)call->args[0] : call->task;
+    uint64_t capabilities = task_capabilities(call->task);
+    if (task != call->task || capabilities & 1ULL << CAP_SYS_RESOURCE || !(capabilities & 1ULL << CAP_SYS_ADMIN))
+        return LEAVE_TO_KERNEL;
+    if (task_memory(task, call->args[is_prlimit ? 2 : 1], &wanted, sizeof wanted) != sizeof wanted ||
+        prlimit(task, RLIMIT_NOFILE, NULL, &now))
+        return LEAVE_TO_KERNEL;
+    if (wanted.rlim_max <= now.rlim_max || wanted.rlim_cur > wanted.rlim_max)
+        return LEAVE_TO_KERNEL;
+    if (!seccomp_is_waiting(call->listener, call->id))
+        return -ESRCH;
+    wanted.rlim_max = now.rlim_max;
+    if (wanted.rlim_cur > now.rlim_max)
+        wanted.rlim_cur = now.rlim_max;
+    return prlimit(task, RLIMIT_NOFILE, &wanted, NULL) ? -errno : 0;
+}
+
+/* Calls that set a parameter of the host or of a process. */
+static int judge_parameter(const watched_call_t *call, int number)
+{
+    switch (number) {
+    case SYS_adjtimex:
+        return judge_adjustment(call, call->args[0]);
+    case SYS_clock_adjtime:
+        return judge_adjustment(call, call->args[1]);
+    case SYS_prlimit64:
+        return judge_descriptors(call, 1);
+#ifdef SYS_setrlimit
+    case SYS_setrlimit:
+        return judge_descriptors(call, 0);
+#endif
+    }
+    return LEAVE_TO_KERNEL;
 }
 
 static void hand_on(const syscall_server_t *server, const watched_call_t *call)
@@ -76,12 +119,6 @@ static void answer(syscall_server_t *server, const struct seccomp_notif *notice,
     case SYS_move_mount:
         result = judge_move_mount(server, &call);
         break;
-    case SYS_adjtimex:
-        result = judge_adjustment(&call, call.args[0]);
-        break;
-    case SYS_clock_adjtime:
-        result = judge_adjustment(&call, call.args[1]);
-        break;
     case SYS_fsopen:
         result = judge_fsopen(server, &call);
         break;
@@ -91,6 +128,8 @@ static void answer(syscall_server_t *server, const struct seccomp_notif *notice,
     case SYS_mount_setattr:
         result = judge_mount_setattr(server, &call);
         break;
+    default:
+        result = judge_parameter(&call, notice->data.nr);
     }
     if (result == LEAVE_TO_KERNEL)
         seccomp_answer_kernel(server->listener, notice->id);

@@ -189,6 +189,14 @@ class Twin:
         """The zone's energy counter: moves each millisecond in whole units, wraps at the zone's range."""
         return int(lib.twin_model_zone_uj(self._model, zone))
 
+    def core_energy_j(self, core: int) -> float:
+        """Joules of one core since the twin began."""
+        return float(lib.twin_model_core_j(self._model, core))
+
+    def traffic_bytes(self, package: int) -> int:
+        """Bytes between this package and its memory since the twin began."""
+        return int(lib.twin_model_traffic_gb(self._model, package) * 1e9)
+
     def set_zone_energy_uj(self, zone: int, energy_uj: int) -> None:
         """Set the counter, for instance just before its wrap."""
         lib.twin_model_set_zone_uj(self._model, zone, energy_uj)
@@ -233,6 +241,10 @@ class Twin:
             mode if governor is None else governor,
         )
         self._apply_domain(domain)
+
+    def domain_request(self, domain: int) -> tuple[int, int, int, str]:
+        """What a domain was requested last: lowest, highest and set clock in kHz, and the governor."""
+        return self._requests[domain]
 
     def set_zone_limit(
         self,

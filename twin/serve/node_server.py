@@ -25,6 +25,8 @@ from twin.faults.fault import Fault
 from twin.files import procfs
 from twin.files.sysfs_tree import SysfsTree
 from twin.machine import Machine
+from twin.msr.msr_files import MsrFiles
+from twin.msr.registers import Registers
 from twin.physics.model import Twin
 from twin.programs.workload import Workload
 from twin.serve import fuse_tree, namespace
@@ -108,6 +110,8 @@ class _Server:
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
         self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots))
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
+        if registers := Registers(self._tree):
+            MsrFiles(registers, plan.machine.cpus).mount()
         self._stop = threading.Event()
         self._began_s = time.monotonic()
         ControlSocket(
