@@ -332,6 +332,18 @@ int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t g
     return open_real(&real, task, cpu, group_fd);
 }
 
+int perf_open_silent(const perf_attr_t *attr, int32_t task, int32_t cpu)
+{
+    struct perf_event_attr silent;
+    memset(&silent, 0, sizeof silent);
+    memcpy(&silent, attr->raw, attr->size < sizeof silent ? attr->size : sizeof silent);
+    silent.size = sizeof silent;
+    silent.config = PERF_COUNT_SW_DUMMY;
+    silent.mmap = silent.mmap_data = silent.mmap2 = silent.comm = silent.comm_exec = silent.task = 0;
+    silent.context_switch = silent.namespaces = silent.ksymbol = silent.bpf_event = silent.cgroup = silent.text_poke = 0;
+    return open_real(&silent, task, cpu, -1);
+}
+
 int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled)
 {
     struct perf_event_attr clock;

@@ -1,0 +1,102 @@
+"""The real perf on a served twin: what a plain ``perf stat`` prints, a task on an idle node, bandwidth, samples."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.twin.served_node import ServedNode, why_not_served
+from tests.waiting import PATIENCE_S, within
+
+if why_not_served():
+    pytest.skip(why_not_served(), allow_module_level=True)
+if shutil.which("perf") is None:
+    pytest.skip("perf is missing: install linux-perf", allow_module_level=True)
+
+from twin.machine import load_machine
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
+
+BURN = ("bash", "-c", "for i in {1..40000}; do :; done")
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[ServedNode]:
+    """A node without a workload, whose clocks are at their lowest."""
+    with ServedNode("curie") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def streaming() -> Iterator[ServedNode]:
+    with ServedNode("skylake-6146", "--workload", "stream") as node:
+        yield node
+
+
+def stat(node: ServedNode, *arguments: str) -> dict[str, float]:
+    """Counts by event; those that are not counted are left out."""
+    done = node.run("perf", "stat", "-x,", *arguments)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(",") for line in done.stderr.splitlines() if line.count(",") > 3]
+    return {row[2]: float(row[0]) for row in rows if re.fullmatch(r"[\d.]+", row[0])}
+
+
+def test_a_task_on_an_idle_node_counts_cycles_at_the_clock(idle: ServedNode) -> None:
+    found = stat(idle, "-e", "task-clock,cycles,ref-cycles", "--", *BURN)
+    khz = int(idle.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"))
+    assert found["cycles"] / found["task-clock"] == pytest.approx(khz, rel=0.01)  # both are per millisecond
+    assert found["ref-cycles"] / found["task-clock"] == pytest.approx(2_700_000, rel=0.01)
+
+
+def test_a_plain_perf_stat_counts_all_of_its_events(idle: ServedNode) -> None:
+    done = idle.run("perf", "stat", *BURN)
+    assert done.returncode == 0, done.stderr
+    assert "not supported" not in done.stderr and "not counted" not in done.stderr
+    shown = {line.split()[1]: line for line in done.stderr.splitlines() if len(line.split()) > 2}
+    events = (
+        "context-switches",
+        "cpu-migrations",
+        "page-faults",
+        "cycles",
+        "instructions",
+        "branches",
+        "branch-misses",
+    )
+    assert {*events, "stalled-cycles-frontend", "stalled-cycles-backend"} <= set(shown)
+    assert "1.200 GHz" in shown["cycles"]
+    assert "1.00% of all branches" in shown["branch-misses"]
+
+
+def test_last_level_loads_and_misses_are_counted(streaming: ServedNode) -> None:
+    found = stat(streaming, "-a", "-e", "LLC-loads,LLC-load-misses,instructions", "sleep", "0.1")
+    assert 0 < found["LLC-load-misses"] < found["LLC-loads"] < found["instructions"]
+
+
+def test_memory_controllers_count_the_models_bandwidth(streaming: ServedNode) -> None:
+    machine = load_machine("skylake-6146")
+    twin = Twin(machine, load_workload("stream", machine))
+    twin.advance(1.0)
+    expected = sum(twin.traffic_bytes(package) for package in range(2)) / twin.age_ns  # GB/s
+    measured: list[float] = []
+
+    def is_right() -> bool:
+        """On a busy machine the emulated node may be a while behind, at the begin or at the end."""
+        events = ("uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/", "duration_time")
+        found = stat(streaming, "-a", "-e", ",".join(events), "sleep", "0.2")
+        mib = found[events[0]] + found[events[1]]
+        measured.append(mib * 2**20 / found["duration_time"])
+        return measured[-1] == pytest.approx(expected, rel=0.03)
+
+    assert within(PATIENCE_S, is_right), (measured, expected)
+
+
+def test_software_sampling_passes_through(streaming: ServedNode) -> None:
+    """perf opens an event and a buffer for each emulated CPU; the host has fewer."""
+    record = "perf record -q -F 1999 -e cpu-clock -o /run/perf.data -- " + " ".join((*BURN[:2], f"'{BURN[2]}'"))
+    streaming.output("sh", "-c", record)
+    lines = streaming.output("perf", "script", "-i", "/run/perf.data", "-F", "comm,event").splitlines()
+    assert len(lines) > 10
+    assert {line.split()[0] for line in lines} <= {"bash", "perf", "perf-exec"}
