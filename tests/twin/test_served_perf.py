@@ -93,6 +93,25 @@ def test_memory_controllers_count_the_models_bandwidth(streaming: ServedNode) ->
     assert within(PATIENCE_S, is_right), (measured, expected)
 
 
+def test_a_commands_own_time_is_load_if_requested() -> None:
+    look = """
+import statistics, subprocess, sys, time
+def busy_ticks():
+    cpus = [line.split() for line in open("/proc/stat") if line.startswith("cpu") and line[3] != " "]
+    return [int(cells[1]) + int(cells[3]) for cells in cpus]
+burn = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+before, more, end_s = busy_ticks(), 0, time.monotonic() + 60
+while more < 10 and time.monotonic() < end_s:
+    time.sleep(0.05)
+    ticks = [now - was for now, was in zip(busy_ticks(), before)]
+    more = max(ticks) - statistics.median(ticks)
+burn.kill()
+print(more)
+"""
+    with ServedNode("curie", "--command-load") as node:
+        assert float(node.python(look)) >= 10  # a tenth of a second of one CPU
+
+
 def test_software_sampling_passes_through(streaming: ServedNode) -> None:
     """perf opens an event and a buffer for each emulated CPU; the host has fewer."""
     record = "perf record -q -F 1999 -e cpu-clock -o /run/perf.data -- " + " ".join((*BURN[:2], f"'{BURN[2]}'"))

@@ -333,6 +333,21 @@ void twin_model_enable_zone(twin_model_t *m, int32_t zone, int32_t enabled)
     leave(m);
 }
 
+void twin_model_set_load(twin_model_t *m, const double *share)
+{
+    enter(m);
+    flush(m);
+    for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++) {
+        double load = share[cpu] < 0 ? 0 : share[cpu] > 1 ? 1 : share[cpu];
+        if (load == m->load[cpu])
+            continue;
+        m->load[cpu] = load;
+        cpu_refresh_core(m, m->node.core_of[cpu]);
+    }
+    model_settle(m);
+    leave(m);
+}
+
 int twin_model_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups, double noise)
 {
     enter(m);

@@ -135,6 +135,7 @@ void twin_model_set_domain(twin_model_t *model, int32_t domain, double min_khz, 
                            int32_t governor);
 void twin_model_set_limit(twin_model_t *model, int32_t zone, int32_t constraint, double limit_w, double window_s);
 void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
+void twin_model_set_load(twin_model_t *model, const double *share); /* [n_cpus]: while no unit of a workload runs there */
 
 /* Truth. energy: [core, uncore, dram] per package, then one per GPU, then rest; since the workload's start (until its
  * end if it has ended), joules. phases: per group in order, per phase: seconds, then joules of packages with DRAM, of

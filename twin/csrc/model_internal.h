@@ -88,6 +88,7 @@ struct twin_model {
 
     /* logical CPUs */
     double *count, *rate;      /* [TWIN_EVENTS + 1][n_cpus]; the last row is busy seconds */
+    double *load;              /* share of time in which a CPU without a unit runs programs of the host */
     double *noise;             /* [3][n_cpus]: instructions, stalls, misses */
     int32_t *threads;          /* CPUs ordered by core */
     int32_t *first_thread;     /* [n_cores + 1] into threads */

@@ -162,6 +162,13 @@ class Twin:
                 return self._units
         return None
 
+    def set_load(self, shares: Sequence[float]) -> None:
+        """The share of time, 0 to 1, in which each logical CPU runs programs of the host, if no workload runs there."""
+        load = np.asarray(shares, np.float64)
+        if load.shape != (self.machine.cpus,):
+            raise TwinError(f"{load.shape[0]} shares for {self.machine.cpus} CPUs")
+        lib.twin_model_set_load(self._model, ffi.from_buffer("double[]", load))
+
     # --- instruments ---
 
     def counters(self, events: Sequence[str]) -> type_i64:
