@@ -137,6 +137,19 @@ def test_a_fault_that_refuses_the_powercap_file_refuses_the_register(skylake: No
         skylake.wrmsr(0x610, skylake.rdmsr(0x610) & ~0x7FFF | 640)
 
 
+def test_a_stuck_energy_file_sticks_the_register_and_a_missing_one_faults(skylake: Node) -> None:
+    number = skylake.tree.faults.add_line(f"stuck {ZONE}/energy_uj")
+    before = skylake.rdmsr(0x611)
+    skylake.twin.advance(0.1)
+    assert skylake.rdmsr(0x611) == before
+    skylake.tree.faults.remove(number)
+    assert skylake.rdmsr(0x611) > before
+    skylake.tree.faults.add_line(f"missing {ZONE}/energy_uj")
+    with pytest.raises(OSError) as fault:
+        skylake.rdmsr(0x611)
+    assert fault.value.errno == errno.EIO
+
+
 def test_core_energies_of_amd_add_up_to_less_than_the_package(genoa: Node) -> None:
     first, cores = genoa.rdmsr(0xC001029B), [genoa.rdmsr(0xC001029A, cpu=cpu) for cpu in range(96)]
     genoa.twin.advance(1.0)

@@ -88,13 +88,15 @@ def _units(unit_uj: float) -> int:
 
 
 def _energy(tree: SysfsTree, zones: type_zones) -> Register:
-    """The 32-bit counter from which the kernel computes ``energy_uj``; both wrap at the same moment."""
-    twin = tree.twin
+    """The 32-bit counter from which the kernel computes ``energy_uj``: both wrap at the same moment, and have the same
+    faults."""
+    folders = list(tree.zones)
 
     def read(cpu: int) -> int:
-        package = twin.machine.package_of[cpu]
+        package = tree.twin.machine.package_of[cpu]
         index, zone = zones[package] if len(zones) > package else zones[0]
-        return -(-twin.zone_energy_uj(index) * _COUNTER // zone.range_uj) & _COUNTER
+        energy_uj = int(tree.read(f"{folders[index]}/energy_uj"))
+        return -(-energy_uj * _COUNTER // zone.range_uj) & _COUNTER
 
     return Register(read)
 

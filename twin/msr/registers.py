@@ -46,7 +46,10 @@ class Registers:
         register = self._registers.get(number)
         if register is None:
             raise faulted()
-        return register.read(cpu) & WIDE
+        try:
+            return register.read(cpu) & WIDE
+        except OSError:
+            raise faulted() from None
 
     def write(self, cpu: int, number: int, value: int) -> None:
         """Write it; OSError EIO if it cannot be written."""
