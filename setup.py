@@ -1,5 +1,5 @@
-"""Builds the native parts: seven cffi modules, the emulated NVML library, the ControlPULP process, its plant, and the
-restorer.
+"""Builds the native parts: seven cffi modules, the emulated NVML library, the library that an emulated node's programs
+preload, the ControlPULP process, its plant, and the restorer.
 
 Everything else is in pyproject.toml.
 """
@@ -37,11 +37,13 @@ class BuildNative(build_ext):
         super().run()
         import firmware_bridge.build_posix
         import nodectl.build_restorer
+        import twin.build_preload
         import twin.nvml.build
         import twin.pulp.build
 
         target = ROOT if self.inplace or self.editable_mode else pathlib.Path(self.build_lib)
         twin.nvml.build.build(target / "twin" / "nvml")
+        twin.build_preload.build(target / "twin")
         twin.pulp.build.build(target / "twin" / "pulp")
         firmware_bridge.build_posix.build(target / firmware_bridge.build_posix.PROGRAM)
         nodectl.build_restorer.build(target / "nodectl" / nodectl.build_restorer.PROGRAM)

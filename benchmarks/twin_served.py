@@ -70,6 +70,15 @@ if rounds:
         "mount, refused": median_us(lambda: libc.mount(b"x", b"/run/mount", b"debugfs", 0, None), rounds),
         "umount, refused": median_us(lambda: libc.umount2(b"/sys/devices/system/cpu", 0), rounds),
     }
+    buffer, is_x86 = ctypes.create_string_buffer(1024), os.uname().machine == "x86_64"
+    affinity, cpu = (204, 309) if is_x86 else (123, 168)
+    found |= {
+        "statfs of sysfs": median_us(lambda: libc.statfs(b"/sys/devices/system/cpu", buffer), rounds),
+        "statfs, the kernel's": median_us(lambda: libc.statfs(b"/usr", buffer), rounds),
+        "sched_getaffinity": median_us(lambda: min(libc.syscall(affinity, 0, 1024, buffer), 0), rounds),
+        "getcpu": median_us(lambda: libc.syscall(cpu, buffer, None, None), rounds),
+        "sched_setaffinity": median_us(lambda: libc.syscall(affinity - 1, 0, 48, bytes([255] * 48)), rounds),
+    }
     for kind in (b"sysfs", b"proc"):
         took = []
         for _ in range(rounds // 10):

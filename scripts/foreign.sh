@@ -1,12 +1,14 @@
 #!/bin/sh
 # Programs that move a node's knobs by themselves (tuned, TLP, thermald, power-profiles-daemon), a container runtime
-# (crun), and readers of registers (msr-tools, likwid; qemu-user gives them the CPUID of another processor), for the
-# tests that run them on an emulated node. They are downloaded and unpacked into build/foreign, with what they need and
-# this machine lacks, and *never installed*: their packages would start services here.
+# (crun), programs that read a node (hwloc, numactl, sensors, udevadm, s-tui) and its registers (msr-tools, likwid;
+# qemu-user gives them the CPUID of another processor), for the tests that run them on an emulated node. They are
+# downloaded and unpacked into build/foreign, with what they need and this machine lacks, and *never installed*: their
+# packages would start services here.
 set -eu
 cd "$(dirname "$0")/.."
 target=build/foreign
-programs="busybox-static crun dbus dbus-bin dbus-daemon likwid msr-tools power-profiles-daemon qemu-user thermald tuned"
+programs="busybox-static crun dbus dbus-bin dbus-daemon power-profiles-daemon thermald tuned"
+programs="$programs hwloc-nox likwid lm-sensors msr-tools numactl qemu-user s-tui udev"
 apart="tlp" # conflicts with power-profiles-daemon
 [ -f "$target/complete" ] && [ "$(cat "$target/complete")" = "$programs $apart" ] && exit 0
 
@@ -26,4 +28,7 @@ fetch || { apt-get update -qq && fetch; } || {
 }
 for package in "$target"/packages/*.deb; do dpkg -x "$package" "$target/root"; done
 rm -r "$target/packages"
+for each in bin sbin lib; do # links into usr on the machines that run this, where the tests lay it over /usr
+    [ ! -d "$target/root/$each" ] || cp -a "$target/root/$each" "$target/root/usr/"
+done
 printf '%s' "$programs $apart" >"$target/complete"

@@ -111,5 +111,5 @@ build() {
 install_packages
 build
 if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
-    scripts/foreign.sh || say "the tests with tuned, TLP, thermald and crun will be skipped"
+    scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc and other programs will be skipped"
 fi

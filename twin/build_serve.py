@@ -12,7 +12,9 @@ from cffi import FFI
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("twin/csrc")
-PARTS = ("caller", "events", "fuse", "mounts", "opener", "process", "seccomp", "syscalls", "trees")
+PARTS = (
+    *("affinity", "caller", "events", "fuse", "mounts", "opener", "process", "seccomp", "statfs", "syscalls", "trees"),
+)
 SOURCES = tuple(f"serve_{part}.c" for part in PARTS)
 
 

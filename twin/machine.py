@@ -15,11 +15,13 @@ import msgspec
 
 from twin.errors import TwinError, nearest
 from twin.machine_tables import (
+    Cache,
     Constraint,
     FrequencyTable,
     Gpu,
     HeatConstants,
     MachineTable,
+    MemoryTable,
     PowerConstants,
     SensorTable,
     ZoneKind,
@@ -30,11 +32,13 @@ from twin.toml_table import place, read_toml
 __all__ = [
     "EVENTS",
     "MACHINES",
+    "Cache",
     "Constraint",
     "Domain",
     "Gpu",
     "HeatConstants",
     "Machine",
+    "MemoryTable",
     "PowerConstants",
     "Sensor",
     "TwinError",
@@ -128,6 +132,7 @@ class Machine(msgspec.Struct, frozen=True):
     reference_source: Literal["cpu", "msr"]
     raw_events: dict[str, str]
     smt_throughput: float
+    memory: MemoryTable
     zones: tuple[Zone, ...]
     sensors: tuple[Sensor, ...]
     gpu: Gpu | None
@@ -214,6 +219,7 @@ def expand(table: MachineTable, path: Path) -> Machine:
         reference_source=cpu.reference_source,
         raw_events=cpu.raw_events,
         smt_throughput=cpu.smt_throughput,
+        memory=table.memory,
         zones=_zones(table.zone, cpu.sockets),
         sensors=_sensors(table.sensor, cpu.sockets, cpu.cores_per_socket),
         gpu=table.gpu,
@@ -239,6 +245,7 @@ def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
     for event in (*cpu.events, *cpu.raw_events):
         if event not in EVENTS:
             yield ("cpu", "events"), f'unknown event "{event}"{nearest(event, EVENTS)}'
+    yield from _cache_problems(table)
     governor, governors = frequency.governor, frequency.governors
     if governor not in governors:
         yield ("frequency", "governor"), f'"{governor}" is not among governors{nearest(governor, governors)}'
@@ -249,6 +256,12 @@ def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("frequency",), "give steps_khz, or step_khz above 0"
     if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):
         yield ("frequency", "steps_khz"), "clocks must ascend"
+
+
+def _cache_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    for cache in table.memory.caches:
+        if not cache.sets or table.cpu.cores_per_socket % cache.cores:
+            yield ("memory", "caches"), f"level {cache.level} {cache.type}: its ways or cores do not divide"
 
 
 def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:

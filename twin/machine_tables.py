@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -36,6 +36,31 @@ class CpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference_source: Literal["cpu", "msr"] = "cpu"
     raw_events: dict[str, str] = {}
     smt_throughput: Positive = 1.0
+
+
+class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One level and type of the caches that the cores have; ``cores`` share each of them."""
+
+    level: Count
+    type: Literal["Data", "Instruction", "Unified"]
+    kib: Count
+    ways: Count
+    cores: Count
+
+    LINE_BYTES: ClassVar[int] = 64  # of all x86 processors since 2000
+
+    @property
+    def sets(self) -> int:
+        """Number of sets; 0 if the numbers do not fit."""
+        sets, rest = divmod(self.kib * 1024, self.ways * self.LINE_BYTES)
+        return 0 if rest else sets
+
+
+class MemoryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[memory]``: the memory and the caches of a package."""
+
+    gib: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: the kernel shows no sizes
+    caches: tuple[Cache, ...] = ()
 
 
 class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,6 +212,7 @@ class MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequency: FrequencyTable
     power: PowerConstants
     heat: HeatConstants
+    memory: MemoryTable = MemoryTable()
     zone: tuple[ZoneTable, ...] = ()
     sensor: tuple[SensorTable, ...] = ()
     gpu: Gpu | None = None

@@ -1,7 +1,6 @@
 """Daemons that move knobs by themselves, and a container runtime, run on the twin: they act there, and nowhere else.
 
-None is installed: scripts/foreign.sh unpacks Debian's packages, and here they are laid over /usr, /etc and /var of a
-mount namespace inside the run.
+None is installed (tests/twin/foreign.py).
 """
 
 from __future__ import annotations
@@ -11,32 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.twin.foreign import FOREIGN, laid, why_not_foreign
 from tests.twin.host import Host
-from tests.twin.served_node import ROOT, ServedNode, why_not_served
+from tests.twin.served_node import ServedNode, why_not_served
 
 if why_not_served():
     pytest.skip(why_not_served(), allow_module_level=True)
 
-FOREIGN = ROOT / "build" / "foreign"
-if not (FOREIGN / "complete").exists():
-    pytest.skip(
-        "tuned, TLP, thermald and crun are missing: install them with scripts/foreign.sh", allow_module_level=True
-    )
+if why_not_foreign():
+    pytest.skip(why_not_foreign(), allow_module_level=True)
 
 PROGRAMS = ("crun", "dbus-daemon", "power-profiles-", "thermald", "tlp", "tuned", "sh")
 MAX_KHZ = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq"
 WAIT = "until {condition}; do sleep 0.1; done"
 
-LAY = f"""
-set -e
-laid=$(mktemp -d /run/laid-XXXXXX); mount -t tmpfs none $laid
-for each in usr etc var; do
-    mkdir -p $laid/$each.upper $laid/$each.work {FOREIGN}/root/$each
-    layers=lowerdir={FOREIGN}/root/$each:/$each,upperdir=$laid/$each.upper,workdir=$laid/$each.work
-    mount -t overlay none -o $layers /$each
-done
-unset LD_LIBRARY_PATH
-PATH=$PATH:/usr/sbin:/sbin
+DBUS = """
 mkdir -p /run/dbus; rm -f /run/dbus/pid
 dbus-uuidgen --ensure
 dbus-daemon --system --fork 2>/dev/null
@@ -53,7 +41,7 @@ def node() -> Iterator[ServedNode]:
 
 def foreign(node: ServedNode, script: str) -> list[str]:
     """Lines that a script prints where the foreign programs are laid."""
-    return node.output("unshare", "-m", "timeout", "200", "sh", "-c", LAY + script).splitlines()
+    return laid(node, DBUS + script).splitlines()
 
 
 def test_tuned_sets_the_runs_sysctls_and_finds_them_set(node: ServedNode) -> None:

@@ -276,6 +276,19 @@ def test_lscpu_shows_the_emulated_topology(xh2415: ServedNode) -> None:
     assert {socket for _, _, socket in rows} == {0, 1}
 
 
+def test_lscpu_lists_caches_and_numa_nodes(xh2415: ServedNode) -> None:
+    fields = dict(line.split(":", 1) for line in xh2415.output("lscpu").splitlines() if ":" in line)
+    assert {name: value.strip() for name, value in fields.items() if "cache" in name or "NUMA" in name} == {
+        "L1d cache": "1.5 MiB (48 instances)",
+        "L1i cache": "1.5 MiB (48 instances)",
+        "L2 cache": "24 MiB (48 instances)",
+        "L3 cache": "256 MiB (16 instances)",
+        "NUMA node(s)": "2",
+        "NUMA node0 CPU(s)": "0-23,48-71",
+        "NUMA node1 CPU(s)": "24-47,72-95",
+    }
+
+
 def test_lscpu_names_the_emulated_processor(xh2415: ServedNode) -> None:
     fields = dict(line.split(":", 1) for line in xh2415.output("lscpu").splitlines() if ":" in line)
     shown = {name: fields[name].strip() for name in ("Vendor ID", "Model name", "CPU family", "Model", "BogoMIPS")}

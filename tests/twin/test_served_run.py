@@ -259,7 +259,7 @@ MUST_NOT_RUN = ("touch", "/tmp/nodectl-twin-must-not-exist")
 @pytest.mark.parametrize(
     ("sabotage", "complaint"),
     [
-        ("import twin.serve.namespace as n; n.cover_sysfs = lambda roots: None", "of the twin cannot be reached"),
+        ("import twin.serve.namespace as n; n.cover_sysfs = lambda *_: None", "of the twin cannot be reached"),
         ("import twin.serve.first_process as f; f._environment = lambda _: {}", "libnvidia-ml.so.1 does not load"),
         ("import twin.serve.containment as c; c.GPU_MAGIC = 1", "is not the state of the twin's GPUs"),
         ("import twin.serve.namespace as n; n.cover_proc = lambda settings: None", "/proc/cpuinfo is not the twin's"),

@@ -45,7 +45,8 @@ def test_every_file_of_every_machine_reads_and_lies_below_a_root(machine: str) -
 @pytest.mark.parametrize("machine", machine_names())
 def test_every_link_of_the_classes_leads_to_a_directory(machine: str) -> None:
     tree = SysfsTree(Twin(load_machine(machine)))
-    for folder in ("/sys/class/powercap", "/sys/class/hwmon", "/sys/bus/event_source/devices"):
+    folders = ("/sys/class/powercap", "/sys/class/hwmon", "/sys/class/thermal", "/sys/bus/event_source/devices")
+    for folder in (*folders, "/sys/bus/cpu/devices", "/sys/bus/cpu/drivers/processor", "/sys/bus/node/devices"):
         for name in tree.listdir(folder):
             assert tree.kind(tree.realpath(f"{folder}/{name}")) == "dir"
 
@@ -135,8 +136,8 @@ def test_errors_of_paths_are_those_of_the_file_system(blade: SysfsTree) -> None:
     with pytest.raises(NotADirectoryError):
         blade.listdir(f"{CPU}/online")
     with pytest.raises(FileNotFoundError):
-        blade.listdir("/sys/class/thermal")
-    assert blade.kind("/sys/class/thermal") is None
+        blade.listdir("/sys/class/leds")
+    assert blade.kind("/sys/class/leds") is None
 
 
 def test_a_read_of_96_counters_is_cheap_once_their_paths_are_known(blade: SysfsTree) -> None:

@@ -80,6 +80,9 @@ void events_set_fault(event_table_t *table, int32_t cpu, int32_t column, counter
 /* Processes and mounts; 0 or -errno. */
 int process_die_with(int32_t parent, int signal); /* -ESRCH: that parent has ended already */
 int process_rename(const char *name);
+/* Keeps malloc(3) to its main arena. For others glibc reads /sys/devices/system/cpu/online and
+ * /proc/sys/vm/overcommit_memory, at moments of its own: a process that serves these files would wait for itself. */
+int process_use_one_arena(void);
 /* Reports to the node's agent that this many more units of work are finished, as any program would
  * (nodectl_progress.h). */
 void process_report(uint64_t units);
@@ -129,13 +132,16 @@ int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec);
 int seccomp_answer_error(int listener, uint64_t id, int error);
 int seccomp_answer_kernel(int listener, uint64_t id); /* let the real kernel do it */
 
-/* The escape paths: mount calls of the watched processes, answered with the twin's trees (serve_internal.h). */
+/* The other calls of the watched processes: mounts, statfs(2) and CPU affinity, answered with the twin's trees and CPUs
+ * (serve_internal.h). */
 typedef struct {
     const char *tree, *spare;   /* in our mount namespace: where the twin's files are served; an empty directory */
     const char *empty;          /* a sysfs without files, mounted below the twin's */
     const char **covers;        /* [n_covers] files of /proc that the twin replaces */
     int32_t n_covers;
     uint64_t tree_device;       /* st_dev of `tree` */
+    const int32_t *node_of;     /* [n_cpus] NUMA node of each emulated CPU */
+    int32_t n_cpus;
 } syscall_plan_t;
 
 typedef struct syscall_server syscall_server_t;

@@ -131,13 +131,32 @@ void caller_leave(const syscall_server_t *server)
         abort(); /* never serve the next caller in this one's namespace */
 }
 
-/* Enters the caller's mount namespace and root, with `from_here` also its directory. Call caller_leave() afterwards,
- * unless this fails. A path lookup may hang, so first lets another thread wait for calls. */
-int caller_enter(const syscall_server_t *server, const watched_call_t *call, int from_here)
+int caller_process(const watched_call_t *call, int number)
+{
+    enum { PID_FROM_PIDNS = 0x8004b706 }; /* NS_GET_PID_FROM_PIDNS of linux/nsfs.h, Linux 6.11 */
+    struct stat ours, theirs;
+    if (number == 0 || number == call->task)
+        return call->task;
+    int pids = number < 0 ? -1 : task_open(call->task, "ns/pid", O_RDONLY), found = -ESRCH;
+    if (pids >= 0 && fstat(pids, &theirs) == 0 && stat("/proc/self/ns/pid", &ours) == 0)
+        found = ours.st_ino == theirs.st_ino ? number : ioctl(pids, (unsigned)PID_FROM_PIDNS, number);
+    if (pids >= 0)
+        close(pids);
+    return found > 0 ? found : -ESRCH;
+}
+
+void caller_may_hang(const watched_call_t *call)
 {
     if (*call->leads)
         pthread_mutex_unlock(call->turn);
     *call->leads = 0;
+}
+
+/* Enters the caller's mount namespace and root, with `from_here` also its directory. Call caller_leave() afterwards,
+ * unless this fails. A path lookup may hang, so first lets another thread wait for calls. */
+int caller_enter(const syscall_server_t *server, const watched_call_t *call, int from_here)
+{
+    caller_may_hang(call);
     caller_may_mount(call); /* before entering: the caller's /proc shows it under another number or not at all */
     int mounts = task_open(call->task, "ns/mnt", O_RDONLY);
     int root = task_open(call->task, "root", O_PATH), here = task_open(call->task, "cwd", O_PATH);

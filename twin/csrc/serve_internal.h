@@ -6,8 +6,8 @@
  *
  *   serve_events, serve_process, serve_seccomp
  *   serve_caller, serve_fuse
- *   serve_trees, serve_opener
- *   serve_mounts
+ *   serve_trees, serve_opener, serve_affinity
+ *   serve_mounts, serve_statfs
  *   serve_syscalls
  */
 #ifndef TWIN_SERVE_INTERNAL_H
@@ -60,6 +60,8 @@ typedef struct {
     pthread_mutex_t *turn;
 } watched_call_t;
 
+typedef struct affinity affinity_t;
+
 struct syscall_server {
     int listener;
     perf_answer_t count;
@@ -72,6 +74,7 @@ struct syscall_server {
     pthread_mutex_t turn; /* of the thread that waits for the next call */
     int contexts[KEPT], trees[KEPT]; /* rings of what fsopen(2), and fsmount(2) and open_tree(2), were answered with */
     unsigned next_context, next_tree;
+    affinity_t *affinity;
 };
 
 /* A judge_ function returns 0 (done), -errno, LEAVE_TO_KERNEL (the kernel executes the call), or ANSWERED (the caller
@@ -93,6 +96,8 @@ int is_same_file(int a, int b);
 int caller_string(const watched_call_t *call, uint64_t address, char *text, size_t size);
 int caller_fd(const watched_call_t *call, int fd);    /* the caller's descriptor, as one of ours */
 int caller_may_mount(const watched_call_t *call);
+int caller_process(const watched_call_t *call, int number); /* a task by the number that the caller uses, or -ESRCH */
+void caller_may_hang(const watched_call_t *call); /* lets another thread wait for calls */
 int caller_enter(const syscall_server_t *server, const watched_call_t *call, int from_here);
 void caller_leave(const syscall_server_t *server);
 int place_read(const watched_call_t *call, uint64_t address, place_t *place);
@@ -128,5 +133,17 @@ int judge_fsmount(syscall_server_t *server, const watched_call_t *call);
 int judge_open_tree(syscall_server_t *server, const watched_call_t *call);
 int judge_move_mount(syscall_server_t *server, const watched_call_t *call);
 int judge_mount_setattr(syscall_server_t *server, const watched_call_t *call);
+
+/* ---- serve_statfs.c ---- */
+
+int judge_statfs(syscall_server_t *server, const watched_call_t *call);
+int judge_fstatfs(syscall_server_t *server, const watched_call_t *call);
+
+/* ---- serve_affinity.c: on which emulated CPUs each task may run ---- */
+
+affinity_t *affinity_new(const int32_t *node_of, int32_t n_cpus);
+int judge_setaffinity(syscall_server_t *server, const watched_call_t *call);
+int judge_getaffinity(syscall_server_t *server, const watched_call_t *call);
+int judge_getcpu(syscall_server_t *server, const watched_call_t *call);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -25,6 +26,11 @@ int process_die_with(int32_t parent, int signal)
 int process_rename(const char *name)
 {
     return prctl(PR_SET_NAME, name, 0, 0, 0) ? -errno : 0;
+}
+
+int process_use_one_arena(void)
+{
+    return mallopt(M_ARENA_MAX, 1) ? 0 : -EINVAL;
 }
 
 void process_report(uint64_t units)

@@ -45,9 +45,10 @@ static const uint32_t foreign_calls[] = {364, 21,  52,  428, 429, 430, 432, 442,
 #endif
 
 /* Answered by serve_syscalls.c. */
-static const uint32_t watched_calls[] = {SYS_perf_event_open, SYS_mount,   SYS_umount2,       SYS_open_tree,
-                                         SYS_fsopen,          SYS_fsmount, SYS_mount_setattr, SYS_adjtimex,
-                                         SYS_clock_adjtime,   SYS_move_mount};
+static const uint32_t watched_calls[] = {
+    SYS_perf_event_open, SYS_mount,      SYS_umount2, SYS_open_tree, SYS_fsopen,            SYS_fsmount,           SYS_mount_setattr,
+    SYS_adjtimex, SYS_clock_adjtime, SYS_move_mount, SYS_statfs, SYS_fstatfs, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_getcpu,
+};
 
 /* Refused with EPERM, as in containers: they would change the host's kernel or time, or reach its hardware. */
 static const uint32_t refused_calls[] = {
@@ -58,8 +59,9 @@ static const uint32_t refused_calls[] = {
 #endif
 };
 
-/* ENOSYS, as before Linux 6.15: open_tree_attr(2) combines open_tree and mount_setattr; programs fall back to these. */
-static const uint32_t absent_calls[] = {467};
+/* ENOSYS; programs fall back to other calls. open_tree_attr(2) (Linux 6.15) combines open_tree and mount_setattr. With
+ * rseq(2) (Linux 4.18) the kernel would write the host's CPU number into the program's memory. */
+static const uint32_t absent_calls[] = {467, SYS_rseq};
 
 /* Character devices that any program may make: an overlay's whiteout, null, zero, full, random, urandom, tty, console,
  * ptmx, fuse. Device numbers as for mknod(2): major << 8 | minor. */
@@ -240,6 +242,12 @@ ssize_t task_memory(int32_t task, uint64_t address, void *to, size_t size)
     return process_vm_readv(task, &local, 1, &remote, 1, 0);
 }
 
+ssize_t task_store(int32_t task, uint64_t address, const void *from, size_t size)
+{
+    struct iovec local = {(void *)from, size}, remote = {(void *)(uintptr_t)address, size};
+    return process_vm_writev(task, &local, 1, &remote, 1, 0);
+}
+
 /* The rules of perf_copy_attr in kernel/events/core.c: size 0 means the first version; bytes beyond the known size must
  * be zero. */
 int seccomp_read_attr(int listener, const perf_call_t *call, perf_attr_t *attr)
@@ -302,6 +310,12 @@ int seccomp_answer_fd(int listener, uint64_t id, int fd, int close_on_exec)
 int seccomp_answer_error(int listener, uint64_t id, int error)
 {
     struct seccomp_notif_resp response = {.id = id, .error = -error};
+    return send_answer(listener, &response);
+}
+
+int seccomp_answer_value(int listener, uint64_t id, int64_t value)
+{
+    struct seccomp_notif_resp response = {.id = id, .val = value};
     return send_answer(listener, &response);
 }
 

@@ -61,22 +61,16 @@ static int judge_descriptors(const watched_call_t *call, int is_prlimit)
     return prlimit(task, RLIMIT_NOFILE, &wanted, NULL) ? -errno : 0;
 }
 
-/* Calls that set a parameter of the host or of a process. */
-static int judge_parameter(const watched_call_t *call, int number)
+static int judge_prlimit64(syscall_server_t *server, const watched_call_t *call)
 {
-    switch (number) {
-    case SYS_adjtimex:
-        return judge_adjustment(call, call->args[0]);
-    case SYS_clock_adjtime:
-        return judge_adjustment(call, call->args[1]);
-    case SYS_prlimit64:
-        return judge_descriptors(call, 1);
-#ifdef SYS_setrlimit
-    case SYS_setrlimit:
-        return judge_descriptors(call, 0);
-#endif
-    }
-    return LEAVE_TO_KERNEL;
+    (void)server;
+    return judge_descriptors(call, 1);
+}
+
+static int judge_setrlimit(syscall_server_t *server, const watched_call_t *call)
+{
+    (void)server;
+    return judge_descriptors(call, 0);
 }
 
 static void hand_on(const syscall_server_t *server, const watched_call_t *call)
@@ -92,6 +86,40 @@ static void hand_on(const syscall_server_t *server, const watched_call_t *call)
     server->count(server->count_to, &made);
 }
 
+static int judge_adjtimex(syscall_server_t *server, const watched_call_t *call)
+{
+    (void)server;
+    return judge_adjustment(call, call->args[0]);
+}
+
+static int judge_clock_adjtime(syscall_server_t *server, const watched_call_t *call)
+{
+    (void)server;
+    return judge_adjustment(call, call->args[1]);
+}
+
+static const struct {
+    int call;
+    int (*judge)(syscall_server_t *server, const watched_call_t *call);
+} judges[] = {
+    {SYS_mount, judge_mount},
+    {SYS_umount2, judge_umount2},
+    {SYS_open_tree, judge_open_tree},
+    {SYS_move_mount, judge_move_mount},
+    {SYS_fsopen, judge_fsopen},
+    {SYS_fsmount, judge_fsmount},
+    {SYS_mount_setattr, judge_mount_setattr},
+    {SYS_adjtimex, judge_adjtimex},
+    {SYS_clock_adjtime, judge_clock_adjtime},
+    {SYS_prlimit64, judge_prlimit64},
+    {SYS_setrlimit, judge_setrlimit},
+    {SYS_statfs, judge_statfs},
+    {SYS_fstatfs, judge_fstatfs},
+    {SYS_sched_setaffinity, judge_setaffinity},
+    {SYS_sched_getaffinity, judge_getaffinity},
+    {SYS_getcpu, judge_getcpu},
+};
+
 static void answer(syscall_server_t *server, const struct seccomp_notif *notice, int *leads)
 {
     int may = -1;
@@ -102,35 +130,14 @@ static void answer(syscall_server_t *server, const struct seccomp_notif *notice,
                         .leads = leads,
                         .may = &may,
                         .turn = &server->turn};
-    int result = LEAVE_TO_KERNEL;
-    switch (notice->data.nr) {
-    case SYS_perf_event_open:
+    if (notice->data.nr == SYS_perf_event_open) {
         hand_on(server, &call);
         return;
-    case SYS_mount:
-        result = judge_mount(server, &call);
-        break;
-    case SYS_umount2:
-        result = judge_umount2(server, &call);
-        break;
-    case SYS_open_tree:
-        result = judge_open_tree(server, &call);
-        break;
-    case SYS_move_mount:
-        result = judge_move_mount(server, &call);
-        break;
-    case SYS_fsopen:
-        result = judge_fsopen(server, &call);
-        break;
-    case SYS_fsmount:
-        result = judge_fsmount(server, &call);
-        break;
-    case SYS_mount_setattr:
-        result = judge_mount_setattr(server, &call);
-        break;
-    default:
-        result = judge_parameter(&call, notice->data.nr);
     }
+    int result = LEAVE_TO_KERNEL;
+    for (size_t i = 0; i < sizeof judges / sizeof judges[0]; i++)
+        if (judges[i].call == notice->data.nr)
+            result = judges[i].judge(server, &call);
     if (result == LEAVE_TO_KERNEL)
         seccomp_answer_kernel(server->listener, notice->id);
     else if (result != ANSWERED)
@@ -155,6 +162,7 @@ syscall_server_t *syscall_server_new(int listener, perf_answer_t count, void *to
     for (int i = 0; server->covers && i < plan->n_covers; i++)
         server->covers[i] = strdup(plan->covers[i]);
     server->tree_device = plan->tree_device;
+    server->affinity = affinity_new(plan->node_of, plan->n_cpus);
     server->run_device = stat("/run", &status) ? 0 : status.st_dev;
     server->sysfs_device = stat("/sys", &status) ? 0 : status.st_dev;
     pthread_mutex_init(&server->spare_lock, NULL);

@@ -1,7 +1,7 @@
 """/proc/cpuinfo and /proc/stat of the emulated node: its processors, their clocks and busy times.
 
 cpuinfo has the x86 format on any host, with one entry per logical CPU. Like the kernel, it omits lines without
-information (microcode, cache size). Flags are those of such a processor that programs look for; the CPUID instruction
+information (microcode). Flags are those of such a processor that programs look for; the CPUID instruction
 itself still shows the host's processor.
 
 stat has the lines of the emulated CPUs: busy time, all of it as ``user``, and idle time, both since the twin began. If
@@ -110,6 +110,7 @@ def _tail(machine: Machine, cpu: int) -> str:
     bogomips = 2 * machine.tsc_khz // 10  # hundredths; loops_per_jiffy is preset from the TSC (calibrate.c)
     apic = _apic_id(machine, cpu)
     return (
+        f"{_cache_size(machine)}"
         f"physical id\t: {machine.package_of[cpu]}\n"
         f"siblings\t: {machine.cores_per_socket * machine.threads_per_core}\n"
         f"core id\t\t: {machine.core_id[cpu]}\n"
@@ -129,6 +130,13 @@ def _tail(machine: Machine, cpu: int) -> str:
         f"power management: {generation.power_management}".rstrip()
         + "\n\n"
     )
+
+
+def _cache_size(machine: Machine) -> str:
+    """The line of the last-level cache on Intel, of the second level on AMD (arch/x86/kernel/cpu/cacheinfo.c)."""
+    sizes = {cache.level: cache.kib for cache in machine.memory.caches}
+    level = 2 if machine.vendor == "AuthenticAMD" else max(sizes, default=0)
+    return f"cache size\t: {sizes[level]} KB\n" if level in sizes else ""
 
 
 def _apic_id(machine: Machine, cpu: int) -> int:

@@ -1,62 +1,31 @@
-"""/sys/devices/system/cpu and node: logical CPUs, their topology and idle times.
+"""/sys/devices/system/cpu: logical CPUs, their topology and energy preference.
 
-In the emulated node CPUs cannot be taken offline, SMT cannot be switched and idle states cannot be disabled. The first
-two fail with EBUSY, as in a kernel with hotplug disabled; the last is read-only (ours).
+In the emulated node CPUs cannot be taken offline and SMT cannot be switched: both fail with EBUSY, as in a kernel with
+hotplug disabled. The energy-performance bias of Intel processors is stored and shown; the model does not follow it.
 Source: Linux Documentation/ABI/testing/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst,
-Documentation/admin-guide/pm/cpuidle.rst, drivers/base/{cpu,topology,node}.c.
+drivers/base/{cpu,topology}.c, arch/x86/kernel/cpu/intel_epb.c.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from twin.files.sysfs_nodes import Nodes, boolean, mask, ranges, refused, word
+from twin.files.sysfs_nodes import Nodes, boolean, mask, ranges, refused, unsigned, word
 from twin.machine import Machine
-from twin.physics.model import Twin
 
 CPU = "/sys/devices/system/cpu"
-NODE = "/sys/devices/system/node"
+BUS = "/sys/bus/cpu"
 
-TICK_US = 4000
-"""Ours: one entry into the idle state per timer tick at HZ=250, since the model knows how long a CPU idles, not how
-often."""
-
-
-@dataclass(frozen=True, slots=True)
-class IdleState:
-    """An idle state: name, description, exit latency and target residency in us."""
-
-    name: str
-    description: str
-    latency_us: int
-    residency_us: int
+BIASES = {"performance": 0, "balance-performance": 4, "normal": 6, "balance-power": 8, "power": 15}
+"""Names of values of the energy-performance bias (intel_epb.c); the highest is 15."""
 
 
-IDLE_STATES = {
-    "GenuineIntel": (
-        IdleState("POLL", "CPUIDLE CORE POLL IDLE", 0, 0),
-        IdleState("C1", "MWAIT 0x00", 2, 2),
-        IdleState("C6", "MWAIT 0x20", 133, 600),
-    ),
-    "AuthenticAMD": (
-        IdleState("POLL", "CPUIDLE CORE POLL IDLE", 0, 0),
-        IdleState("C1", "ACPI FFH MWAIT 0x0", 1, 2),
-        IdleState("C2", "ACPI IOPORT 0x414", 400, 800),
-    ),
-}
-"""Idle states of server kernels: drivers/idle/intel_idle.c skx_cstates; ACPI _CST tables of EPYC boards."""
-
-IDLE_DRIVERS = {"GenuineIntel": "intel_idle", "AuthenticAMD": "acpi_idle"}
-
-
-def add(nodes: Nodes, twin: Twin) -> None:
-    """Add the CPU list, a folder per logical CPU, SMT state, idle times and NUMA nodes."""
-    machine = twin.machine
+def add(nodes: Nodes, machine: Machine) -> None:
+    """Add the CPU list, a folder per logical CPU, SMT state and the bus of all CPUs."""
     cpus = range(machine.cpus)
     everyone = ranges(cpus) + "\n"
-    nodes.device(CPU, "/sys/bus/cpu")
+    nodes.device(CPU, BUS)
+    nodes.directory(f"{BUS}/drivers/processor")
     for name in ("possible", "present", "online"):
         nodes.file(f"{CPU}/{name}", everyone)
     for name in ("offline", "isolated", "nohz_full"):
@@ -68,12 +37,16 @@ def add(nodes: Nodes, twin: Twin) -> None:
     topology = _Topology(machine)
     for cpu in cpus:
         folder = f"{CPU}/cpu{cpu}"
-        nodes.device(folder, "/sys/bus/cpu", f"DRIVER=processor\nMODALIAS=cpu:type:x86,cpu{cpu}\n")
+        nodes.link(f"{BUS}/devices/cpu{cpu}", folder)
+        nodes.link(f"{folder}/driver", f"{BUS}/drivers/processor")
+        nodes.link(f"{BUS}/drivers/processor/cpu{cpu}", folder)
+        nodes.device(folder, BUS, f"DRIVER=processor\nMODALIAS=cpu:type:x86,cpu{cpu}\n")
         if cpu > 0:  # the boot CPU cannot be taken offline on x86, so it has no switch
             nodes.file(f"{folder}/online", "1\n", _store_online, mode=0o644)
         _add_topology(nodes, f"{folder}/topology", topology, cpu)
-    _add_idle(nodes, twin)
-    _add_numa(nodes, machine, topology)
+        if machine.vendor == "GenuineIntel":
+            bias = _Bias()
+            nodes.file(f"{folder}/power/energy_perf_bias", bias.show, bias.store)
 
 
 class _Topology:
@@ -96,9 +69,10 @@ def _add_topology(nodes: Nodes, folder: str, topology: _Topology, cpu: int) -> N
     package = topology.members[topology.package[cpu]]
     nodes.file(f"{folder}/physical_package_id", f"{topology.package[cpu]}\n")
     nodes.file(f"{folder}/die_id", f"{topology.die[cpu]}\n")
+    nodes.file(f"{folder}/cluster_id", "65535\n")  # x86 has no number for it (BAD_APICID)
     nodes.file(f"{folder}/core_id", f"{topology.core_id[cpu]}\n")
     for names, members in (
-        (("thread_siblings", "core_cpus"), threads),
+        (("thread_siblings", "core_cpus", "cluster_cpus"), threads),
         (("core_siblings", "package_cpus", "die_cpus"), package),
     ):
         as_mask, as_list = mask(members, topology.size) + "\n", ranges(members) + "\n"
@@ -107,53 +81,23 @@ def _add_topology(nodes: Nodes, folder: str, topology: _Topology, cpu: int) -> N
             nodes.file(f"{folder}/{name}_list", as_list)
 
 
-def _add_idle(nodes: Nodes, twin: Twin) -> None:
-    """Idle states. All idle time counts for the deepest one, where CPUs of an HPC node spend nearly all of it
-    (ours)."""
-    vendor = twin.machine.vendor
-    if vendor not in IDLE_STATES:
-        return
-    nodes.file(f"{CPU}/cpuidle/current_driver", f"{IDLE_DRIVERS[vendor]}\n")
-    nodes.file(f"{CPU}/cpuidle/current_governor", "menu\n")
-    nodes.file(f"{CPU}/cpuidle/current_governor_ro", "menu\n")
-    nodes.file(f"{CPU}/cpuidle/available_governors", "menu \n")
-    states = IDLE_STATES[vendor]
-    for cpu in range(twin.machine.cpus):
-        for number, state in enumerate(states):
-            folder = f"{CPU}/cpu{cpu}/cpuidle/state{number}"
-            nodes.file(f"{folder}/name", f"{state.name}\n")
-            nodes.file(f"{folder}/desc", f"{state.description}\n")
-            nodes.file(f"{folder}/latency", f"{state.latency_us}\n")
-            nodes.file(f"{folder}/residency", f"{state.residency_us}\n")
-            nodes.file(f"{folder}/disable", "0\n")
-            deepest = number == len(states) - 1
-            nodes.file(f"{folder}/time", _idle_us(twin, cpu, 1) if deepest else "0\n")
-            nodes.file(f"{folder}/usage", _idle_us(twin, cpu, TICK_US) if deepest else "0\n")
+class _Bias:
+    """The energy-performance bias of one CPU."""
 
+    def __init__(self) -> None:
+        self._value = BIASES["normal"]
 
-def _idle_us(twin: Twin, cpu: int, unit_us: int) -> Callable[[], str]:
-    return lambda: f"{twin.idle_us(cpu) // unit_us}\n"
+    def show(self) -> str:
+        """The number, also if a name was written."""
+        return f"{self._value}\n"
 
-
-def _add_numa(nodes: Nodes, machine: Machine, topology: _Topology) -> None:
-    """One NUMA node per package, with the distances of two-socket boards (ACPI SLIT: 10 local, 21 remote)."""
-    packages = sorted(topology.members)
-    for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
-        nodes.file(f"{NODE}/{name}", ranges(packages) + "\n")
-    for package in packages:
-        folder = f"{NODE}/node{package}"
-        members = topology.members[package]
-        nodes.device(folder, "/sys/bus/node")
-        nodes.file(f"{folder}/cpulist", ranges(members) + "\n")
-        nodes.file(f"{folder}/cpumap", mask(members, machine.cpus) + "\n")
-        nodes.file(f"{folder}/distance", _distances(package, packages))
-        for cpu in members:
-            nodes.link(f"{folder}/cpu{cpu}", f"{CPU}/cpu{cpu}")
-            nodes.link(f"{CPU}/cpu{cpu}/node{package}", folder)
-
-
-def _distances(package: int, packages: Iterable[int]) -> str:
-    return " ".join("10" if other == package else "21" for other in packages) + "\n"
+    def store(self, text: str, effective: bool) -> None:
+        """Take a name or a number; EINVAL for another or above 15."""
+        name = text.removesuffix("\n")
+        value = BIASES[name] if name in BIASES else unsigned(text)
+        if value > BIASES["power"]:
+            raise refused(errno.EINVAL)
+        self._value = value
 
 
 def _store_online(text: str, effective: bool) -> None:

@@ -18,6 +18,8 @@ from twin.physics.model import Twin
 
 CLASS = "/sys/class/hwmon"
 
+I2C = "/sys/bus/i2c"
+
 STEP_MC = {"coretemp": 1000, "k10temp": 125, "spd5118": 250}
 """A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree, the
 hub of a DDR5 module quarters (JEDEC JESD300-5)."""
@@ -39,7 +41,22 @@ def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
         nodes.file(f"{folder}/name", f"{chip}\n")
         _add_inputs(nodes, twin, folder, sensors)
         folders.append(device)
+        if bus == I2C:
+            folders[-1] = _add_adapter(nodes, device, chip_index)
+    if I2C in nodes.children:
+        folders.append(I2C)
     return tuple(folders)
+
+
+def _add_adapter(nodes: Nodes, device: str, number: int) -> str:
+    """The bus on which the module's hub is, under its name; returns its folder."""
+    adapter = device.rpartition("/")[0]
+    nodes.device(adapter, I2C)
+    nodes.file(f"{adapter}/name", f"SMBus PIIX4 adapter port {number} at 0b00\n")
+    nodes.file(f"{device}/name", "spd5118\n")
+    for folder in (adapter, device):
+        nodes.link(f"{I2C}/devices/{folder.rpartition('/')[2]}", folder)
+    return adapter
 
 
 def _device(chip: str, index: int) -> tuple[str, str]:
@@ -49,7 +66,7 @@ def _device(chip: str, index: int) -> tuple[str, str]:
     if chip == "power_meter":
         return f"/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI000D:{index:02x}", "/sys/bus/acpi"
     if chip == "spd5118":  # a module's hub answers at 0x50 to 0x57 of its bus
-        return f"/sys/devices/pci0000:00/0000:00:14.0/i2c-{index}/{index}-0050", "/sys/bus/i2c"
+        return f"/sys/devices/pci0000:00/0000:00:14.0/i2c-{index}/{index}-0050", I2C
     return f"/sys/devices/platform/{chip}.{index}", "/sys/bus/platform"
 
 

@@ -8,6 +8,7 @@ NUL and the rest of its buffer.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import posixpath
 import re
@@ -209,7 +210,9 @@ def mask(numbers: Iterable[int], size: int) -> str:
     return ",".join(digits)
 
 
+@functools.cache
 def _constant(text: str) -> type_show:
+    """One function for equal texts, of which a large node has thousands."""
     return lambda: text
 
 

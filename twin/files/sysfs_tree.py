@@ -16,7 +16,19 @@ import threading
 from collections.abc import Callable, Mapping
 
 from twin.faults.active import Effect, Faults, type_standing
-from twin.files import procfs, sysfs_cpu, sysfs_cpufreq, sysfs_hwmon, sysfs_perf, sysfs_powercap, sysfs_uncore
+from twin.files import (
+    procfs,
+    sysfs_cache,
+    sysfs_cpu,
+    sysfs_cpufreq,
+    sysfs_cpuidle,
+    sysfs_hwmon,
+    sysfs_numa,
+    sysfs_perf,
+    sysfs_powercap,
+    sysfs_thermal,
+    sysfs_uncore,
+)
 from twin.files.sysfs_nodes import PAGE_BYTES, Attribute, Nodes, as_string
 from twin.physics.model import Twin
 
@@ -24,7 +36,11 @@ ROOTS = (
     "/sys/devices/system/cpu",
     "/sys/devices/system/node",
     "/sys/devices/virtual/powercap",
+    "/sys/devices/virtual/thermal",
+    "/sys/bus/cpu",
+    "/sys/bus/node",
     "/sys/class/powercap",
+    "/sys/class/thermal",
     "/sys/class/hwmon",
     "/sys/bus/event_source/devices",
 )
@@ -45,7 +61,11 @@ class SysfsTree:
         self._nodes = nodes = Nodes()
         for root in ROOTS:
             nodes.directory(root)
-        sysfs_cpu.add(nodes, twin)
+        sysfs_cpu.add(nodes, twin.machine)
+        sysfs_cache.add(nodes, twin.machine)
+        sysfs_numa.add(nodes, twin.machine)
+        sysfs_cpuidle.add(nodes, twin)
+        sysfs_thermal.add(nodes, twin)
         self.policies = sysfs_cpufreq.add(nodes, twin)
         sysfs_uncore.add(nodes, twin)
         procfs.add(nodes, twin, self.policies, host_stat)

@@ -20,7 +20,6 @@ from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
 from twin.serve import mounts, namespace
-from twin.serve.fuse_tree import FUSE_SUPER_MAGIC
 from twin.serve.node_server import Ready
 
 GPU_MAGIC = 0x4E54474E
@@ -32,7 +31,7 @@ KNOB_PLACES = ("/sys/devices/system/cpu", "/sys/class/powercap", "/sys/devices/v
 FIRST_PROCESS = "nodectl-twin-1"
 """Name of the first process of a run, the parent of all processes visible in it."""
 
-_SYSFS_MAGIC = 0x62656572
+_SYSFS_MAGIC, _PROC_MAGIC = 0x62656572, 0x9FA0
 _MSR = os.makedev(202, 0)
 """/dev/cpu/0/msr, as an example of a device that reaches hardware."""
 
@@ -48,13 +47,13 @@ print(*mapped, sep="\\n")
 
 def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
     """TwinError naming the first escape path that is open. Call it after the seccomp filter is installed."""
+    _prove_counters(ready.counters_device)
     for path in (*KNOB_PLACES, *procfs.FILES, *ready.settings, *ready.roots):
         _prove_file_system(path, ready.tree_device)
     _prove_mounts()
     _prove_processes()
     _prove_gpu_state()
     _prove_library(library, environment)
-    _prove_counters(ready.counters_device)
     _prove_new_mounts(ready.tree_device)
     _prove_no_devices()
     _prove_registers()
@@ -129,7 +128,7 @@ def _prove_registers() -> None:
     folder = "/dev/cpu/0"
     if not os.path.exists(folder):
         return
-    is_ours = lib.filesystem_type(folder.encode()) == FUSE_SUPER_MAGIC
+    is_ours = any(each.point == "/dev/cpu" and each.type == "fuse" for each in mounts.listed())
     if not is_ours or not os.statvfs(folder).f_flag & mounts.NODEV:
         raise TwinError(f"{folder} may open the registers of the host's CPUs")
 
@@ -138,7 +137,8 @@ def _prove_file_system(path: str, tree_device: int) -> None:
     kind = lib.filesystem_type(path.encode())
     if kind < 0:
         raise TwinError(f"{path} of the twin cannot be reached: {os.strerror(-kind)}")
-    if kind != FUSE_SUPER_MAGIC or os.stat(path).st_dev != tree_device:
+    shown = _PROC_MAGIC if path.startswith("/proc") else _SYSFS_MAGIC
+    if kind != shown or os.stat(path).st_dev != tree_device:
         raise TwinError(f"{path} is not the twin's (file system type {kind:#x})")
 
 

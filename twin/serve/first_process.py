@@ -22,6 +22,7 @@ from typing import NoReturn
 import msgspec
 
 from twin._serve import lib
+from twin.build_preload import library_path as preload_path
 from twin.errors import TwinError
 from twin.serve import containment, namespace, node_server
 
@@ -86,7 +87,7 @@ def _serve(
     ready = node_server.Ready()
     try:
         ready = _await_ready(ours)
-        namespace.cover_sysfs(ready.roots)
+        namespace.cover_sysfs(ready.roots, plan.machine)
         namespace.cover_proc(ready.settings)
         namespace.cover_nvml(library)
         namespace.cover_others()
@@ -103,11 +104,16 @@ def _serve(
 
 
 def _environment(library: str) -> dict[str, str]:
-    """The command's environment: ours without ``_HOST_SERVICES``, and with the twin's NVML first in the library
-    path."""
+    """The command's environment: ours without ``_HOST_SERVICES``, with the twin's NVML first in the library path, and
+    with the library that every program loads (csrc/cpus_preload.c)."""
     places = [str(Path(library).parent), os.environ.get("LD_LIBRARY_PATH", "")]
     kept = {name: value for name, value in os.environ.items() if name not in _HOST_SERVICES}
-    return {**kept, "LD_LIBRARY_PATH": ":".join(place for place in places if place)}
+    preloaded = [str(preload_path()), os.environ.get("LD_PRELOAD", "")]
+    return {
+        **kept,
+        "LD_LIBRARY_PATH": ":".join(place for place in places if place),
+        "LD_PRELOAD": ":".join(path for path in preloaded if path),
+    }
 
 
 def _await_ready(channel: socket.socket) -> node_server.Ready:

@@ -32,10 +32,15 @@ FUSE_SUPER_MAGIC = 0x65735546
 FILE_BYTES = 4096
 """The size of every sysfs attribute (fs/sysfs/file.c: PAGE_SIZE)."""
 
+PROC_BLOCK_BYTES = 1024
+"""st_blksize in procfs (fs/proc/root.c), by which csrc/serve_statfs.c recognises its files."""
+
 CACHED_S = 0.1
 """Ours: how long the kernel may cache names and modes, hence how long a removed file stays in listings."""
 
 _MOUNT_TIMEOUT_S = 10.0
+
+_TYPES = {"dir": stat.S_IFDIR, "link": stat.S_IFLNK, "file": stat.S_IFREG}
 
 
 class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyped
@@ -55,20 +60,28 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         self._handles = itertools.count(1)
 
     def getattr(self, path: str, fh: Any = None) -> dict[str, int]:
+        block = PROC_BLOCK_BYTES if path.startswith("/proc") else FILE_BYTES
         match self._tree(path).kind(path):
             case "dir":
-                return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_uid": 0, "st_gid": 0}
+                return {"st_mode": stat.S_IFDIR | 0o755, "st_nlink": 2, "st_uid": 0, "st_gid": 0, "st_blksize": block}
             case "link":
                 return {"st_mode": stat.S_IFLNK | 0o777, "st_nlink": 1, "st_uid": 0, "st_gid": 0}
             case "file":
                 mode = stat.S_IFREG | self._mode(path)
                 size = 0 if path.startswith("/proc/") else FILE_BYTES  # files of /proc have size 0
                 user, group = self._owners.get(path, (0, 0))
-                return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_uid": user, "st_gid": group}
+                owner = {"st_uid": user, "st_gid": group}
+                return {"st_mode": mode, "st_nlink": 1, "st_size": size, "st_blksize": block, **owner}
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    def readdir(self, path: str, fh: Any) -> Iterator[str]:
-        yield from (".", "..", *self._tree(path).listdir(path))
+    def readdir(self, path: str, fh: Any) -> Iterator[tuple[str, dict[str, int], int]]:
+        """With types: libsensors skips entries without."""
+        tree = self._tree(path)
+        for name in (".", ".."):
+            yield name, {"st_mode": stat.S_IFDIR}, 0
+        for name in tree.listdir(path):
+            kind = tree.kind(f"{path.rstrip('/')}/{name}")
+            yield name, {"st_mode": _TYPES.get(kind or "", 0)}, 0
 
     def readlink(self, path: str) -> str:
         return self._tree(path).readlink(path)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import twin.nvml
 from twin._serve import lib
+from twin.build_preload import library_path
 from twin.errors import TwinError
 from twin.serve import first_process, namespace
 from twin.serve.node_server import Plan
@@ -36,6 +37,7 @@ def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = ()) -> int:
     here.
     """
     library = nvml_library()
+    library_path()
     for device in devices:
         if not device.startswith("/dev/") or not os.path.exists(device):
             raise TwinError(f"--device {device}: no such device below /dev")

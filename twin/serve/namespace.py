@@ -23,11 +23,13 @@ import contextlib
 import glob
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
+from twin.files.sysfs_nodes import mask, ranges
+from twin.machine import Machine
 from twin.serve import mounts
 
 RUN_DIRECTORY = "/run/nodectl-twin"
@@ -144,14 +146,17 @@ def _replace_devices(extra: Iterable[str]) -> None:
             file.write(_DMA_LATENCY)
 
 
-def cover_sysfs(roots: Iterable[str]) -> None:
-    """Replace the host's /sys by an overlay with the twin's directories, which are served at ``TREE``."""
+def cover_sysfs(roots: Iterable[str], machine: Machine) -> None:
+    """Replace the host's /sys by an overlay with the twin's directories, which are served at ``TREE``. Where it names
+    the CPUs near a device or of a cgroup, these are the machine's."""
     upper, work = f"{_LAYERS}/upper", f"{_LAYERS}/work"
     for root in roots:
         os.makedirs(upper + root.removeprefix("/sys"), exist_ok=True)
         os.setxattr(upper + root.removeprefix("/sys"), "trusted.overlay.opaque", b"y")  # hides the host's below it
+    _name_local_cpus(upper, machine)
     mounts.mount("nodectl-twin", _SYS, "overlay", options=f"lowerdir=/sys,upperdir={upper},workdir={work}")
     _carry_submounts()
+    _cover_cpusets(machine)
     for root in roots:
         mounts.mount(TREE + root, _SYS + root.removeprefix("/sys"), flags=mounts.BIND)
     empty = next((f"/sys{path}" for path in EMPTY_OF_SYSFS if os.path.isdir(f"/sys{path}")), None)
@@ -162,6 +167,46 @@ def cover_sysfs(roots: Iterable[str]) -> None:
     if empty:
         mounts.mount(EMPTY, "/sys", flags=mounts.BIND)
     mounts.mount(_SYS, "/sys", flags=mounts.MOVE)
+
+
+def _name_local_cpus(upper: str, machine: Machine) -> None:
+    """Every CPU is near every device of the host's PCI buses (hwloc takes the CPUs that are named for real)."""
+    texts = {"local_cpus": mask(range(machine.cpus), machine.cpus), "local_cpulist": ranges(range(machine.cpus))}
+    for link in glob.glob("/sys/bus/pci/devices/*"):
+        folder = upper + os.path.realpath(link).removeprefix("/sys")
+        os.makedirs(folder, exist_ok=True)
+        for name, text in texts.items():
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(f"{text}\n")
+
+
+def _cover_cpusets(machine: Machine) -> None:
+    """The run's own cgroup and those above it have all CPUs and nodes of the machine; what is written there is kept
+    and limits nothing."""
+    texts = {"cpus": ranges(range(machine.cpus)), "mems": ranges(range(machine.sockets))}
+    for number, (path, kind) in enumerate(_cpuset_files()):
+        shown = f"{_LAYERS}/cpuset{number}"
+        with open(shown, "w") as file:
+            file.write(f"{texts[kind]}\n")
+        mounts.mount(shown, path, flags=mounts.BIND)
+
+
+def _cpuset_files() -> Iterator[tuple[str, str]]:
+    """Files with the CPUs ("cpus") and nodes ("mems") of our cgroup, by their present paths (cpuset(7),
+    Documentation/admin-guide/cgroup-v2.rst)."""
+    with open("/proc/self/cgroup") as lines:
+        places = {line.rstrip("\n").split(":", 2)[2] for line in lines}
+    folders = {"/"} | {place[: at + 1] for place in places for at, letter in enumerate(f"{place}/") if letter == "/"}
+    hierarchies = [
+        each for each in mounts.listed() if each.type in ("cgroup", "cgroup2") and each.point.startswith(_SYS)
+    ]
+    for each in hierarchies:
+        for folder in sorted(folders):
+            for kind in ("cpus", "mems"):
+                for name in (f"cpuset.{kind}", f"cpuset.effective_{kind}", f"cpuset.{kind}.effective"):
+                    path = f"{each.point}{folder}/{name}"
+                    if os.path.isfile(path):
+                        yield path, kind
 
 
 def _carry_submounts() -> None:

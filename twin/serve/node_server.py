@@ -83,6 +83,7 @@ def serve(plan: Plan, channel: socket.socket) -> NoReturn:
     status = 1
     try:
         lib.process_rename(b"nodectl-twin")
+        lib.process_use_one_arena()
         os.setsid()  # Ctrl-C on the terminal is for the command
         _detach_standard_files()
         try:
@@ -110,7 +111,7 @@ class _Server:
             self._faults.add(fault)
         settings = Mirror()
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
-        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots))
+        self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots), plan.machine.package_of)
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
         if registers := Registers(self._tree):
             MsrFiles(registers, plan.machine.cpus).mount()
