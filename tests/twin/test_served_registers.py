@@ -41,6 +41,7 @@ def small(folder: Path, machine: str) -> str:
     changed = {"sockets": "1", "cores_per_socket": f"{CPUS}", "threads_per_core": "1", "domain": '"core"'}
     for key, value in changed.items():
         text = re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+    text = re.sub(r"(level = 3, .*cores = )\d+", rf"\g<1>{CPUS}", text)
     path = folder / f"{machine}.toml"
     path.write_text(text)
     return str(path)
