@@ -1,12 +1,13 @@
 #!/bin/sh
 # Programs that move a node's knobs by themselves (tuned, TLP, thermald, power-profiles-daemon), a container runtime
-# (crun), and readers of registers (msr-tools, likwid; qemu-user gives them the CPUID of another processor), for the
-# tests that run them on an emulated node. They are downloaded and unpacked into build/foreign, with what they need and
-# this machine lacks, and *never installed*: their packages would start services here.
+# (crun), and readers of counters (PAPI) and registers (msr-tools, likwid; qemu-user gives them the CPUID of another
+# processor), for the tests that run them on an emulated node. They are downloaded and unpacked into build/foreign, with
+# what they need and this machine lacks, and *never installed*: their packages would start services here.
 set -eu
 cd "$(dirname "$0")/.."
 target=build/foreign
-programs="busybox-static crun dbus dbus-bin dbus-daemon likwid msr-tools power-profiles-daemon qemu-user thermald tuned"
+programs="busybox-static crun dbus dbus-bin dbus-daemon likwid msr-tools papi-tools"
+programs="$programs power-profiles-daemon qemu-user thermald tuned"
 apart="tlp" # conflicts with power-profiles-daemon
 [ -f "$target/complete" ] && [ "$(cat "$target/complete")" = "$programs $apart" ] && exit 0
 
