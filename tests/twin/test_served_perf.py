@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import sysconfig
 from collections.abc import Iterator
 
 import pytest
 
-from tests.twin.served_node import ServedNode, why_not_served
+from tests.twin.served_node import ROOT, ServedNode, why_not_served
 from tests.waiting import PATIENCE_S, within
 
 if why_not_served():
@@ -20,6 +21,7 @@ from twin.machine import load_machine
 from twin.physics.model import Twin
 from twin.programs.workload import load_workload
 
+FOREIGN = ROOT / "build" / "foreign" / "root"
 BURN = ("bash", "-c", "for i in {1..40000}; do :; done")
 
 
@@ -91,6 +93,20 @@ def test_memory_controllers_count_the_models_bandwidth(streaming: ServedNode) ->
         return measured[-1] == pytest.approx(expected, rel=0.03)
 
     assert within(PATIENCE_S, is_right), (measured, expected)
+
+
+def test_papi_counts_a_task_if_its_processor_is_named(streaming: ServedNode) -> None:
+    """libpfm looks for the processor by the CPUID instruction, which is the host's."""
+    papi = FOREIGN / "usr/bin/papi_command_line"
+    if not papi.exists():
+        pytest.skip("PAPI is missing: unpack it with scripts/foreign.sh")
+    libraries = f"LD_LIBRARY_PATH={FOREIGN}/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
+    events = ("PAPI_TOT_CYC", "PAPI_REF_CYC", "PAPI_TOT_INS", "PAPI_BR_INS")
+    text = streaming.output("env", libraries, "LIBPFM_FORCE_PMU=skx", str(papi), *events)
+    found = {name: int(count) for name, count in re.findall(r"(PAPI_\w+) : \s*(\d+)", text)}
+    assert set(found) == set(events), text
+    assert found["PAPI_TOT_CYC"] == pytest.approx(found["PAPI_REF_CYC"], rel=0.01)  # 3.2 GHz, as the TSC
+    assert found["PAPI_BR_INS"] == pytest.approx(0.1 * found["PAPI_TOT_INS"], rel=0.02)
 
 
 def test_a_commands_own_time_is_load_if_requested() -> None:
