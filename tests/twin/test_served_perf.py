@@ -84,15 +84,15 @@ def test_memory_controllers_count_the_models_bandwidth(streaming: ServedNode) ->
     expected = sum(twin.traffic_bytes(package) for package in range(2)) / twin.age_ns  # GB/s
     measured: list[float] = []
 
-    def is_right() -> bool:
+    def was_right() -> bool:
         """On a busy machine the emulated node may be a while behind, at the begin or at the end."""
         events = ("uncore_imc/cas_count_read/", "uncore_imc/cas_count_write/", "duration_time")
         found = stat(streaming, "-a", "-e", ",".join(events), "sleep", "0.2")
         mib = found[events[0]] + found[events[1]]
         measured.append(mib * 2**20 / found["duration_time"])
-        return measured[-1] == pytest.approx(expected, rel=0.03)
+        return any(value == pytest.approx(expected, rel=0.03) for value in measured)
 
-    assert within(PATIENCE_S, is_right), (measured, expected)
+    assert within(PATIENCE_S, was_right), (measured, expected)
 
 
 def test_papi_counts_a_task_if_its_processor_is_named(streaming: ServedNode) -> None:
