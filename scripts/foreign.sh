@@ -1,13 +1,14 @@
 #!/bin/sh
 # Programs that move a node's knobs by themselves (tuned, TLP, thermald, power-profiles-daemon), a container runtime
-# (crun) and programs that read a node (hwloc, numactl, sensors, udevadm, s-tui), for the tests that run them on an
-# emulated node. They are downloaded and unpacked into build/foreign, with what they need and this machine lacks, and
-# *never installed*: their packages would start services here.
+# (crun), and programs that read a node (hwloc, numactl, sensors, udevadm, s-tui), its counters (PAPI) and its registers
+# (msr-tools, likwid; qemu-user gives them the CPUID of another processor), for the tests that run them on an emulated
+# node. They are downloaded and unpacked into build/foreign, with what they need and this machine lacks, and *never
+# installed*: their packages would start services here.
 set -eu
 cd "$(dirname "$0")/.."
 target=build/foreign
 programs="busybox-static crun dbus dbus-bin dbus-daemon power-profiles-daemon thermald tuned"
-programs="$programs hwloc-nox lm-sensors numactl s-tui udev"
+programs="$programs hwloc-nox likwid lm-sensors msr-tools numactl papi-tools qemu-user s-tui udev"
 apart="tlp" # conflicts with power-profiles-daemon
 [ -f "$target/complete" ] && [ "$(cat "$target/complete")" = "$programs $apart" ] && exit 0
 

@@ -75,6 +75,9 @@ def twin() -> None:
     metavar="PATH",
     help="Give COMMAND access to this device of the host; may be repeated.",
 )
+@click.option(
+    "--command-load", is_flag=True, help="Let the CPU time of COMMAND be load on emulated CPUs that have no workload."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_reports_errors
 def run(
@@ -87,6 +90,7 @@ def run(
     faults: tuple[str, ...],
     report: Path | None,
     devices: tuple[str, ...],
+    command_load: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND (default: a shell) with /sys, NVML and hardware counters of an emulated machine.
@@ -116,6 +120,7 @@ def run(
         seed=seed,
         faults=tuple(parse_line(line) for line in faults),
         report=(os.open(report.absolute().parent, os.O_PATH), report.name) if report else None,
+        command_load=command_load,
     )
     if not command:
         click.echo(f"emulated {model.name}: {model.summary}; `exit` ends it", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import signal
@@ -26,7 +27,7 @@ from twin._serve import ffi, lib
 from tests.waiting import PATIENCE_S, within
 from twin.serve.spare_counters import SpareCounters
 
-CPUS, COLUMNS = 4, 5
+CPUS, COLUMNS, REFERENCE = 4, 5, 1
 ENABLED, RUNNING, ID, GROUP, LOST = 1, 2, 4, 8, 16
 ENABLE, DISABLE, RESET = 0x2400, 0x2401, 0x2403
 GET_ID = 0x80082407
@@ -39,15 +40,16 @@ class Counters:
 
     def __init__(self) -> None:
         self.counts = [[0] * COLUMNS for _ in range(CPUS)]
-        self.time_ns = 1_000_000_000
         self.zone_uj = 0
+        self.traffic_gb = 0.0
         self._callbacks = (
             ffi.callback("void(void *, int64_t *)", self._read),
-            ffi.callback("int64_t(void *)", lambda _: self.time_ns),
             ffi.callback("int64_t(void *, int32_t)", lambda _, zone: self.zone_uj),
+            ffi.callback("double(void *, int32_t)", lambda _, package: self.traffic_gb),
         )
-        source = dict(zip(("counters", "time_ns", "zone_uj"), self._callbacks, strict=True))
-        self.table = lib.events_new({**source, "model": ffi.NULL, "n_cpus": CPUS, "n_columns": COLUMNS})
+        source = dict(zip(("counters", "zone_uj", "traffic_gb"), self._callbacks, strict=True))
+        size = {"n_cpus": CPUS, "n_columns": COLUMNS, "reference_column": REFERENCE, "reference_hz": 2e9}
+        self.table = lib.events_new({**source, "model": ffi.NULL, **size})
         fds = ffi.new("int[2]")
         assert lib.fuse_mount(b"test", fds, fds + 1) == 0
         self.device_fd, self.mount_fd = fds[0], fds[1]
@@ -58,11 +60,11 @@ class Counters:
             for column in range(COLUMNS):
                 out[cpu * COLUMNS + column] = self.counts[cpu][column]
 
-    def number(self, **spec: int) -> int:
+    def number(self, **spec: float) -> int:
         default = {"kind": lib.EVENT_COUNTER, "cpu": 0, "task": -1, "real_fd": -1}
         return int(lib.events_open(self.table, ffi.new("event_spec_t *", default | spec), 0))
 
-    def open(self, **spec: int) -> int:
+    def open(self, **spec: float) -> int:
         number = self.number(**spec)
         assert number > 0, os.strerror(-number)
         return os.open(str(number), os.O_RDWR, dir_fd=self.mount_fd)
@@ -230,6 +232,37 @@ def test_an_energy_counter_goes_on_when_its_zone_wraps(counters: Counters, fds: 
     fds.append(counters.open(kind=lib.EVENT_ENERGY, range_uj=ENERGY_RANGE_UJ))
     counters.zone_uj = 500
     assert words(fds[0])[0] * 2**-32 == pytest.approx(1500e-6, rel=1e-6)
+
+
+def test_a_derived_counter_counts_in_proportion_to_its_source(counters: Counters, fds: list[int]) -> None:
+    counters.advance(0, 1005)
+    fds.append(counters.open(column=0, scale=0.1))
+    counters.advance(0, 995)
+    assert words(fds[0])[0] == pytest.approx(100, abs=1)
+
+
+def test_a_traffic_counter_counts_its_share_of_lines(counters: Counters, fds: list[int]) -> None:
+    counters.traffic_gb = 3.0
+    fds.append(counters.open(kind=lib.EVENT_TRAFFIC, column=1, scale=0.25))
+    counters.traffic_gb = 3.64
+    assert words(fds[0])[0] == pytest.approx(0.25 * 10_000_000, abs=2)
+
+
+def test_a_task_counts_what_a_busy_cpu_counts_while_it_runs(counters: Counters, fds: list[int]) -> None:
+    """Even on CPUs that are nearly always idle: a tenth of a millisecond of reference cycles, half as many cycles."""
+    clock = lib.perf_open_task_clock(ffi.new("perf_attr_t *"), 0, -1, -1, 0)
+    assert clock >= 0
+    spec = {"kind": lib.EVENT_TASK, "task": os.getpid(), "cpu": -1, "real_fd": clock, "read_format": RUNNING}
+    fds.append(counters.open(column=0, **spec))
+    shown = []
+    for _ in range(3):
+        sum(range(20_000))
+        for cpu in range(CPUS):
+            counters.advance(0, 100_000, cpu)
+            counters.advance(REFERENCE, 200_000, cpu)
+        shown.append(words(fds[0]))
+    for (before, before_ns), (after, after_ns) in itertools.pairwise(shown):
+        assert after - before == pytest.approx(after_ns - before_ns, rel=0.001)  # 2 GHz by half
 
 
 @pytest.mark.parametrize(

@@ -347,7 +347,11 @@ def test_interrupts_are_steered_in_the_run_alone(node: ServedNode) -> None:
 
 def test_no_device_of_the_host_moves_anything(node: ServedNode) -> None:
     shown = set(node.output("find", "/dev", "-type", "c", "-o", "-type", "b", "-o", "-type", "f").split())
-    assert not {f"/dev/{name}" for name in DEVICES} & shown
+    registers = {path for path in shown if path.startswith("/dev/cpu/")}
+    assert not {f"/dev/{name}" for name in DEVICES} & (shown - registers)
+    mounted = next(line.split() for line in node.read("/proc/mounts").splitlines() if " /dev/cpu " in line)
+    assert mounted[0] == "nodectl-twin-msr" and "nodev" in mounted[3].split(",")
+    assert registers and node.output("sh", "-c", "stat -c %d /dev/cpu/*/msr | uniq | wc -l") == "1\n"
     assert {"/dev/null", "/dev/tty", "/dev/cpu_dma_latency"} <= shown
     node.output("sh", "-c", "printf 0000 >/dev/cpu_dma_latency")  # keeps the run's CPUs awake, not the host's
 

@@ -23,6 +23,10 @@ static void flush(twin_model_t *m)
         m->count[i] += m->rate[i] * dt;
     for (int32_t i = 0; i < METERS * m->node.n_packages; i++)
         m->meter_j[i] += m->meter_w[i] * dt;
+    for (int32_t c = 0; c < m->node.n_cores; c++) {
+        m->core_j[c] += (m->core_dynamic_w[c] + m->core_leak_w[c]) * dt;
+        m->core_gb[c] += m->core_traffic[c] * dt;
+    }
     m->rest_j += m->node.rest_w * dt;
     for (int32_t g = 0; g < m->node.n_gpus; g++) {
         gpu_t *gpu = &m->gpus[g];
@@ -206,6 +210,25 @@ void twin_model_busy_us(twin_model_t *m, int64_t *busy, int64_t *idle)
     leave(m);
 }
 
+double twin_model_core_j(twin_model_t *m, int32_t core)
+{
+    enter(m);
+    double j = m->core_j[core] + (m->core_dynamic_w[core] + m->core_leak_w[core]) * model_elapsed_s(m);
+    leave(m);
+    return j;
+}
+
+double twin_model_traffic_gb(twin_model_t *m, int32_t package)
+{
+    enter(m);
+    double elapsed = model_elapsed_s(m), gb = 0;
+    for (int32_t c = 0; c < m->node.n_cores; c++)
+        if (m->node.package_of[c] == package)
+            gb += m->core_gb[c] + m->core_traffic[c] * elapsed;
+    leave(m);
+    return gb;
+}
+
 int64_t twin_model_zone_uj(twin_model_t *m, int32_t zone)
 {
     enter(m);
@@ -307,6 +330,21 @@ void twin_model_enable_zone(twin_model_t *m, int32_t zone, int32_t enabled)
 {
     enter(m);
     m->zones[zone].enabled = enabled;
+    leave(m);
+}
+
+void twin_model_set_load(twin_model_t *m, const double *share)
+{
+    enter(m);
+    flush(m);
+    for (int32_t cpu = 0; cpu < m->node.n_cpus; cpu++) {
+        double load = share[cpu] < 0 ? 0 : share[cpu] > 1 ? 1 : share[cpu];
+        if (load == m->load[cpu])
+            continue;
+        m->load[cpu] = load;
+        cpu_refresh_core(m, m->node.core_of[cpu]);
+    }
+    model_settle(m);
     leave(m);
 }
 

@@ -124,6 +124,8 @@ int64_t twin_model_time_ns(twin_model_t *model);
 int64_t twin_model_age_ns(twin_model_t *model); /* since the model was made; unlike the time it never jumps */
 void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
+double twin_model_core_j(twin_model_t *model, int32_t core);           /* since the model was made */
+double twin_model_traffic_gb(twin_model_t *model, int32_t package);    /* bytes between package and memory, 1e9 */
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
 void twin_model_set_zone_uj(twin_model_t *model, int32_t zone, double uj);
 double twin_model_domain_khz(twin_model_t *model, int32_t domain);
@@ -137,6 +139,7 @@ void twin_model_set_domain(twin_model_t *model, int32_t domain, double min_khz, 
                            int32_t governor);
 void twin_model_set_limit(twin_model_t *model, int32_t zone, int32_t constraint, double limit_w, double window_s);
 void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
+void twin_model_set_load(twin_model_t *model, const double *share); /* [n_cpus]: while no unit of a workload runs there */
 
 /* Truth. energy: [core, uncore, dram] per package, then one per GPU, then rest; since the workload's start (until its
  * end if it has ended), joules. phases: per group in order, per phase: seconds, then joules of packages with DRAM, of

@@ -9,6 +9,12 @@
 
 #include "model_internal.h"
 
+/* Programs of the host: ours. */
+#define LOAD_IPC      1.2
+#define LOAD_STALLS   0.3
+#define LOAD_MISSES   2e-4
+#define LOAD_ACTIVITY 0.6
+
 #define NOISE_MEMORY 0.9 /* ours: share of the counter noise kept from one 50 ms interval to the next */
 
 /* --- rates --- */
@@ -54,6 +60,21 @@ static void idle_rates(const twin_model_t *m, double hz, double to[TWIN_EVENTS +
     to[TWIN_EVENTS] = share;
 }
 
+/* A CPU that runs programs of the host for a share of its time (twin_model_set_load), and is idle otherwise. What they
+ * execute is not known: an ordinary mix (ours). */
+static void loaded_rates(const twin_model_t *m, double load, double hz, double to[TWIN_EVENTS + 1])
+{
+    const double running[TWIN_EVENTS + 1] = {[TWIN_CYCLES] = hz,
+                                             [TWIN_REFERENCE] = m->node.tsc_hz,
+                                             [TWIN_INSTRUCTIONS] = LOAD_IPC * hz,
+                                             [TWIN_STALLS] = LOAD_STALLS * hz,
+                                             [TWIN_MISSES] = LOAD_MISSES * hz,
+                                             [TWIN_EVENTS] = 1.0};
+    idle_rates(m, hz, to);
+    for (int e = 0; e <= TWIN_EVENTS; e++)
+        to[e] += load * (running[e] - to[e]);
+}
+
 static int is_busy(const twin_model_t *m, int32_t cpu)
 {
     if (m->unit_state[cpu] == UNIT_RUN)
@@ -86,8 +107,9 @@ void cpu_refresh_core(twin_model_t *m, int32_t core)
             spin_rates(m, share, hz, to);
             activity += m->node.spin_activity * share;
         } else {
-            idle_rates(m, hz, to);
-            activity += 0.3 * m->node.tick_share; /* ours */
+            loaded_rates(m, m->load[cpu], hz, to);
+            activity += 0.3 * m->node.tick_share + LOAD_ACTIVITY * m->load[cpu]; /* ours */
+            traffic += LOAD_MISSES * hz * m->load[cpu] * 64e-9;
         }
         set_rates(m, cpu, to);
     }

@@ -88,12 +88,14 @@ struct twin_model {
 
     /* logical CPUs */
     double *count, *rate;      /* [TWIN_EVENTS + 1][n_cpus]; the last row is busy seconds */
+    double *load;              /* share of time in which a CPU without a unit runs programs of the host */
     double *noise;             /* [3][n_cpus]: instructions, stalls, misses */
     int32_t *threads;          /* CPUs ordered by core */
     int32_t *first_thread;     /* [n_cores + 1] into threads */
     /* cores */
     double *core_dynamic_w, *core_leak_w, *core_traffic, *core_c, *core_heat;
     double *memory_c; /* per package */
+    double *core_j, *core_gb; /* integrals of power and of memory traffic */
     int32_t *core_busy;
     /* domains */
     int32_t *first_cpu, *next_cpu; /* linked list of a domain's CPUs */

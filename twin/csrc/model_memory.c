@@ -50,6 +50,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
 
     ARRAY(m->count, (TWIN_EVENTS + 1) * cpus);
     ARRAY(m->rate, (TWIN_EVENTS + 1) * cpus);
+    ARRAY(m->load, cpus);
     ARRAY(m->noise, 3 * cpus);
     ARRAY(m->threads, cpus);
     ARRAY(m->first_thread, cores + 1);
@@ -59,6 +60,8 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->core_c, cores);
     ARRAY(m->core_heat, cores);
     ARRAY(m->memory_c, packages);
+    ARRAY(m->core_j, cores);
+    ARRAY(m->core_gb, cores);
     ARRAY(m->core_busy, cores);
     ARRAY(m->first_cpu, domains);
     ARRAY(m->next_cpu, cpus);

@@ -18,10 +18,12 @@
 /* Source of the counts: functions of model.h. Several threads call them. */
 typedef struct {
     void (*counters)(void *model, int64_t *counts); /* [n_cpus][n_columns], cumulative */
-    int64_t (*time_ns)(void *model);
     int64_t (*zone_uj)(void *model, int32_t zone); /* wraps */
+    double (*traffic_gb)(void *model, int32_t package);
     void *model;
     int32_t n_cpus, n_columns;
+    int32_t reference_column; /* counts at `reference_hz` while the CPU is busy */
+    double reference_hz;
 } counter_source_t;
 
 enum event_kind {
@@ -30,6 +32,7 @@ enum event_kind {
     EVENT_ZERO,    /* a software event of an emulated CPU that the host lacks, so no real task runs on it */
     EVENT_KERNEL,  /* a software event of the real kernel, member of a group that we serve */
     EVENT_ENERGY,  /* a powercap zone, counted in units of 2^-32 J as the kernel's RAPL PMU does */
+    EVENT_TRAFFIC, /* lines of 64 bytes between a package and its memory */
     EVENT_TASK,    /* a hardware event of a task: model counts in proportion to the CPU time it really used */
 };
 
@@ -50,12 +53,14 @@ typedef struct {
     int32_t kind;    /* enum event_kind */
     int32_t cpu;     /* emulated CPU; -1: any on which the task runs */
     int32_t task;    /* thread id, or -1: whole CPU */
-    int32_t column;  /* EVENT_COUNTER, EVENT_TASK: column of the model's counts; EVENT_ENERGY: the zone */
+    int32_t column;  /* EVENT_COUNTER, EVENT_TASK: column of the model's counts; EVENT_ENERGY: the zone;
+                        EVENT_TRAFFIC: the package */
     int32_t real_fd; /* EVENT_KERNEL: the real event; EVENT_TASK: the task's real task-clock; else -1. Taken over */
     int32_t disabled;
     uint64_t leader; /* id of the group's leader, 0: none */
     uint64_t read_format;
     int64_t range_uj; /* EVENT_ENERGY */
+    double scale;     /* EVENT_COUNTER, EVENT_TASK, EVENT_TRAFFIC: counts per count of the source; 0: 1 */
 } event_spec_t;
 
 typedef struct event_table event_table_t;
@@ -89,6 +94,7 @@ int mount_read_only(const char *point); /* with all mounts below it */
 
 /* The file system of counters, which no path shows. The caller closes both descriptors. -errno on failure. */
 int fuse_mount(const char *name, int *device_fd, int *mount_fd);
+int fuse_attach(int mount_fd, const char *target);   /* mounts it there too, without device nodes; 0 or -errno */
 void fuse_serve(event_table_t *table, int device_fd); /* returns when the file system has ended */
 int fuse_open_counter(int mount_fd, uint64_t id);     /* descriptor of an event's file, or -errno */
 
@@ -148,6 +154,8 @@ int syscall_server_run(syscall_server_t *server);
 /* The real perf_event_open of `raw` with other switches; fd or -errno. */
 int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
 int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled);
+/* As perf_open_real, but of an event that never counts or samples, and reports no process or mapping. */
+int perf_open_silent(const perf_attr_t *attr, int32_t task, int32_t cpu);
 int perf_probe(void); /* opens a counter of a kind that is always served, as any program would */
 
 #endif

@@ -9,9 +9,11 @@
  *
  *     on a CPU:   value      += reading - last reading                  counts, ns or uJ; plus range_uj after a wrap
  *                 enabled_ns += now - last settled                      ns of CLOCK_MONOTONIC
- *     in a task:  value      += cpu_ns * (count - last count) / model_ns
- *                 cpu_ns: CPU time of the task since then, from a real task-clock event; model_ns: model time since
- *                 then. So a task counts what the emulated CPU would have counted in the CPU time that the task used.
+ *     in a task:  value      += cpu_s * reference_hz * (count - last count) / (reference - last reference)
+ *                 cpu_s: CPU time of the task since then, from a real task-clock event. Reference cycles pass while a
+ *                 CPU is busy. So a task counts what the emulated CPU counts in as much *busy* time: cycles at its
+ *                 clock, on an idle CPU too.
+ *     traffic:    value      += GB * 1e9 / 64                           lines of the last-level cache
  *     energy:     read(2) returns value * 1e-6 * 2^32                   units of 2^-32 J, as the kernel's RAPL PMU
  *
  * Invariant. Every read and every switch settles the whole group first, so the state of an event is constant between
@@ -40,6 +42,7 @@
 #define SLOTS         (1u << SLOT_BITS)
 #define FORMAT_LOST   (1u << 4) /* PERF_FORMAT_LOST, in the headers since Linux 6.0 */
 #define ALL_FORMAT    (2 * FORMAT_LOST - 1)
+#define LINES_PER_GB  (1e9 / 64)
 #define ENERGY_PER_UJ (4294967296.0 * 1e-6)
 
 typedef struct event {
@@ -52,8 +55,7 @@ typedef struct event {
     int64_t value, reading; /* count so far; reading of the source when last settled */
     int64_t enabled_ns, settled_ns;
     int64_t frozen;         /* value that a stuck counter shows */
-    int64_t task_model_ns;  /* EVENT_TASK: model time of the last reading */
-    int64_t task_count;     /* EVENT_TASK: model count of the last reading */
+    int64_t task_count, task_reference; /* EVENT_TASK: the model's counts at the last reading */
     int64_t task_times[2];  /* events of a task: ns enabled and ns running, from the kernel */
 } event_t;
 
@@ -85,7 +87,7 @@ static event_t *find(event_table_t *table, uint64_t id)
  * Counts
  ****************************************************************/
 
-/* The model's count of one CPU; with cpu -1 (a task on any CPU) the mean over the node's CPUs. */
+/* The model's count of one CPU; with cpu -1 (a task on any CPU) the sum over the node's CPUs. */
 static int64_t count_of(const event_table_t *table, int32_t cpu, int32_t column)
 {
     const counter_source_t *source = &table->source;
@@ -94,7 +96,12 @@ static int64_t count_of(const event_table_t *table, int32_t cpu, int32_t column)
     int64_t sum = 0;
     for (int32_t i = 0; i < source->n_cpus; i++)
         sum += table->counts[i * source->n_columns + column];
-    return sum / source->n_cpus;
+    return sum;
+}
+
+static double scale_of(const event_t *event)
+{
+    return event->spec.scale ? event->spec.scale : 1.0;
 }
 
 static const counter_fault_t *fault_of(const event_table_t *table, const event_t *event)
@@ -120,7 +127,11 @@ static void settle_on_cpu(event_table_t *table, event_t *leader)
         uint64_t real = 0;
         switch (event->spec.kind) {
         case EVENT_COUNTER:
-            reading = count_of(table, event->spec.cpu, event->spec.column);
+            reading = (int64_t)((double)count_of(table, event->spec.cpu, event->spec.column) * scale_of(event));
+            break;
+        case EVENT_TRAFFIC:
+            reading = (int64_t)(table->source.traffic_gb(table->source.model, event->spec.column) * LINES_PER_GB *
+                                scale_of(event));
             break;
         case EVENT_CLOCK:
             reading = now_ns;
@@ -146,11 +157,10 @@ static void settle_on_cpu(event_table_t *table, event_t *leader)
     }
 }
 
-/* Settles a group of a task: adds its CPU time since the last reading times the mean rate of the emulated CPU. */
+/* Settles a group of a task: adds its CPU time since the last reading times the rate of the busy emulated CPU. */
 static void settle_on_task(event_table_t *table, event_t *leader)
 {
     table->source.counters(table->source.model, table->counts);
-    int64_t model_ns = table->source.time_ns(table->source.model);
 
     for (event_t *event = leader; event; event = event->sibling) {
         uint64_t real[3]; /* count, time enabled, time running */
@@ -162,15 +172,16 @@ static void settle_on_task(event_table_t *table, event_t *leader)
             event->value = (int64_t)real[0];
             continue;
         }
-        int64_t elapsed_ns = model_ns - event->task_model_ns;
-        if (elapsed_ns <= 0)
+        int64_t reference = count_of(table, event->spec.cpu, table->source.reference_column);
+        if (reference <= event->task_reference)
             continue; /* the model has not advanced: this CPU time is counted at the next reading */
         int64_t count = count_of(table, event->spec.cpu, event->spec.column);
-        double rate = (double)(count - event->task_count) / (double)elapsed_ns;
-        event->value += (int64_t)((double)((int64_t)real[0] - event->reading) * rate);
+        double each = (double)(count - event->task_count) / (double)(reference - event->task_reference);
+        double references = (double)((int64_t)real[0] - event->reading) * 1e-9 * table->source.reference_hz;
+        event->value += (int64_t)(references * each * scale_of(event));
         event->reading = (int64_t)real[0];
         event->task_count = count;
-        event->task_model_ns = model_ns;
+        event->task_reference = reference;
     }
 }
 

@@ -39,6 +39,10 @@
 
 #define OPEN_FLAGS (FOPEN_DIRECT_IO | FOPEN_NONSEEKABLE | FOPEN_STREAM | FOPEN_NOFLUSH)
 
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+
 /* linux/mount.h collides with sys/mount.h in glibc before 2.37. */
 enum { SET_FLAG = 0, SET_STRING = 1, CMD_CREATE = 6, CLOSE_ON_EXEC = 1 };
 
@@ -71,6 +75,16 @@ failed:
         close(context);
     close(*device_fd);
     return -error;
+}
+
+int fuse_attach(int mount_fd, const char *target)
+{
+    struct {
+        uint64_t set, clear, propagation, user_ns;
+    } attributes = {.set = 2 | 4 | 8}; /* MOUNT_ATTR_NOSUID, _NODEV, _NOEXEC */
+    if (syscall(SYS_mount_setattr, mount_fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes))
+        return -errno;
+    return syscall(SYS_move_mount, mount_fd, "", AT_FDCWD, target, 4 /* MOVE_MOUNT_F_EMPTY_PATH */) ? -errno : 0;
 }
 
 /****************************************************************

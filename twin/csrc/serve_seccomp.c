@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -150,6 +151,22 @@ static void judge_syslog(program_t *program)
     append_if(program, SYS_syslog, &body);
 }
 
+/* setrlimit(2) and prlimit64(2) that set the limit of descriptors are answered by serve_syscalls.c; others pass. */
+static void watch_limits(program_t *program, uint32_t call, size_t resource, int is_prlimit)
+{
+    program_t body = {.size = 0};
+    load(&body, offsetof(struct seccomp_data, args[0]) + 8 * resource);
+    add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, RLIMIT_NOFILE);
+    give(&body, SECCOMP_RET_ALLOW);
+    for (size_t half = 0; is_prlimit && half < 2; half++) { /* it only reads if the address of the new limit is 0 */
+        load(&body, offsetof(struct seccomp_data, args[2]) + 4 * half);
+        add(&body, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+        give(&body, SECCOMP_RET_USER_NOTIF);
+    }
+    give(&body, is_prlimit ? SECCOMP_RET_ALLOW : SECCOMP_RET_USER_NOTIF);
+    append_if(program, call, &body);
+}
+
 /*
  * The filter. It allows a call that is in none of the lists by its number alone. So the kernel caches the result and
  * skips the filter (seccomp's action cache, Linux 5.11): such calls cost nothing extra.
@@ -169,6 +186,10 @@ int seccomp_install(void)
     judge_mknod(&native, SYS_mknodat, 2, 3);
 #ifdef SYS_mknod
     judge_mknod(&native, SYS_mknod, 1, 2);
+#endif
+    watch_limits(&native, SYS_prlimit64, 1, 1);
+#ifdef SYS_setrlimit
+    watch_limits(&native, SYS_setrlimit, 0, 0);
 #endif
     give(&native, SECCOMP_RET_ALLOW);
 
@@ -323,6 +344,18 @@ int perf_open_real(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t g
     real.disabled = disabled != 0;
     real.read_format = task >= 0 ? PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING : 0;
     return open_real(&real, task, cpu, group_fd);
+}
+
+int perf_open_silent(const perf_attr_t *attr, int32_t task, int32_t cpu)
+{
+    struct perf_event_attr silent;
+    memset(&silent, 0, sizeof silent);
+    memcpy(&silent, attr->raw, attr->size < sizeof silent ? attr->size : sizeof silent);
+    silent.size = sizeof silent;
+    silent.config = PERF_COUNT_SW_DUMMY;
+    silent.mmap = silent.mmap_data = silent.mmap2 = silent.comm = silent.comm_exec = silent.task = 0;
+    silent.context_switch = silent.namespaces = silent.ksymbol = silent.bpf_event = silent.cgroup = silent.text_poke = 0;
+    return open_real(&silent, task, cpu, -1);
 }
 
 int perf_open_task_clock(const perf_attr_t *attr, int32_t task, int32_t cpu, int32_t group_fd, int disabled)

@@ -24,8 +24,10 @@
  */
 #include "serve_internal.h"
 
+#include <linux/capability.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 /* Programs can read the host's time parameters, but not change them. */
 static int judge_adjustment(const watched_call_t *call, uint64_t timex)
@@ -34,6 +36,41 @@ static int judge_adjustment(const watched_call_t *call, uint64_t timex)
     if (task_memory(call->task, timex, &modes, sizeof modes) != sizeof modes)
         return LEAVE_TO_KERNEL;
     return modes ? -EPERM : LEAVE_TO_KERNEL;
+}
+
+/* A limit of descriptors above the hard one. Root may set it on a node (CAP_SYS_RESOURCE); in a container, and so in a
+ * twin that is served in one, it may not, and programs for many CPUs end there. Then the limit becomes the highest that
+ * this container allows, and the call succeeds. */
+static int judge_descriptors(const watched_call_t *call, int is_prlimit)
+{
+    struct rlimit wanted, now;
+    int task = is_prlimit && call->args[0] ? (int)call->args[0] : call->task;
+    uint64_t capabilities = task_capabilities(call->task);
+    if (task != call->task || capabilities & 1ULL << CAP_SYS_RESOURCE || !(capabilities & 1ULL << CAP_SYS_ADMIN))
+        return LEAVE_TO_KERNEL;
+    if (task_memory(task, call->args[is_prlimit ? 2 : 1], &wanted, sizeof wanted) != sizeof wanted ||
+        prlimit(task, RLIMIT_NOFILE, NULL, &now))
+        return LEAVE_TO_KERNEL;
+    if (wanted.rlim_max <= now.rlim_max || wanted.rlim_cur > wanted.rlim_max)
+        return LEAVE_TO_KERNEL;
+    if (!seccomp_is_waiting(call->listener, call->id))
+        return -ESRCH;
+    wanted.rlim_max = now.rlim_max;
+    if (wanted.rlim_cur > now.rlim_max)
+        wanted.rlim_cur = now.rlim_max;
+    return prlimit(task, RLIMIT_NOFILE, &wanted, NULL) ? -errno : 0;
+}
+
+static int judge_prlimit64(syscall_server_t *server, const watched_call_t *call)
+{
+    (void)server;
+    return judge_descriptors(call, 1);
+}
+
+static int judge_setrlimit(syscall_server_t *server, const watched_call_t *call)
+{
+    (void)server;
+    return judge_descriptors(call, 0);
 }
 
 static void hand_on(const syscall_server_t *server, const watched_call_t *call)
@@ -74,6 +111,8 @@ static const struct {
     {SYS_mount_setattr, judge_mount_setattr},
     {SYS_adjtimex, judge_adjtimex},
     {SYS_clock_adjtime, judge_clock_adjtime},
+    {SYS_prlimit64, judge_prlimit64},
+    {SYS_setrlimit, judge_setrlimit},
     {SYS_statfs, judge_statfs},
     {SYS_fstatfs, judge_fstatfs},
     {SYS_sched_setaffinity, judge_setaffinity},

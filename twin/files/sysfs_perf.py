@@ -9,6 +9,7 @@ Source: Linux arch/x86/events/{core,intel/core,amd/core,msr,rapl}.c; include/uap
 
 from __future__ import annotations
 
+from twin.files import sysfs_memory_events
 from twin.files.sysfs_nodes import Nodes
 from twin.machine import Machine
 from twin.physics.model import Twin
@@ -42,6 +43,24 @@ _CORE_EVENTS = {
 }
 """Names and encodings of the generic events, from the event maps of intel/core.c and amd/core.c."""
 
+_DERIVED_EVENTS = {
+    "GenuineIntel": {
+        "branch-instructions": ("instructions", "event=0xc4"),
+        "branch-misses": ("instructions", "event=0xc5"),
+        "cache-references": ("llc-misses", "event=0x2e,umask=0x4f"),
+    },
+    "AuthenticAMD": {
+        "branch-instructions": ("instructions", "event=0xc2"),
+        "branch-misses": ("instructions", "event=0xc3"),
+        "cache-references": ("llc-misses", "event=0x60,umask=0xff"),
+        "stalled-cycles-frontend": ("cycles", "event=0xa9"),
+    },
+}
+"""Further generic events of every processor of the vendor that counts the named one."""
+
+_SANDY_BRIDGE_EP = 45
+_SANDY_BRIDGE_STALLS = {"stalled-cycles-frontend": ("cycles", "event=0x0e,umask=0x01,inv,cmask=0x01")}
+
 _MSR_EVENTS = {"cycles": ("aperf", "event=0x01"), "reference-cycles": ("mperf", "event=0x02")}
 
 _ENERGY_EVENTS = {
@@ -68,7 +87,7 @@ def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
     _add_events(nodes, "msr", _MSR_EVENTS, [event for event in _MSR_EVENTS if event in machine.events])
     _add_format(nodes, "msr", {"event": "config:0-63"})
     _add_energy(nodes, machine)
-    return tuple(folders)
+    return (*folders, *sysfs_memory_events.add(nodes, machine, max(PMU_TYPES.values()) + 1))
 
 
 def _add_core(nodes: Nodes, machine: Machine) -> None:
@@ -78,6 +97,12 @@ def _add_core(nodes: Nodes, machine: Machine) -> None:
         generic = [event for event in generic if event != "reference-cycles"]
     names = _CORE_EVENTS.get(machine.vendor, {})
     _add_events(nodes, "cpu", names, [event for event in generic if event in names])
+    derived = _DERIVED_EVENTS.get(machine.vendor, {})
+    if machine.vendor == "GenuineIntel" and machine.cpu_model == _SANDY_BRIDGE_EP:
+        derived = derived | _SANDY_BRIDGE_STALLS
+    for name, (event, terms) in derived.items():
+        if event in generic:
+            nodes.file(f"/sys/devices/cpu/events/{name}", f"{terms}\n")
     for name, terms in (text.split("/", 1) for text in machine.raw_events.values()):
         nodes.file(f"/sys/devices/cpu/events/{name}", f"{terms}\n")
     _add_format(nodes, "cpu", _FORMATS.get(machine.vendor, {}))

@@ -173,6 +173,13 @@ class Twin:
                 return self._units
         return None
 
+    def set_load(self, shares: Sequence[float]) -> None:
+        """The share of time, 0 to 1, in which each logical CPU runs programs of the host, if no workload runs there."""
+        load = np.asarray(shares, np.float64)
+        if load.shape != (self.machine.cpus,):
+            raise TwinError(f"{load.shape[0]} shares for {self.machine.cpus} CPUs")
+        lib.twin_model_set_load(self._model, ffi.from_buffer("double[]", load))
+
     # --- instruments ---
 
     def counters(self, events: Sequence[str]) -> type_i64:
@@ -199,6 +206,14 @@ class Twin:
     def zone_energy_uj(self, zone: int) -> int:
         """The zone's energy counter: moves each millisecond in whole units, wraps at the zone's range."""
         return int(lib.twin_model_zone_uj(self._model, zone))
+
+    def core_energy_j(self, core: int) -> float:
+        """Joules of one core since the twin began."""
+        return float(lib.twin_model_core_j(self._model, core))
+
+    def traffic_bytes(self, package: int) -> int:
+        """Bytes between this package and its memory since the twin began."""
+        return int(lib.twin_model_traffic_gb(self._model, package) * 1e9)
 
     def set_zone_energy_uj(self, zone: int, energy_uj: int) -> None:
         """Set the counter, for instance just before its wrap."""
@@ -244,6 +259,10 @@ class Twin:
             mode if governor is None else governor,
         )
         self._apply_domain(domain)
+
+    def domain_request(self, domain: int) -> tuple[int, int, int, str]:
+        """What a domain was requested last: lowest, highest and set clock in kHz, and the governor."""
+        return self._requests[domain]
 
     def set_zone_limit(
         self,

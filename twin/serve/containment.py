@@ -56,6 +56,7 @@ def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
     _prove_library(library, environment)
     _prove_new_mounts(ready.tree_device)
     _prove_no_devices()
+    _prove_registers()
 
 
 def close_host_directories() -> None:
@@ -120,6 +121,16 @@ def _prove_no_devices() -> None:
         raise TwinError(f"{_PROBE}: {error.strerror}") from None
     os.unlink(_PROBE)
     raise TwinError("nodes of the host's devices can be made")
+
+
+def _prove_registers() -> None:
+    """Where a register is shown as a device, its file system must not open devices."""
+    folder = "/dev/cpu/0"
+    if not os.path.exists(folder):
+        return
+    is_ours = any(each.point == "/dev/cpu" and each.type == "fuse" for each in mounts.listed())
+    if not is_ours or not os.statvfs(folder).f_flag & mounts.NODEV:
+        raise TwinError(f"{folder} may open the registers of the host's CPUs")
 
 
 def _prove_file_system(path: str, tree_device: int) -> None:

@@ -139,6 +139,7 @@ def _replace_devices(extra: Iterable[str]) -> None:
             if os.path.isdir(f"/dev/{name}"):
                 os.mkdir(f"{devices}/{name}")
                 mounts.bind(f"/dev/{name}", f"{devices}/{name}")
+        os.mkdir(f"{devices}/cpu")  # the twin's registers are mounted there
         for name, target in _DEVICE_LINKS.items():
             os.symlink(target, f"{devices}/{name}")
         with open(f"{devices}/cpu_dma_latency", "xb") as file:

@@ -25,7 +25,10 @@ from twin.faults.fault import Fault
 from twin.files import procfs
 from twin.files.sysfs_tree import SysfsTree
 from twin.machine import Machine
+from twin.msr.msr_files import MsrFiles
+from twin.msr.registers import Registers
 from twin.physics.model import Twin
+from twin.programs.command_load import CommandLoad
 from twin.programs.workload import Workload
 from twin.serve import fuse_tree, namespace
 from twin.serve.control import ControlSocket
@@ -46,7 +49,7 @@ class Plan:
     """What to serve; fixed before the server is forked.
 
     ``report`` is the file for the truth at the end: a directory by descriptor (the run's /run and /dev are not the
-    host's), and a name.
+    host's), and a name. ``command_load``: the CPU time of the run's processes is load on the emulated CPUs.
     """
 
     machine: Machine
@@ -54,6 +57,7 @@ class Plan:
     seed: int
     faults: tuple[Fault, ...]
     report: tuple[int, str] | None
+    command_load: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -109,6 +113,8 @@ class _Server:
         tree_device = fuse_tree.mount(self._tree, settings, namespace.TREE)
         self._syscalls = SyscallServer(tree_device, (*procfs.FILES, *settings.roots), plan.machine.package_of)
         self._counters = PerfService(self._twin, self._faults, EventNames(self._tree, plan.machine), settings)
+        if registers := Registers(self._tree):
+            MsrFiles(registers, plan.machine.cpus).mount()
         self._stop = threading.Event()
         self._began_s = time.monotonic()
         ControlSocket(
@@ -132,6 +138,9 @@ class _Server:
                 self._syscalls.open(descriptors[0], self._counters.answer)
                 if self._plan.workload is not None:
                     self._twin.start_workload(self._plan.workload)
+                if self._plan.command_load:
+                    load = CommandLoad(self._twin, frozenset((os.getpid(), os.getppid())))
+                    threading.Thread(target=load.run, args=(self._stop,), name="load", daemon=True).start()
                 channel.send(GO)
             elif message in (STOP, b""):
                 break

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twin.files.sysfs_memory_events import memory_events
 from twin.files.sysfs_tree import SysfsTree
 from twin.machine import EVENTS, Machine
 
@@ -25,6 +26,24 @@ _LAST_LEVEL_READ_MISS = 2 | 0 << 8 | 1 << 16
 """PERF_COUNT_HW_CACHE_LL, OP_READ, RESULT_MISS. AMD's core PMU has none: that row of its table of cache events is empty
 (arch/x86/events/amd/core.c), and the last level counts in a PMU of its own."""
 
+DERIVED = {
+    "branches": ("instructions", 0.1),
+    "branch-misses": ("instructions", 0.001),
+    "cache-references": ("llc-misses", 2.0),
+    "frontend-stalls": ("cycles", 0.02),
+}
+"""Events that the model has no count of, as so many per count of another one (ours: typical of scientific codes)."""
+
+_GENERIC_DERIVED = {2: "cache-references", 4: "branches", 5: "branch-misses", 7: "frontend-stalls"}
+_LAST_LEVEL_READ = 2
+"""PERF_COUNT_HW_CACHE_LL, OP_READ, RESULT_ACCESS."""
+
+_DERIVED_NAMES = {
+    "branch-instructions": "branches",
+    "branch-misses": "branch-misses",
+    "cache-references": "cache-references",
+    "stalled-cycles-frontend": "frontend-stalls",
+}
 _CORE_NAMES = {
     "cpu-cycles": "cycles",
     "instructions": "instructions",
@@ -67,17 +86,26 @@ class EventNames:
         self._energies = {
             key: _ENERGY_NAMES[name] for key, name in _listed(tree, "power").items() if name in _ENERGY_NAMES
         }
-        core_type = _number(tree, "cpu")
-        for number, event in _GENERIC.items():
-            if event in self.columns and self._is_generic(event):
-                self._counted[PERF_TYPE_HARDWARE, number] = event
-                self._counted[PERF_TYPE_HARDWARE, core_type << 32 | number] = event  # PERF_PMU_TYPE_SHIFT
-        if "llc-misses" in self.columns and self._is_generic("llc-misses") and machine.vendor != "AuthenticAMD":
-            self._counted[PERF_TYPE_HW_CACHE, _LAST_LEVEL_READ_MISS] = "llc-misses"
+        self._scales: dict[tuple[int, int], float] = {}
+        self._add_derived(tree)
+        self._traffic = {
+            (number, config): share
+            for name, config, share in memory_events(machine)
+            if (number := _number(tree, name, 0))
+        }
+        self._add_generic(_number(tree, "cpu"))
 
     def event(self, kind: int, config: int) -> str | None:
         """The model's event for a type and config, None if the machine has no such event."""
         return self._counted.get((kind, config))
+
+    def scale(self, kind: int, config: int) -> float:
+        """How many of this event there are for each of ``event``."""
+        return self._scales.get((kind, config), 1.0)
+
+    def traffic_share(self, kind: int, config: int) -> float:
+        """The share of a package's memory traffic that the event of a memory channel counts; 0: it is another event."""
+        return self._traffic.get((kind, config), 0.0)
 
     def energy(self, kind: int, config: int, cpu: int) -> EnergyEvent | None:
         """The zone that counts for ``cpu``, None if there is none."""
@@ -87,6 +115,29 @@ class EventNames:
             if zone.kind == wanted and not zone.mmio and zone.package in (package, -1):
                 return EnergyEvent(index, zone.range_uj)
         return None
+
+    def _add_generic(self, core_type: int) -> None:
+        for number, event in _GENERIC.items():
+            if event in self.columns and self._is_generic(event):
+                self._counted[PERF_TYPE_HARDWARE, number] = event
+                self._counted[PERF_TYPE_HARDWARE, core_type << 32 | number] = event  # PERF_PMU_TYPE_SHIFT
+        has_misses = "llc-misses" in self.columns and self._is_generic("llc-misses")
+        if has_misses and self._machine.vendor != "AuthenticAMD":
+            self._counted[PERF_TYPE_HW_CACHE, _LAST_LEVEL_READ_MISS] = "llc-misses"
+            self._derive((PERF_TYPE_HW_CACHE, _LAST_LEVEL_READ), "cache-references")
+
+    def _add_derived(self, tree: SysfsTree) -> None:
+        core = _number(tree, "cpu")
+        listed = {_DERIVED_NAMES[name]: key for key, name in _listed(tree, "cpu").items() if name in _DERIVED_NAMES}
+        for name, key in listed.items():
+            self._derive(key, name)
+        for number, name in _GENERIC_DERIVED.items():
+            if name in listed:
+                self._derive((PERF_TYPE_HARDWARE, number), name)
+                self._derive((PERF_TYPE_HARDWARE, core << 32 | number), name)
+
+    def _derive(self, key: tuple[int, int], name: str) -> None:
+        self._counted[key], self._scales[key] = DERIVED[name]
 
     def _is_generic(self, event: str) -> bool:
         """Whether the kernel's event map of this processor has it, not just a raw code or another PMU."""
@@ -109,8 +160,9 @@ def _listed(tree: SysfsTree, pmu: str) -> dict[tuple[int, int], str]:
     }
 
 
-def _number(tree: SysfsTree, pmu: str) -> int:
-    return int(tree.read(f"{_DEVICES}/{pmu}/type"))
+def _number(tree: SysfsTree, pmu: str, absent: int | None = None) -> int:
+    path = f"{_DEVICES}/{pmu}/type"
+    return absent if absent is not None and tree.kind(path) is None else int(tree.read(path))
 
 
 def encode(terms: str, formats: dict[str, str]) -> int:

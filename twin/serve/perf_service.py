@@ -6,12 +6,14 @@ the kernel; or the caller gets a descriptor of ours (``csrc/serve_events.c``), w
 without any filter.
 
 The count of a *hardware event of a task* is a convention: the task ran on this host for some CPU time, and is taken to
-do in that time what the mean CPU of the emulated node does (or the given CPU, if the call names one). So the ratios of
-counts are the model's, and the counts grow with the task's own CPU time. That time comes from a real task-clock event
-on the task, which implements enable_on_exec, inherit and the times exactly as the kernel does.
+do in that time what the emulated node's CPUs (or the given CPU, if the call names one) do in as much busy time. So the
+ratios of counts are the model's, and cycles advance at the clock while the task runs, on an idle node too. That time
+comes from a real task-clock event on the task, which implements enable_on_exec, inherit and the times exactly as the
+kernel does.
 
 Emulated CPUs that the host lacks have no real scheduler. Their cpu-clock and task-clock run while enabled, as on a real
-CPU; other software events stay 0.
+CPU; other software events stay 0. Sampling by software events is the real kernel's; on a CPU that the host lacks
+nothing is sampled, since nothing runs there.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from twin.serve.spare_counters import SpareCounters
 _NO_GROUP, _OUTPUT, _CGROUP, _CLOEXEC = 1, 2, 4, 8
 _ALL_FLAGS = 15
 _FORMAT_GROUP = 1 << 3
-_CPU_CLOCK, _TASK_CLOCK = 0, 1
+_CPU_CLOCK, _TASK_CLOCK, _DUMMY = 0, 1, 9
 _CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38
 """linux/perf_event.h, linux/capability.h."""
 
@@ -45,8 +47,8 @@ _KERNEL_TYPES = (2, 5)
 
 _FUNCTIONS = {
     "counters": "void (*)(void *, int64_t *)",
-    "time_ns": "int64_t (*)(void *)",
     "zone_uj": "int64_t (*)(void *, int32_t)",
+    "traffic_gb": "double (*)(void *, int32_t)",
 }
 """Functions of csrc/model.h that are the source of csrc/serve.h."""
 
@@ -68,6 +70,7 @@ class PerfService:
         self._names = names
         self._events = twin.machine.events
         self._n_cpus = twin.machine.cpus
+        self._package_of = twin.machine.package_of
         self._real_cpus = os.cpu_count() or 1
         self._struck: tuple[int, ...] = ()
         self._table = lib.events_new(_source(twin))
@@ -121,7 +124,7 @@ class PerfService:
             if self._is_real(call, attr, leader):
                 lib.seccomp_answer_kernel(listener, call.id)
                 return
-            fd = self._open(self._spec(call, attr, leader))
+            fd = self._silent(call, attr) if self._is_silent(call, attr) else self._open(self._spec(call, attr, leader))
         except _CallError as error:
             lib.seccomp_answer_error(listener, call.id, error.number)
             return
@@ -153,7 +156,16 @@ class PerfService:
         is_counting_leader = attr.read_format & _FORMAT_GROUP and not attr.sample_period and leader == 0
         return not is_counting_leader and call.cpu < self._real_cpus
 
-    def _spec(self, call: Any, attr: Any, leader: int) -> dict[str, int]:
+    def _is_silent(self, call: Any, attr: Any) -> bool:
+        """Whether it belongs to sampling on a CPU that the host lacks: perf requests an event and a buffer for each."""
+        is_sampling = bool(attr.sample_period) or attr.config == _DUMMY
+        return bool(attr.type == PERF_TYPE_SOFTWARE and is_sampling and self._real_cpus <= call.cpu < self._n_cpus)
+
+    def _silent(self, call: Any, attr: Any) -> int:
+        self._check_rights(call, attr)
+        return _fd(lib.perf_open_silent(attr, call.caller if call.task == 0 else call.task, 0))
+
+    def _spec(self, call: Any, attr: Any, leader: int) -> dict[str, Any]:
         """What to open, once the call is found to be one that can be served."""
         self._check_arguments(call, attr, leader)
         self._check_rights(call, attr)
@@ -190,7 +202,7 @@ class PerfService:
         if is_others or (call.task == -1 and paranoid > 0) or (not attr.exclude_kernel and paranoid > 1):
             raise _CallError(errno.EACCES)
 
-    def _software(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
+    def _software(self, attr: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A software event: the real kernel's if the host has such a CPU."""
         cpu, task = spec["cpu"], spec["task"]
         if cpu >= self._real_cpus:
@@ -200,29 +212,33 @@ class PerfService:
         fd = _fd(lib.perf_open_real(attr, task, cpu, self._real_leader(spec), attr.disabled))
         return {"kind": lib.EVENT_KERNEL, "real_fd": fd}
 
-    def _hardware(self, attr: Any, spec: Mapping[str, int]) -> dict[str, int]:
+    def _hardware(self, attr: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
         """An event of the emulated hardware; ENOENT if the machine lacks it."""
         cpu, task = spec["cpu"], spec["task"]
         if task < 0 and (energy := self._names.energy(attr.type, attr.config, cpu)):
             return {"kind": lib.EVENT_ENERGY, "column": energy.zone, "range_uj": energy.range_uj}
+        if share := self._names.traffic_share(attr.type, attr.config):
+            if task >= 0:
+                raise _CallError(errno.EINVAL)  # these count a package only
+            return {"kind": lib.EVENT_TRAFFIC, "column": self._package_of[cpu], "scale": share}
         event = self._names.event(attr.type, attr.config)
         if event is None:
             raise _CallError(errno.ENOENT)
         if number := self._faults.counter_errno(event, cpu):
             raise _CallError(number)
-        column = self._names.columns[event]
+        column, scale = self._names.columns[event], self._names.scale(attr.type, attr.config)
         if task < 0:
-            return {"kind": lib.EVENT_COUNTER, "column": column}
+            return {"kind": lib.EVENT_COUNTER, "column": column, "scale": scale}
         if cpu >= self._real_cpus:
             return {}  # the task can never run on that CPU
         fd = _fd(lib.perf_open_task_clock(attr, task, cpu, self._real_leader(spec), attr.disabled))
-        return {"kind": lib.EVENT_TASK, "column": column, "real_fd": fd}
+        return {"kind": lib.EVENT_TASK, "column": column, "scale": scale, "real_fd": fd}
 
-    def _real_leader(self, spec: Mapping[str, int]) -> int:
+    def _real_leader(self, spec: Mapping[str, Any]) -> int:
         """The real event of the group's leader, so that the kernel switches a task's group together."""
         return int(lib.events_real_fd(self._table, spec["leader"])) if spec["leader"] else -1
 
-    def _open(self, spec: Mapping[str, int]) -> int:
+    def _open(self, spec: Mapping[str, Any]) -> int:
         number, fd = self._spare.take()
         error = -number if number < 0 else -lib.events_open(self._table, ffi.new("event_spec_t *", spec), number)
         if error > 0:
@@ -257,4 +273,6 @@ def _source(twin: Twin) -> Any:
         "model": ffi.cast("void *", twin.model_address),
         "n_cpus": twin.machine.cpus,
         "n_columns": model_lib.TWIN_EVENTS,
+        "reference_column": model_lib.TWIN_REFERENCE,
+        "reference_hz": twin.machine.tsc_khz * 1e3,
     }
