@@ -6,7 +6,6 @@ instead. Blocks of type ``console`` need other machines and are not run.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
 pytestmark = pytest.mark.timeout(3600)  # a wheel is built, once, which is long on a busy machine
 
 PAGE = ROOT / "docs" / "operations.md"
-UNITS = ("nodectl-agent", "nodectl-metrics", "clusterctl", "clusterctl-metrics")
+UNITS = ("nodectl-restore", "nodectl-agent", "nodectl-metrics", "clusterctl", "clusterctl-metrics")
+"""Each gets the drop-in: one without it would start the distribution's sysinit.target, which mounts and changes /dev."""
 FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
 FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
 
@@ -46,9 +46,6 @@ def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
     assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
 
 
-@pytest.mark.skipif(
-    "NODECTL_LONG" not in os.environ, reason="minutes, and units without PrivateDevices=: NODECTL_LONG=1"
-)
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     site = sealed_systemd(tmp_path, Site)
     install(tmp_path, place="new")
