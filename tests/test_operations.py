@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(3600)  # a wheel is built, once, which is long 
 
 PAGE = ROOT / "docs" / "operations.md"
 UNITS = ("nodectl-restore", "nodectl-agent", "nodectl-metrics", "clusterctl", "clusterctl-metrics")
-"""Each gets the drop-in: one without it would start the distribution's sysinit.target, which mounts and changes /dev."""
+"""Each gets the drop-in: without it one starts the distribution's sysinit.target, which mounts and changes /dev."""
 FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
 FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
 
