@@ -12,6 +12,7 @@
 # second when nothing has changed.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/apt.sh
 scope=${1:-all}
 python=${PYTHON:-python3}
 say() { printf '%s\n' "setup: $*" >&2; }
@@ -76,11 +77,11 @@ install_packages() {
     elif [ "$(id -u)" != 0 ]; then
         say "missing; as root: apt-get install --no-install-recommends$missing"
     else
-        apt-get update -qq || say "apt-get update failed; trying with the lists at hand"
+        apt_get update -qq || say "apt-get update failed; trying with the lists at hand"
         collect # names depend on the lists
         say "installing Debian packages:$missing"
         # shellcheck disable=SC2086 # a list of words
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+        apt_get install -y -qq --no-install-recommends $missing ||
             say "apt-get could not install all of:$missing"
     fi
 }

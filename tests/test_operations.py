@@ -6,7 +6,6 @@ instead. Blocks of type ``console`` need other machines and are not run.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +47,6 @@ def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
     assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
 
 
-@pytest.mark.skipif("NODECTL_LONG" not in os.environ, reason="minutes: NODECTL_LONG=1")
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     site = sealed_systemd(tmp_path, Site)
     install(tmp_path, place="new")
