@@ -125,8 +125,10 @@ class ClusterCap:
         log: Callable[[str], None] = lambda line: None,
         now_ns: Callable[[], int] = boottime_ns,
         jobs: JobThread | None = None,
+        unix_s: Callable[[], float] = time.time,
     ) -> None:
-        """``jobs``: None for a node that runs none. It is closed with this."""
+        """``jobs``: None for a node that runs none. It is closed with this. ``now_ns`` and ``unix_s``: the clocks of
+        leases and of job parts."""
         self._declared = declaration(settings)
         self.work = WorkDone()
         self._link, self._log, self._boot_id = link, log, boot_id
@@ -144,7 +146,7 @@ class ClusterCap:
         self._cap_bound: CapBound = ""
         self.useful_mw = -1
         """The highest cap that this node can use (``Report.useful_mw``)."""
-        self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", now_ns=now_ns)
+        self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", unix_s, now_ns)
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
         self._drew_mw = -1

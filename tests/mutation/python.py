@@ -65,7 +65,11 @@ TARGETS: Final = (
     Target("nodectl/decide/node_cap.py", ("tests/nodectl/test_node_cap.py",)),
     Target(
         "nodectl/member/cluster_cap.py",
-        ("tests/nodectl/test_cluster_cap_alone.py", "tests/nodectl/test_cluster_cap.py"),
+        (
+            "tests/nodectl/test_cluster_cap_alone.py",
+            "tests/nodectl/test_cluster_cap_energy.py",
+            "tests/nodectl/test_cluster_cap.py",
+        ),
     ),
     Target("nodectl/write/saves.py", _SAVES),
     Target("nodectl/write/writer.py", _RESTORE),
