@@ -454,8 +454,7 @@ def run(steps: int, seed: int) -> Counter[str]:
 
 def main() -> int:
     """Print how many steps were made, and what was found; exit status 1 if anything was."""
-    goal = Goal(sys.argv[1])
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    goal, seed = Goal.of_command(sys.argv[1:])
     done: Counter[str] = Counter()
     n, findings = 0, 0
     while findings < 10 and not goal.is_reached(done.total()):

@@ -381,8 +381,7 @@ def _line_changed(rng: random.Random, text: bytes) -> bytes:
 
 def main() -> int:
     """Print what went where; exit status 1 if anything was found."""
-    goal = Goal(sys.argv[1])
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    goal, seed = Goal.of_command(sys.argv[1:])
     print(f"seed {seed}", flush=True)
     given, total, found = parsers(), Counter[str](), dict[str, None]()
     while not goal.is_reached(total.total()):
