@@ -12,7 +12,7 @@ import pytest
 from tests.fabric.cluster import Cluster
 from tests.fabric.relay import Relay
 
-CUT_S, AWAY_S = 8.0, 18.0
+CUT_S, AWAY_S = 5.0, 9.0
 WITHIN = 0.05
 """Of the true energy: what an agent cannot measure of a node (memory, fans, board) counts as constant."""
 
@@ -43,7 +43,7 @@ def test_a_jobs_joules_are_what_its_nodes_drew_whatever_became_of_the_link_and_t
             "--trace", str(trace), *names, log="nodes.log",
         )  # fmt: skip
         cluster.until(lambda: sum(row["jobs"] == "idle" for row in cluster.ask("nodes") or []) == 2, is_kept=False)
-        command = ("submit", "-N", "2", "-D", str(tmp_path), "--time", "10min", "--", "twin-workload", "stream", "45s")
+        command = ("submit", "-N", "2", "-D", str(tmp_path), "--time", "10min", "--", "twin-workload", "stream", "27s")
         job = str(cluster.ask(*command)["job"])
         shown: list[float] = []
 
@@ -58,11 +58,11 @@ def test_a_jobs_joules_are_what_its_nodes_drew_whatever_became_of_the_link_and_t
                         return
                 time.sleep(0.2)
 
-        look(6.0)
+        look(3.0)
         relay.cut()
         look(CUT_S)
         relay.mend()
-        look(6.0)
+        look(3.0)
         serve.kill()
         serve.wait()
         time.sleep(AWAY_S)
