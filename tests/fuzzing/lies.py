@@ -12,6 +12,7 @@ or by a plain random loop, which is some times faster:
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import sys
@@ -207,6 +208,8 @@ class Site:
     def restart(self) -> None:
         """kill -9: what was not committed is gone."""
         self.server.database.close()
+        for descriptor in (self.server._stop_read, self.server._stop_write):
+            os.close(descriptor)  # as the kernel does
         self.ends.sent.clear()
         self.server = self._served()
 
