@@ -67,9 +67,10 @@ class Served:
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def forget(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.communicate()
+        """End the command in good order: a killed one's controller would still remove its sockets meanwhile."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.communicate(timeout=PATIENCE_S)
         shutil.rmtree(self.folder)
 
 
