@@ -31,7 +31,7 @@ demo-cluster:
 	@.venv/bin/clusterctl demo
 
 test: setup
-	@$(PYTHON_VENV) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON_VENV) -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 test-busy: setup
 	@$(PYTHON_VENV) -m tests.under_load

@@ -3,6 +3,7 @@
 - In CI a test skipped for want of a tool that could be installed is a failure. Such a skip says so in its reason ("perf
   is missing: install linux-perf"). Skips for hardware that is not there stay skips everywhere.
 - Tests that need recorded data which is not here are counted in one line (tests/recorded.py).
+- `make test` runs test files side by side (pytest-xdist), and those that look at the whole machine alone.
 - Property tests (hypothesis) run the same examples every time, here and in CI. `make fuzz` runs new ones.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.alone import Turns
 from tests.recorded import WHY as NEEDS_RECORDED
 
 # No limit on the time of an example, and no check for slow ones: on a busy machine all are slow.
@@ -35,6 +37,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--for-seconds", type=float, help="begin tests in random order until this time is over")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes of pytest-xdist
+        config.pluginmanager.register(Turns())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,47 @@ def test_an_assertion_is_found_where_there_is_one(body: str, is_found: bool) -> 
     assert asserts_something(function) is is_found
 
 
-def test_tests_without_their_recorded_data_are_counted_in_one_line(tmp_path: Path) -> None:
+def checkout(tmp_path: Path) -> Path:
+    """A folder ``tests`` that has this one's rules."""
     tests = tmp_path / "checkout" / "tests"
     tests.mkdir(parents=True)
-    for name in ("__init__.py", "conftest.py", "recorded.py"):
+    for name in ("__init__.py", "conftest.py", "alone.py", "recorded.py"):
         shutil.copy(ROOT / "tests" / name, tests)
+    return tests
+
+
+def run_tests(tests: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    root = tests.parent
+    command = [sys.executable, "-m", "pytest", "-ra", "--import-mode=importlib", "--rootdir", root, *options, tests]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=root, env=environment)
+
+
+def test_where_files_run_side_by_side_a_test_that_looks_at_the_whole_machine_runs_alone(tmp_path: Path) -> None:
+    tests, log = checkout(tmp_path), tmp_path / "log"
+    (tests / "twin").mkdir()
+    for name in ("twin/test_served_it.py", "test_a.py", "test_b.py", "test_c.py"):
+        (tests / name).write_text(
+            "import pathlib, time, pytest\n"
+            "@pytest.mark.parametrize('n', range(10))\n"
+            "def test_it(n):\n"
+            f"    with pathlib.Path({str(log)!r}).open('a', buffering=1) as log:\n"
+            f"        log.write('{name} begins\\n')\n"
+            "        time.sleep(0.02)\n"
+            f"        log.write('{name} ends\\n')\n"
+            "    assert True\n"
+        )
+    done = run_tests(tests, "--numprocesses=3", "--dist=loadfile")
+    assert "40 passed" in done.stdout, done.stdout + done.stderr
+    lines = log.read_text().splitlines()
+    for line, following in pairwise(lines):
+        if line == "twin/test_served_it.py begins":
+            assert following == "twin/test_served_it.py ends"
+    assert any(line.endswith("begins") and following.endswith("begins") for line, following in pairwise(lines))
+
+
+def test_tests_without_their_recorded_data_are_counted_in_one_line(tmp_path: Path) -> None:
+    tests = checkout(tmp_path)
     (tests / "test_it.py").write_text(
         "import pytest\n"
         "from tests.recorded import needs_recorded\n"
@@ -78,9 +115,7 @@ def test_tests_without_their_recorded_data_are_counted_in_one_line(tmp_path: Pat
         "def test_c(): assert False\n"
         "def test_d(): assert True\n"
     )
-    command = [sys.executable, "-m", "pytest", "-ra", "--import-mode=importlib", "--rootdir", tests.parent, tests]
-    environment = {**os.environ, "PYTHONPATH": str(tests.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tests.parent, env=environment)
+    done = run_tests(tests)
     line = "4 tests need recorded data and were skipped; not here: ../shared/data/eurora, ../shared/data/swf"
     assert line in done.stdout.splitlines(), done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")] == [

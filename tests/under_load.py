@@ -1,7 +1,7 @@
 """The whole suite on a busy machine: ``make test-busy``, or ``python -m tests.under_load [FILE ...]``.
 
 Test files run side by side, ``LOAD`` at a time, each in a process of its own; where fewer are left, busy loops fill up
-to ``LOAD``. Files in ``ALONE`` look at the whole machine: they run one after the other, against busy loops alone.
+to ``LOAD``. Files in ``ALONE`` run one after the other, against busy loops alone.
 Exit status 1 if a file fails; its output is printed.
 """
 
@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.alone import ALONE
+
 ROOT: Final = Path(__file__).parents[1]
 LOAD: Final = 25
-ALONE: Final = ("tests/twin/test_served_", "tests/test_suite.py")
 FIRST: Final = ("tests/nodectl/test_node_service.py", "tests/cluster_agent/test_clusterctl_service.py")
 """Those that take longest, so that the others run beside them."""
 

@@ -1,0 +1,41 @@
+"""Tests that look at the whole machine run alone, also where test files run side by side (``make test``)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ALONE: Final = ("tests/twin/test_served_", "tests/test_suite.py")
+"""What the paths of their files begin with."""
+
+# Locked, never written: a lock file of its own would have to be removed by somebody.
+_TURNSTILE: Final = Path(__file__).with_name("conftest.py")
+_TURN: Final = Path(__file__)
+
+
+@contextlib.contextmanager
+def turn(is_alone: bool) -> Iterator[None]:
+    """Wait until no test runs (``is_alone``), or none that runs alone. Who waits lets no other begin first."""
+    with _TURNSTILE.open() as turnstile, _TURN.open() as held:
+        fcntl.flock(turnstile, fcntl.LOCK_EX)
+        fcntl.flock(held, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        fcntl.flock(turnstile, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(held, fcntl.LOCK_UN)  # closing does not do: a child that has not ended may have the file open
+
+
+class Turns:
+    """The plugin of each process of pytest-xdist."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """A test, with the set-up and the end of what its file's tests share."""
+        with turn(item.nodeid.startswith(ALONE)):
+            return (yield)
