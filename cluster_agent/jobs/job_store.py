@@ -1,6 +1,7 @@
 """Jobs on the disk: a job is stored before its submitter gets the answer, and a start before it is sent to nodes.
 
-A job is one row of the cluster agent's database: columns for searches, and the whole record as JSON.
+A job is one row of the cluster agent's database: columns for searches, and the whole record as JSON. What is changed
+here goes to a second copy, too (``store.job_copy``), before a method returns.
 """
 
 from __future__ import annotations
@@ -8,16 +9,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.jobs.job import ACTIVE, Job, State
+from cluster_agent.jobs.job import ACTIVE, OVER, Job, State
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_copy import COPIED, Record
 from cluster_agent.store.ledger_store import begin_epoch, check_epoch
-from cluster_agent.store.records import LOST_JOBS, TABLES, problem_of
+from cluster_agent.store.records import LOST_JOBS, TABLES, Row, problem_of
 
 
 class JobStore:
@@ -28,8 +30,10 @@ class JobStore:
         """``say`` takes a line for each record that cannot be read; the job is left out, its record as it is."""
         self._database, self._say = database, say
         self._damaged: set[int] = set()
+        self._trouble, self._is_copied = "", False
         self._epoch: int | None = None
         self._writing: sqlite3.Connection | None = None
+        self._changed: dict[tuple[str, Any], Record] = {}
 
     def own(self, epoch: int | None = None) -> None:
         """Write under this epoch only; None: take a new one."""
@@ -37,6 +41,9 @@ class JobStore:
             with self._database.writing() as connection:
                 epoch, _ = begin_epoch(connection)
         self._epoch = epoch
+        if not self._is_copied:
+            self._complete_copy()
+            self._is_copied = True
 
     @contextmanager
     def together(self) -> Iterator[sqlite3.Connection]:
@@ -47,11 +54,16 @@ class JobStore:
         with self._database.writing() as connection:
             if self._epoch is not None:
                 check_epoch(self._database, self._epoch)
-            self._writing = connection
+            self._writing, self._changed = connection, {}
             try:
                 yield connection
             finally:
                 self._writing = None
+            if self._changed:
+                number = self._database.number_of_jobs() + 1
+                connection.execute(f"PRAGMA user_version = {number}")
+        if self._changed:
+            self._copy(number, self._changed.values())
 
     def add(self, job: Job) -> None:
         """Store a new job and give it its number, which is never used again."""
@@ -65,12 +77,14 @@ class JobStore:
 
     def save(self, job: Job) -> None:
         """Store the present state of a job."""
+        row = (job.id, job.state, job.ended_s, _ENCODER.encode(job))
         with self.together() as connection:
             connection.execute(
                 "UPDATE job SET state = ?2, ended_s = ?3, body = ?4,"
                 " checksum = record_checksum('job', id, uid, ?2, ?3, ?4) WHERE id = ?1",
-                (job.id, job.state, job.ended_s, _ENCODER.encode(job)),
+                row,
             )
+            self._changes("job", job.id, job.uid, *row[1:])
 
     def alive(self) -> list[Job]:
         """Jobs that wait or run, in the order in which they joined the queue. ``ClusterError`` if all were lost: nodes
@@ -111,11 +125,13 @@ class JobStore:
                 "INSERT OR REPLACE INTO drained_node VALUES (?1, ?2, ?3, record_checksum('drained_node', ?1, ?2, ?3))",
                 (node, reason, uid),
             )
+            self._changes("drained_node", node, reason, uid)
 
     def resume(self, node: str) -> None:
         """Let the node get jobs again."""
         with self.together() as connection:
             connection.execute("DELETE FROM drained_node WHERE name = ?", (node,))
+            self._changes("drained_node", node)
 
     def switched(self) -> list[Switched]:
         """Nodes that are off, powering off or booting."""
@@ -123,16 +139,56 @@ class JobStore:
 
     def switch(self, node: Switched) -> None:
         """Store the state of the node's power."""
+        row = (node.name, _ENCODER.encode(node))
         with self.together() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO node_power VALUES (?1, ?2, record_checksum('node_power', ?1, ?2))",
-                (node.name, _ENCODER.encode(node)),
+                "INSERT OR REPLACE INTO node_power VALUES (?1, ?2, record_checksum('node_power', ?1, ?2))", row
             )
+            self._changes("node_power", *row)
 
     def is_on(self, name: str) -> None:
         """The node is on: forget its switching."""
         with self.together() as connection:
             connection.execute("DELETE FROM node_power WHERE name = ?", (name,))
+            self._changes("node_power", name)
+
+    def _changes(self, table: str, *row: Any) -> None:
+        """Inside ``together``: this row is changed, or gone where there is only its key."""
+        self._changed[table, row[0]] = table, row
+
+    def _copy(self, number: int, records: Iterable[Record]) -> None:
+        """The store has them already: where the copy cannot be written, that is said, and tried again at the next
+        change."""
+        try:
+            if self._database.job_copy.append(number, records):
+                self._copy_all(with_ended=False)
+            self._trouble = ""
+        except ClusterError as error:
+            if str(error) != self._trouble:
+                self._say(f"ALARM: {error}; until it can, jobs have no second copy")
+            self._trouble = str(error)
+
+    def _complete_copy(self) -> None:
+        """The copy lacks what the last agent had no time to add, or all of it."""
+        number, copied = self._database.number_of_jobs(), self._database.job_copy.number()
+        if copied is not None and copied > number:  # `open_store` would have found this
+            raise ClusterError(
+                f"{self._database.path}: {copied - number} changes of jobs are missing: `clusterctl store repair`"
+            )
+        if copied != number:
+            self._copy_all(with_ended=True)
+
+    def _copy_all(self, with_ended: bool) -> None:
+        def rows(table: str, where: str = "") -> Iterator[Row]:
+            for row in self._database.each(f"SELECT {TABLES[table].listed} FROM {table} {where}"):
+                if not problem_of(table, row):
+                    yield row[:-1]
+
+        over = f"state IN ({', '.join(map(repr, OVER))})"
+        live = {table: rows(table, f"WHERE NOT {over}" if table == "job" else "") for table in COPIED}
+        records = ((table, row) for table, found in live.items() for row in found)
+        ended = rows("job", f"WHERE {over}") if with_ended else None
+        self._database.job_copy.write(self._database.number_of_jobs(), records, ended)
 
     def _select(self, rest: str, values: tuple[object, ...]) -> list[Job]:
         found = []

@@ -2,7 +2,7 @@
 
 The schema grows by migrations, applied in order, each in a transaction with its number, so a store always has exactly
 one version. A store of a newer version is refused: its rows may mean more than this program knows. Commits are numbered
-(``ledger_copy``), rows have checksums (``records``); ``mending`` opens a store that may be damaged.
+(``ledger_copy``, ``job_copy``), rows have checksums (``records``); ``mending`` opens a store that may be damaged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.errors import ClusterError
+from cluster_agent.store.job_copy import JobCopy
 from cluster_agent.store.ledger_copy import LedgerCopy
 from cluster_agent.store.records import define
 from nodectl.write.saves import make_directory
@@ -86,7 +87,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.copy = copy_of(path)
+        self.copy, self.job_copy = copy_of(path), JobCopy(path)
         try:
             make_directory(str(path.parent))
             with contextlib.suppress(FileExistsError):
@@ -115,6 +116,10 @@ class Database:
         for (number,) in found:
             self.copy.note(number)
 
+    def number_of_jobs(self) -> int:
+        """The number of the last transaction that changed jobs (``job_copy``)."""
+        return int(self.rows("PRAGMA user_version")[0][0])
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._saying("write"):
@@ -131,6 +136,11 @@ class Database:
         """All rows of a query."""
         with self._saying("read"):
             return self._connection.execute(query, values).fetchall()
+
+    def each(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, one by one."""
+        with self._saying("read"):
+            yield from self._connection.execute(query)
 
     def close(self) -> None:
         """Close it."""

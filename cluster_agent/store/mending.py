@@ -10,8 +10,9 @@ store from every record that can be read and is right, and says one line for eac
     the epoch                      from the copy; else nodes report it (rule 9 of docs/ledger.md)
     the budget                     from the copy; else the one of the settings, with an alarm
     lost commits                   no count is believed: TDP
-    all else (a job, a change)     set aside in the store's table ``set_aside``
-    all jobs                       no job is started or ended until ``clusterctl store repair --give-up-jobs``
+    a job, a drained node          from the copy (``job_copy``), also where only its last changes are lost
+    all else (a change)            set aside in the store's table ``set_aside``, as is a job that the copy has not
+    all jobs, the copy too         no job is started or ended until ``clusterctl store repair --give-up-jobs``
 
 The new store takes the old one's place in one rename; an agent that is killed before it begins again, one that is
 killed after it finishes.
@@ -34,6 +35,7 @@ import msgspec
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.store.database import BUSY_S, CHECKED_SINCE, MIGRATIONS, VERSION_TABLE, Database, copy_of, migrate
+from cluster_agent.store.job_copy import COPIED, Copied, JobCopy
 from cluster_agent.store.ledger_copy import Copy, sync_directory
 from cluster_agent.store.ledger_store import BLOCK, write_copy
 from cluster_agent.store.records import LEDGER, LOST_JOBS, TABLES, Row, Rows, define, read_rows, text_of
@@ -61,27 +63,41 @@ _NOT_DAMAGE: Final = frozenset(
 @dataclass(slots=True)
 class Findings:
     """What an examination found. ``lines``: one for each thing that is wrong. ``rows``: by table, what can be read.
-    ``version``: of the store; 0: not known. ``sequence``: the highest number that a job has got."""
+    ``version``: of the store; 0: not known. ``job_number``: of the last transaction that changed jobs. ``sequence``:
+    the highest number that a job has got."""
 
     lines: list[str] = field(default_factory=list)
     rows: dict[str, Rows] = field(default_factory=dict)
     asides: list[Row] = field(default_factory=list)
     copy: Copy = field(default_factory=Copy)
+    jobs: Copied = field(default_factory=Copied)
     version: int = 0
+    job_number: int = 0
     commit: int = 0
     has_lost_commits: bool = False
     sequence: int = 0
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the store itself is, and not only its copy, which a start writes again."""
-        return len(self.lines) > (self.copy.damaged > 0) + (LOST_JOBS in self.lines)
+        """Whether the store itself is, and not only its copies, which a start writes again."""
+        return len(self.lines) > (self.copy.damaged > 0) + (self.jobs.damaged > 0) + (LOST_JOBS in self.lines)
 
     @property
     def has_lost_jobs(self) -> bool:
         """Whether there were jobs, as far as is known, and none of them can be read."""
         jobs = self.rows.get("job")
-        return jobs is None or (bool(jobs.torn) and not jobs.good) or any(row[2] == LOST_JOBS for row in self.asides)
+        is_lost = not self.jobs.is_whole and (jobs is None or (bool(jobs.torn) and not jobs.good))
+        return is_lost or any(row[2] == LOST_JOBS for row in self.asides)
+
+    def rows_of(self, table: str) -> dict[object, Row]:
+        """By key, the rows of a table that is not the ledger's: the copy's where it is newer, or the only one."""
+        rows = {row[0]: row[:-1] for row in self.rows.get(table, Rows()).good}
+        for key, number, row in self.jobs.of(table):
+            if row is not None and (number > self.job_number or key not in rows):
+                rows[key] = row
+            elif row is None and number > self.job_number:
+                rows.pop(key, None)
+        return rows
 
 
 # --- examining
@@ -92,7 +108,8 @@ def examine(path: Path, is_start: bool = False) -> Findings:
     is locked, or is of a newer version. ``is_start``: an agent waits for it."""
     if not path.is_file():
         raise ClusterError(f"{path}: there is no store")
-    found = Findings(copy=copy_of(path).read() or Copy())  # before the store, which may be committed to meanwhile
+    # the copies before the store, which may be committed to meanwhile
+    found = Findings(copy=copy_of(path).read() or Copy(), jobs=JobCopy(path).read())
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
             connection.text_factory = text_of
@@ -105,6 +122,8 @@ def examine(path: Path, is_start: bool = False) -> Findings:
         found.lines.append(f"it cannot be read: {error}")
     if found.copy.damaged:
         found.lines.append(f"{found.copy.damaged} lines of {path.name}-copy are damaged")
+    if found.jobs.damaged:
+        found.lines.append(f"{found.jobs.damaged} lines of {path.name}-jobs or -ended are damaged or missing")
     return found
 
 
@@ -134,7 +153,12 @@ def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_lar
 
 
 def _examine_jobs(connection: sqlite3.Connection, found: Findings) -> None:
-    """What was set aside before, and the number of the last job."""
+    """What is missing of jobs, what was set aside before, and the number of the last job."""
+    rows = found.rows["job"]
+    if not rows.torn:
+        known = {row[0] for row in (*rows.good, *(row for row, _ in rows.bad))}
+        missing = [key for key, number, _ in found.jobs.of("job") if number <= found.job_number and key not in known]
+        found.lines += [f"job {key}: its record is missing" for key in sorted(missing)]
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
         found.asides = connection.execute("SELECT unix_s, of_table, why, record FROM set_aside").fetchall()
     if any(why == LOST_JOBS for _, _, why, _ in found.asides):
@@ -177,6 +201,10 @@ def _examine_ledger(connection: sqlite3.Connection, found: Findings) -> None:
         found.lines.append(
             f"{found.copy.commit - found.commit} commits are missing: its log is damaged, or it is an older copy"
         )
+    found.job_number = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found.job_number < found.jobs.number:
+        found.has_lost_commits = True
+        found.lines.append(f"{found.jobs.number - found.job_number} changes of jobs are missing")
 
 
 def _stored_counts(found: Findings) -> dict[int, int]:
@@ -214,7 +242,7 @@ def open_store(path: Path, say: Callable[[str], None]) -> Database:
         if 0 < found.version < CHECKED_SINCE:
             Database(path).close()  # from now on its records have checksums, and what cannot be is found
             found = examine(path, is_start=True)
-    elif copy_of(path).read() is not None:
+    elif _has_copy(path):
         found = _all_lost(path)
     else:
         return Database(path)
@@ -224,6 +252,8 @@ def open_store(path: Path, say: Callable[[str], None]) -> Database:
         lines = mend(path, examine(path) if is_partial else found)
     for line in lines:
         say(f"ALARM: {path}: {line}")
+    if found.jobs.damaged:
+        JobCopy(path).forget()
     return Database(path)
 
 
@@ -235,11 +265,13 @@ def repair(path: Path, gives_up_jobs: bool = False) -> list[str]:
         found = examine(path)
         if 0 < found.version < CHECKED_SINCE and not found.lines:
             return []
-    elif copy_of(path).read() is not None:
+    elif _has_copy(path):
         found = _all_lost(path)
     else:
         raise ClusterError(f"{path}: there is no store")
     done = mend(path, found) if found.is_damaged or found.copy.damaged else []
+    if found.jobs.damaged:
+        JobCopy(path).forget()
     if gives_up_jobs:
         with _alone(path), contextlib.closing(Database(path)) as database, database.writing() as connection:
             connection.execute("DELETE FROM set_aside WHERE why = ?", (LOST_JOBS,))
@@ -286,7 +318,7 @@ def mend(path: Path, found: Findings) -> list[str]:
         aside = _keep(path)
         if "job" not in found.rows and aside:
             found = _with_a_new_first_page(aside, found)
-        if not found.rows and not found.copy.members and not found.copy.epoch:
+        if not found.rows and not found.copy.members and not found.copy.epoch and not found.jobs.is_there:
             raise ClusterError(
                 f"{path}: {found.lines[0]}; nothing in it can be read, and it has no copy: put back a backup, or move"
                 " it away for a new store, in which only nodes of the list of keys count"
@@ -296,8 +328,13 @@ def mend(path: Path, found: Findings) -> list[str]:
     return [*lines, f"mended; the damaged one is {aside}" if aside else "made again from its copy"]
 
 
+def _has_copy(path: Path) -> bool:
+    return copy_of(path).read() is not None or JobCopy(path).read().is_there
+
+
 def _all_lost(path: Path) -> Findings:
-    found = Findings(copy=copy_of(path).read() or Copy(), lines=["the store is missing, but its copy is there"])
+    lines = ["the store is missing, but its copy is there"]
+    found = Findings(copy=copy_of(path).read() or Copy(), jobs=JobCopy(path).read(), lines=lines)
     if path.exists():
         found.lines = ["the store is empty"]
     else:
@@ -327,7 +364,7 @@ def _keep(path: Path) -> Path | None:
         return None
     aside = next(one for n in range(1, 10_000) if not (one := path.with_name(f"{path.name}.damaged-{n}")).exists())
     try:
-        for suffix in ("", "-wal", "-copy"):
+        for suffix in ("", "-wal", "-copy", "-jobs", "-ended"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy2(f"{path}{suffix}", f"{aside}{suffix}")
     except OSError as error:
@@ -360,10 +397,9 @@ def _with_a_new_first_page(aside: Path, found: Findings) -> Findings:
         with open(read, "r+b") as file:
             file.write(first)
         again = examine(read)
-        again.copy, again.lines = (
-            found.copy,
-            found.lines + [one for one in again.lines if not one.startswith("SQLite:")],
-        )
+        again.copy, again.jobs = found.copy, found.jobs
+        again.lines = found.lines + [one for one in again.lines if not one.startswith("SQLite:")]
+        again.job_number = again.jobs.number  # it stood on that page; what can be read is not older
         again.has_lost_commits = again.commit < again.copy.commit
         return again
     except (sqlite3.Error, UnicodeDecodeError, OSError, ClusterError):
@@ -381,8 +417,7 @@ def _build(path: Path, found: Findings) -> list[str]:
     with contextlib.closing(Database(part)) as database:
         with database.writing() as connection:
             for table in TABLES.keys() - set(LEDGER):
-                rows = found.rows.get(table, Rows()).good
-                connection.executemany(_insert(table), [row[:-1] for row in rows])
+                connection.executemany(_insert(table), list(found.rows_of(table).values()))
             connection.executemany(
                 _insert("member"),
                 [(place, name, msgspec.json.encode(declared)) for place, (name, declared) in enumerate(members)],
@@ -401,6 +436,7 @@ def _build(path: Path, found: Findings) -> list[str]:
             _set_aside(connection, found)
             commit = max(found.commit, found.copy.commit)
             connection.execute("UPDATE last_commit SET number = ?", (commit,))
+            connection.execute(f"PRAGMA user_version = {max(found.job_number, found.jobs.number) + 1}")
             if found.has_lost_jobs:
                 lines.append("its jobs are lost: put back a backup, or `clusterctl store repair --give-up-jobs`")
             _number_jobs(connection, found)
@@ -463,7 +499,9 @@ def _budget(found: Findings) -> tuple[tuple[int, int, bytes] | None, list[str]]:
 
 def _set_aside(connection: sqlite3.Connection, found: Findings) -> None:
     now_s = time.time()
-    aside = [(now_s, table, why, row) for table, rows in found.rows.items() for row, why in rows.bad]
+    copied = {table: {key for key, _, _ in found.jobs.of(table)} for table in COPIED}
+    bad = ((table, row, why) for table, rows in found.rows.items() for row, why in rows.bad)
+    aside = [(now_s, table, why, row) for table, row, why in bad if row[0] not in copied.get(table, ())]
     kept = [(at_s, table, why, record) for at_s, table, why, record in found.asides if why != LOST_JOBS]
     query = "INSERT INTO set_aside (unix_s, of_table, why, record) VALUES (?, ?, ?, ?)"
     connection.executemany(query, [(*one, msgspec.msgpack.encode(row)) for *one, row in aside])
@@ -477,10 +515,10 @@ def _number_jobs(connection: sqlite3.Connection, found: Findings) -> None:
     """No number is given twice, since nodes know jobs by it. Where none is known, seconds since 1970 are above all."""
     jobs = found.rows.get("job", Rows())
     numbers = [row[0] for row, _ in jobs.bad if isinstance(row[0], int) and 0 < row[0] < 1 << 48]
-    last = max([found.sequence, *numbers, *(row[0] for row in jobs.good)])
+    last = max([found.sequence, *numbers, *(row[0] for row in jobs.good), *(key for key, _, _ in found.jobs.of("job"))])
     if found.has_lost_jobs and not last:
         last = int(time.time())
-    elif found.has_lost_commits or jobs.torn:
+    elif (found.has_lost_commits or jobs.torn) and not found.jobs.is_whole:
         last += SKIPPED
     connection.execute("DELETE FROM sqlite_sequence WHERE name = 'job'")
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (last,))
