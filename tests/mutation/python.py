@@ -51,6 +51,13 @@ _RESTORE: Final = (
     "tests/nodectl/test_restore_rules.py",
     "tests/nodectl/test_writer_rules.py",
     "tests/nodectl/test_writer.py",
+    "tests/nodectl/test_ceilings.py",
+)
+_WRITER: Final = (
+    *_RESTORE,
+    "tests/nodectl/test_foreign_writers.py",
+    "tests/nodectl/test_node_save.py",
+    "tests/writer_process/test_many_files.py",
 )
 # of what a crash leaves only the fast test: the others run a program under strace, and by_hand.toml has their mutations
 _STORE: Final = (
@@ -72,7 +79,7 @@ TARGETS: Final = (
         ),
     ),
     Target("nodectl/write/saves.py", _SAVES),
-    Target("nodectl/write/writer.py", _RESTORE),
+    Target("nodectl/write/writer.py", _WRITER),
     Target("nodectl/write/restore.py", _RESTORE),
     Target(
         "pmu/decode.py",
