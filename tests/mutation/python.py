@@ -55,6 +55,7 @@ _RESTORE: Final = (
 )
 _WRITER: Final = (
     *_RESTORE,
+    "tests/nodectl/test_writer_limits.py",
     "tests/nodectl/test_foreign_writers.py",
     "tests/nodectl/test_node_save.py",
     "tests/writer_process/test_many_files.py",

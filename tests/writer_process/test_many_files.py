@@ -10,9 +10,11 @@ import pytest
 from nodectl.config import Foreign
 from nodectl.knobs import Knob, Outcome, open_knob
 from nodectl.knobs.api import KnobError
+from nodectl.knobs.clock_limit import ClockLimit
 from nodectl.write.many_files import FEW, ManyFiles
 from nodectl.write.writer import YIELD, Writer
 from pmu.system import MonotonicClock, system_ports
+from tests.nodectl.plain_knob import PlainKnob
 from tests.writer_process.tree_writer import clock_path, limits, make_tree
 
 NAMES = [f"cpu/policy{policy}/max_khz" for policy in range(FEW + 2)]
@@ -114,7 +116,9 @@ def test_a_clock_that_somebody_else_sets_between_our_write_and_our_look_is_left_
     assert [one.status for one in outcomes[: len(NAMES)]] == [
         "foreign" if policy in (2, 5) else "written" for policy in range(len(NAMES))
     ]
-    assert "somebody else set it to 1100000 kHz" in outcomes[2].detail
+    assert outcomes[2] == Outcome(
+        NAMES[2], "foreign", "somebody else set it to 1100000 kHz; it is left to them", "foreign writer"
+    )
     theirs = {
         str(clock_path(tree, policy).relative_to(tree)): str(khz) for policy, khz in ((2, 1_100_000), (5, 2_900_000))
     }
@@ -133,3 +137,61 @@ def test_a_clock_that_somebody_else_sets_meanwhile_is_set_again_where_the_settin
     assert [outcomes[policy].status for policy in (2, 5)] == ["written"] * 2
     assert outcomes[2].detail.startswith("1100000: "), "no limit is widened"
     assert outcomes[5].detail.startswith("1500000: somebody else set it to 2900000 kHz; set again (1 of 3)")
+
+
+class Together:
+    """A node whose clocks are written together, and which policies' clocks were."""
+
+    def __init__(self, tree: Path, *more: Knob) -> None:
+        self.tree, self.checked = tree, list[str]()
+        knobs = [*knobs_of(tree), *more]
+        self.many = ManyFiles(knobs, str(tree), self.checked.append)
+        self.writer = Writer(knobs, str(tree.parent / "captured.jsonl"), "boot", MonotonicClock(), many=self.many)
+        self.writer.start()
+
+    def apply(self, khz: int, **more: int) -> list[Outcome]:
+        self.checked.clear()
+        return self.writer.apply({**dict.fromkeys(NAMES, khz), **more})
+
+    def close(self) -> None:
+        self.writer.restore_all()
+        self.writer.close()
+        self.many.close()
+
+
+def test_clocks_that_were_written_together_are_at_rest_while_the_request_stays(tree: Path) -> None:
+    together = Together(tree)
+    outcomes = together.apply(1_800_000)
+    assert outcomes == [Outcome(name, "written", "1800000") for name in NAMES] and together.checked == NAMES
+    assert {one.status for one in together.apply(1_800_000)} == {"unchanged"} and together.checked == []
+    together.close()
+
+
+def test_a_clock_that_somebody_else_has_set_before_is_found_among_many(tree: Path) -> None:
+    together = Together(tree)
+    together.apply(1_800_000)
+    clock_path(tree, 5).write_text("1100000\n")
+    outcomes = together.apply(1_500_000)
+    assert [one.status for one in outcomes] == ["foreign" if policy == 5 else "written" for policy in range(len(NAMES))]
+    assert clock_path(tree, 5).read_text() == "1100000\n"
+    together.close()
+
+
+def test_a_knob_that_was_at_no_number_is_written_beside_many_clocks(tree: Path) -> None:
+    preference = PlainKnob(name="preference", text="disabled")
+    together = Together(tree, preference)
+    outcomes = together.apply(1_500_000, preference=700)
+    assert {one.status for one in outcomes} == {"written"} and preference.text == "700"
+    together.close()
+    assert preference.text == "disabled"
+
+
+def test_a_clock_that_cannot_say_why_it_is_elsewhere_goes_the_long_way(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: object) -> None:
+        raise KnobError("it is gone for a moment")
+
+    monkeypatch.setattr(ClockLimit, "explain", cannot)
+    outcomes = interrupted(tree, tree.parent, {2: 1_100_000})
+    assert [one.status for one in outcomes[: len(NAMES)]] == ["written"] * len(NAMES)
