@@ -196,7 +196,7 @@ def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int,
                 f" {SCHEMA_VERSION}); run `nodectl restore` of that version"
             )
         entry = _DECODER.decode(payload)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except _ILLEGIBLE as error:
         state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
         return
     state.boot_id = state.boot_id or entry.boot
@@ -238,6 +238,9 @@ class _Number(msgspec.Struct):
     n: int = 0
     kind: str = ""
 
+
+_ILLEGIBLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What the decoder raises at a line whose checksum is right and whose text makes no sense."""
 
 _DECODER = msgspec.json.Decoder(_Head | _Capture | _Wrote | _RestoreLimits | _Restored)
 
@@ -395,9 +398,10 @@ class Save:
         for at, line in enumerate(os.pread(self._fd, self._size, 0).split(b"\n")):
             checksum, _, payload = line.partition(b" ")
             if checksum == _checksum(payload):
-                found = msgspec.json.decode(payload, type=_Number)
-                self._lines = max(self._lines, found.n)
-                self._has_head = self._has_head or (at == 0 and found.kind == "head")
+                with contextlib.suppress(*_ILLEGIBLE):
+                    found = msgspec.json.decode(payload, type=_Number)
+                    self._lines = max(self._lines, found.n)
+                    self._has_head = self._has_head or (at == 0 and found.kind == "head")
 
     def _append(self, *lines: _Line) -> None:
         numbered = (msgspec.structs.replace(line, n=self._lines + at) for at, line in enumerate(lines, start=1))

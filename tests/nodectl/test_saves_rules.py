@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> str:
 def no_file_stays_open() -> Iterator[None]:
     before = open_files()
     yield
-    assert open_files() == before
+    assert open_files() <= before
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def put_lines(path: str, lines: list[bytes]) -> None:
     Path(path).write_bytes(b"".join(lines))
 
 
-def line(payload: str) -> bytes:
-    return b"%08x %s\n" % (zlib.crc32(payload.encode()), payload.encode())
+def line(payload: bytes) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(payload), payload)
 
 
 def numbers(path: str) -> list[int]:
@@ -136,20 +136,22 @@ def test_a_save_without_its_head_or_without_any_line_says_so(path: str) -> None:
 
 def test_a_line_that_the_head_does_not_count_is_read_and_its_damage_costs_nothing(path: str) -> None:
     written(path)
-    put_lines(path, [*lines_of(path), line('{"kind":"capture","v":2,"boot":"boot-1","n":5,"knob":"c","value":"7"}')])
+    put_lines(path, [*lines_of(path), line(b'{"kind":"capture","v":2,"boot":"boot-1","n":5,"knob":"c","value":"7"}')])
     assert "c" in read_save(path).knobs and read_save(path).lost == ""
     put_lines(path, [*lines_of(path), b"torn\n"])
     state = read_save(path)
     assert state.problems == [f"{path}:7: line is damaged, skipped"] and state.lost == ""
 
 
-OLD = line('{"kind":"capture","v":1,"boot":"boot-0","knob":"a","value":"3000"}')
+OLD = line(b'{"kind":"capture","v":1,"boot":"boot-0","knob":"a","value":"3000"}')
 
 
 def test_a_save_of_version_1_has_no_head_and_any_illegible_line_is_a_loss(path: str) -> None:
     put_lines(path, [OLD])
     state = read_save(path)
     assert (state.version, state.lost, state.boot_id) == (1, "", "boot-0")
+    put_lines(path, [line(b'{"kind":"capture","boot":"boot-0","knob":"a","value":"3000"}')])
+    assert read_save(path).version == 1, "where a line says none"
     put_lines(path, [OLD, b"torn\n"])
     assert read_save(path).lost == "an illegible line"
 
@@ -172,14 +174,25 @@ def test_an_empty_line_is_no_damage(path: str) -> None:
     assert state.problems == [] and state.lost == ""
 
 
-@pytest.mark.parametrize("payload", ['{"kind":', '{"v":2}', "[" * 100_000, "\x00", '{"kind":"hold","v":"2"}'])
-def test_a_line_with_a_right_checksum_that_makes_no_sense_is_skipped_with_its_number(path: str, payload: str) -> None:
+NONSENSE = {
+    "cut": b'{"kind":',
+    "of no kind": b'{"v":2}',
+    "deep": b'{"kind":' + b"[" * 100_000,
+    "zero": b"\0",
+    "text for numbers": b'{"kind":"hold","v":"2","n":"2"}',
+    "not UTF-8": b'{"kind":"\xff"}',
+}
+
+
+@pytest.mark.parametrize("payload", NONSENSE.values(), ids=NONSENSE)
+def test_a_line_with_a_right_checksum_that_makes_no_sense_is_skipped_with_its_number(path: str, payload: bytes) -> None:
     written(path)
     put_lines(path, [*lines_of(path), line(payload)])
+    Save(path, BOOT).wrote({"a": 1001})
     state = read_save(path)
     (problem,) = state.problems
     assert problem.startswith(f"{path}:6: ") and problem.endswith(", skipped")
-    assert list(state.knobs) == ["a", "b"]
+    assert state.lost == "" and state.knobs["a"].ours == (1000, 1001), "what follows is read"
 
 
 # --- the head and the numbers of lines
@@ -210,7 +223,7 @@ def test_a_save_goes_on_after_the_highest_number_where_lines_are_not_in_order(pa
     assert numbers(path) == [5, 4, 1, 2, 3, 5]
 
 
-@pytest.mark.parametrize("head", [b"", b"torn\n", line('{"kind":"odd","v":2,"boot":"boot-1","lines":4}')])
+@pytest.mark.parametrize("head", [b"", b"torn\n", line(b'{"kind":"odd","v":2,"boot":"boot-1","lines":4}')])
 def test_an_append_leaves_a_head_that_is_not_whole_as_it_is(path: str, head: bytes) -> None:
     written(path)
     damaged = head + b"".join(lines_of(path)[1:])
@@ -219,6 +232,13 @@ def test_an_append_leaves_a_head_that_is_not_whole_as_it_is(path: str, head: byt
     assert Path(path).read_bytes().startswith(damaged), "only something is added"
     state = read_save(path)
     assert state.lost == "no legible head" and state.knobs["a"].ours == (1000, 1001)
+
+
+def test_the_first_number_in_a_save_of_version_1_is_1(path: str) -> None:
+    put_lines(path, [OLD])
+    Save(path, BOOT).wrote({"a": 1001})
+    assert msgspec.json.decode(lines_of(path)[-1].split(b" ", 1)[1])["n"] == 1
+    assert lines_of(path)[0] == OLD and read_save(path).lost == ""
 
 
 def test_a_head_in_another_place_does_not_count_as_one(path: str) -> None:
