@@ -235,8 +235,8 @@ class _Version(msgspec.Struct):
 
 
 class _Number(msgspec.Struct):
+    kind: str
     n: int = 0
-    kind: str = ""
 
 
 _ILLEGIBLE = (msgspec.DecodeError, ValueError, RecursionError)
@@ -275,8 +275,8 @@ class Save:
         self._recipe_of = recipe_of
         self._fd = -1
         self._size = 0
-        self._lines = 0
-        self._has_head = True
+        self._lines: int  # these two are of the open file: _find_lines
+        self._has_head: bool
         self._has_name_on_disk = False
 
     def capture(self, values: Mapping[str, str]) -> None:
