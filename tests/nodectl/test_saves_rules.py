@@ -308,7 +308,11 @@ def test_a_save_is_replaced_by_one_with_these_knobs_only(path: str) -> None:
         "c": Captured("3150", (5,), 950, recipe_of("c")),
         "d": Captured("3300", (), None, recipe_of("d")),
     }
-    save.replace({}, {"c": 950})
+
+
+@pytest.mark.usefixtures("no_file_stays_open")
+def test_a_save_that_is_replaced_by_one_without_knobs_goes(path: str) -> None:
+    written(path).replace({}, {"c": 950})
     assert os.listdir(os.path.dirname(path)) == []
 
 
