@@ -196,7 +196,7 @@ def _take(state: SavedState, count: _Count, line: bytes, path: str, number: int,
                 f" {SCHEMA_VERSION}); run `nodectl restore` of that version"
             )
         entry = _DECODER.decode(payload)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except _ILLEGIBLE as error:
         state.problems.append(f"{path}:{number}: {plain_reason(str(error))}, skipped")
         return
     state.boot_id = state.boot_id or entry.boot
@@ -235,9 +235,12 @@ class _Version(msgspec.Struct):
 
 
 class _Number(msgspec.Struct):
+    kind: str
     n: int = 0
-    kind: str = ""
 
+
+_ILLEGIBLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What the decoder raises at a line whose checksum is right and whose text makes no sense."""
 
 _DECODER = msgspec.json.Decoder(_Head | _Capture | _Wrote | _RestoreLimits | _Restored)
 
@@ -272,8 +275,8 @@ class Save:
         self._recipe_of = recipe_of
         self._fd = -1
         self._size = 0
-        self._lines = 0
-        self._has_head = True
+        self._lines: int  # these two are of the open file: _find_lines
+        self._has_head: bool
         self._has_name_on_disk = False
 
     def capture(self, values: Mapping[str, str]) -> None:
@@ -395,9 +398,10 @@ class Save:
         for at, line in enumerate(os.pread(self._fd, self._size, 0).split(b"\n")):
             checksum, _, payload = line.partition(b" ")
             if checksum == _checksum(payload):
-                found = msgspec.json.decode(payload, type=_Number)
-                self._lines = max(self._lines, found.n)
-                self._has_head = self._has_head or (at == 0 and found.kind == "head")
+                with contextlib.suppress(*_ILLEGIBLE):
+                    found = msgspec.json.decode(payload, type=_Number)
+                    self._lines = max(self._lines, found.n)
+                    self._has_head = self._has_head or (at == 0 and found.kind == "head")
 
     def _append(self, *lines: _Line) -> None:
         numbered = (msgspec.structs.replace(line, n=self._lines + at) for at, line in enumerate(lines, start=1))

@@ -39,9 +39,10 @@ _CRASH: Final = (
     "--deselect=tests/nodectl/test_save_after_a_crash.py::test_so_it_does_where_the_disk_was_full_for_any_operations_in_a_row",
 )
 _SAVES: Final = (
-    *_CRASH,
+    "tests/nodectl/test_saves_rules.py",
     "tests/nodectl/test_saves.py",
     "tests/nodectl/test_writer.py",
+    *_CRASH,
     # seconds of chance, for what the others notice too
     "--deselect=tests/nodectl/test_saves.py::test_one_damaged_byte_loses_at_most_the_lines_it_touches",
 )
