@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
-PATIENCE_S: Final = 180.0
+PATIENCE_S: Final = float(os.environ.get("PATIENCE_S", "180"))
 """What takes longer is taken for hung. Long enough for a machine on which many others run."""
 
 

@@ -83,7 +83,10 @@ def judge(results: Iterable[Result], entries: dict[Mutation, Entry], is_complete
     for result in results:
         is_listed = result.outcome == "survived" and stale.pop(result.mutation, None) is not None
         for tally in (tallies.setdefault(result.mutation.file, Tally(result.mutation.file)), total):
-            tally.add(result, is_listed)
+            if result.is_sampled:
+                tally.add(result, is_listed)
+            else:
+                tally.cpu_s += result.seconds
         if result.outcome == "survived" and not is_listed:
             n_new += 1
             print(f"new survivor at line {result.line}: {result.mutation}", flush=True)

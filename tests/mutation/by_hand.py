@@ -29,6 +29,8 @@ from tests.mutation import results
 from tests.mutation.results import MutationError, Result, Target, squeeze
 
 ROOT: Final = Path(__file__).parents[2]
+ENVIRONMENT: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PATIENCE_S": "30"}
+"""Some mutations are noticed only when a test has waited for as long as it can bear."""
 LIST: Final = Path(__file__).with_suffix(".toml")
 
 LEFT_OUT: Final = (
@@ -119,7 +121,7 @@ class ScratchCopy:
         """Exit status and output. From the copy, whose modules are found before the installed ones. No bytecode is
         written: it is recognised by size and second, and a mutation may change neither."""
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=self.root, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+            [sys.executable, *arguments], cwd=self.root, env=os.environ | ENVIRONMENT,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip

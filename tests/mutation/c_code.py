@@ -127,14 +127,15 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
 
 
 def sample_of(mutants: Sequence[Mutant], every: int, known: Collection[Mutation]) -> list[Mutant]:
-    """Those that are known, first; and about one in ``every`` of the others, each chosen by a hash of its own text."""
-
-    def is_chosen(mutation: Mutation) -> bool:
-        return int.from_bytes(hashlib.sha256(str(mutation).encode()).digest()) % every == 0
-
+    """Those that are known, first; and about one in ``every`` of the others."""
     return [mutant for mutant in mutants if mutant.mutation in known] + [
-        mutant for mutant in mutants if mutant.mutation not in known and is_chosen(mutant.mutation)
+        mutant for mutant in mutants if mutant.mutation not in known and is_chosen(mutant.mutation, every)
     ]
+
+
+def is_chosen(mutation: Mutation, every: int) -> bool:
+    """Whether the hash of its own text puts it into the sample."""
+    return int.from_bytes(hashlib.sha256(str(mutation).encode()).digest()) % every == 0
 
 
 # ---- building ----
@@ -233,6 +234,7 @@ def _try_file(
     original, refused = (zlib.compress(code, 1) for code in (assembly(built, text), b""))
     if original == refused:
         raise MutationError(f"{target.file} does not compile without a mutation")
+    chosen = {code for mutant, code in zip(sampled, codes, strict=True) if is_chosen(mutant.mutation, every)}
     distinct: dict[bytes, Mutant] = {}
     for mutant, code in zip(sampled, codes, strict=True):
         if code not in (original, refused):
@@ -268,7 +270,7 @@ def _try_file(
                     code, mutant = waiting.get_nowait()
                     killer, seconds = killer_of(code, mutant.source)
                     outcome: Outcome = "survived" if not killer else "timeout" if "(late)" in killer else "killed"
-                    decided.put(Result(mutant.mutation, outcome, seconds, mutant.line))
+                    decided.put(Result(mutant.mutation, outcome, seconds, mutant.line, code in chosen))
             decided.put(None)
         except BaseException as failure:
             decided.put(failure)

@@ -76,12 +76,14 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant. ``line`` and ``seconds`` (of CPU time) are for the reader only."""
+    """What became of a mutant. ``line`` and ``seconds`` (of CPU time) are for the reader only. ``is_sampled``: false of
+    one outside of the sample, which was tried since it is listed; the score is that of the sample."""
 
     mutation: Mutation
     outcome: Outcome
     seconds: float
     line: int = 0
+    is_sampled: bool = True
 
 
 @dataclass(frozen=True, slots=True)

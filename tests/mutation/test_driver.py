@@ -111,6 +111,21 @@ def test_only_survivors_that_are_listed_pass_and_only_entries_that_survive_are_k
     assert "sample.py: score 80.0 %, at least 90 % is wanted" in capsys.readouterr().out
 
 
+def test_a_listed_survivor_that_is_tried_although_it_is_not_in_the_sample_leaves_the_score_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = [Result(Mutation("sample.py", "f", "a", f"b{n}"), "killed", 0.1, n) for n in range(9)]
+    results += [Result(SURVIVOR, "survived", 0.1, 15)]
+    listed = Result(Mutation("sample.py", "f", "a", "c"), "survived", 0.1, 1, is_sampled=False)
+    entries = {one: Entry(one, "equivalent", "?") for one in (SURVIVOR, listed.mutation)}
+    assert judge([*results, listed], entries, is_complete=True) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].split()[1:7] == ["10", "9", "1", "1", "0", "90.0%"] and "stale" not in out
+    killed = Result(listed.mutation, "killed", 0.1, 1, is_sampled=False)
+    assert judge([*results, killed], entries, is_complete=True) == 0
+    assert "stale entry, it does not survive any more: sample.py: f" in capsys.readouterr().out
+
+
 def test_tests_that_fail_without_a_mutation_are_an_error_that_says_so(tree: Path) -> None:
     (tree / "tests" / "test_sample.py").write_text("def test_wrong():\n    assert False\n")
     with pytest.raises(MutationError, match="fail without any mutation"):
