@@ -53,12 +53,18 @@ _RESTORE: Final = (
     "tests/nodectl/test_writer_rules.py",
     "tests/nodectl/test_writer.py",
     "tests/nodectl/test_ceilings.py",
+    "tests/nodectl/test_node_save.py",
+)
+_DAMAGED: Final = (
+    "tests/nodectl/test_damaged_save.py",
+    # each byte of a save in turn: seconds, for what the others notice too
+    "--deselect=tests/nodectl/test_damaged_save.py::test_a_save_that_is_cut_short_anywhere_is_kept_and_the_restore_is_not_complete",
+    "--deselect=tests/nodectl/test_damaged_save.py::test_a_changed_byte_anywhere_in_a_save_is_noticed",
 )
 _WRITER: Final = (
     *_RESTORE,
     "tests/nodectl/test_writer_limits.py",
     "tests/nodectl/test_foreign_writers.py",
-    "tests/nodectl/test_node_save.py",
     "tests/writer_process/test_many_files.py",
 )
 # of what a crash leaves only the fast test: the others run a program under strace, and by_hand.toml has their mutations
@@ -82,7 +88,7 @@ TARGETS: Final = (
     ),
     Target("nodectl/write/saves.py", _SAVES),
     Target("nodectl/write/writer.py", _WRITER),
-    Target("nodectl/write/restore.py", _RESTORE),
+    Target("nodectl/write/restore.py", (*_RESTORE, *_DAMAGED)),
     Target(
         "pmu/decode.py",
         (
