@@ -39,7 +39,7 @@ COPIED: Final = ("job", "drained_node", "node_power")
 Record: TypeAlias = tuple[str, Row]
 """A table and a row without its checksum; only the key: it is gone."""
 
-LONG: Final = 64 << 20
+LONG: Final = 1 << 20
 """Ours: a file of this many bytes is written again, if it is four times as long as after the last time."""
 
 

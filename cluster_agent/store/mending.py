@@ -364,7 +364,7 @@ def _keep(path: Path) -> Path | None:
         return None
     aside = next(one for n in range(1, 10_000) if not (one := path.with_name(f"{path.name}.damaged-{n}")).exists())
     try:
-        for suffix in ("", "-wal", "-copy", "-jobs", "-ended"):
+        for suffix in ("", "-wal", "-copy"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy2(f"{path}{suffix}", f"{aside}{suffix}")
     except OSError as error:

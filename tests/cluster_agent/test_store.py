@@ -213,3 +213,24 @@ def test_what_is_no_store_cannot_be_opened(path: Path) -> None:
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(ClusterError, match=re.escape(f"{path}: cannot open the store: file is not a database") + "$"):
         Database(path)
+
+
+def test_text_that_is_none_is_said_in_one_line(path: Path) -> None:
+    database = Database(path)
+    with pytest.raises(ClusterError, match=r"cluster\.db: cannot read the store: Could not decode"):
+        database.rows("SELECT CAST(x'ff' AS TEXT)")
+    with pytest.raises(ClusterError, match=r"cluster\.db: cannot read the store: no such table: nowhere$"):
+        list(database.each("SELECT a FROM nowhere"))
+    assert list(database.each("SELECT 1 UNION SELECT 2")) == [(1,), (2,)]
+    database.close()
+
+
+def test_commits_are_numbered_and_the_copy_knows_the_last_number(path: Path) -> None:
+    database = Database(path)
+    store = SqliteLedgerStore(database, "boot-1")
+    for epoch in (1, 2, 3):
+        assert store.take_over().epoch == epoch
+        copy = database.copy.read()
+        assert copy is not None and database.rows("SELECT number FROM last_commit") == [(epoch,)]
+        assert copy.commit == epoch
+    database.close()

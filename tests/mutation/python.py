@@ -28,6 +28,8 @@ from tests.mutation.results import MutationError, Result, Target
 _LEDGER: Final = (
     "tests/cluster_agent/test_ledger_rules.py",
     "tests/cluster_agent/test_ledger.py",
+    "tests/cluster_agent/test_ledger_forgetting.py",
+    "tests/fabric/test_forgetting.py",
     # these judge the world, by ledgers that lack a rule
     "--deselect=tests/cluster_agent/test_ledger.py::test_the_world_notices_a_rule_that_is_missing",
     "--deselect=tests/cluster_agent/test_ledger.py::test_the_same_seed_gives_the_same_world",
@@ -73,6 +75,9 @@ _STORE: Final = (
     "tests/fabric/test_serve.py::test_a_store_from_before_counts_were_stored_in_blocks_keeps_them",
     "tests/fabric/test_serve.py::test_a_store_survives_being_killed_between_its_migrations",
     "tests/cluster_agent/test_store_after_a_crash.py::test_the_database_syncs_each_commit",
+    "tests/cluster_agent/test_damaged_store.py::test_an_older_copy_of_the_store_is_recognised_and_its_counts_are_not_believed",
+    "tests/cluster_agent/test_damaged_store.py::test_a_store_of_the_version_before_checksums_opens_and_gets_them",
+    "tests/cluster_agent/test_job_copy.py::test_a_kill_between_the_store_and_its_copy_loses_nothing_and_the_next_start_completes_the_copy",
 )
 
 TARGETS: Final = (

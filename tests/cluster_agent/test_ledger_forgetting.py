@@ -1,0 +1,93 @@
+"""A node that a person states to have no power: what the ledger has of it afterwards, on the disk and in memory."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from benchmarks.ledger_store import FaultyStore
+from cluster_agent.budget.accounts import FORGOTTEN, NONE
+from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.budget.ledger import Ledger, Terms
+from nodectl.wire.power_messages import Declaration
+from tests.cluster_agent.test_ledger import OS, confirmed, count_w, ledger, report
+
+NOTHING = Declaration(tdp_mw=0, mop_mw=0, safe_mw=0, boot_mw=0, lease_class="sticky")
+
+
+def forgotten(store: FaultyStore) -> Ledger:
+    """Node a has a cap of 300 W; b had one of 200 W and is forgotten."""
+    made = ledger(2000, store=store)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    made.forget(5.0, "b")
+    return made
+
+
+def test_a_forgotten_node_counts_nothing_and_its_watts_are_free() -> None:
+    store = FaultyStore()
+    made = ledger(1000, store=store)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    assert made.free_mw(5.0) == 500_000
+    made.forget(5.0, "b")
+    assert (count_w(made, "b"), made.free_mw(5.0), count_w(made, "a")) == (0, 700_000, 300)
+
+
+def test_that_is_stored_and_a_restart_knows_it() -> None:
+    store = FaultyStore()
+    forgotten(store)
+    snapshot = store.take_over()
+    assert snapshot.names == ["a", "b"] and snapshot.declarations == [OS, NOTHING] == [OS, FORGOTTEN]
+    assert snapshot.counts_mw[0] >= 300_000 and snapshot.counts_mw[1] == NONE
+    again = Ledger(store, Terms(failing_together=0), BudgetLine(1_000_000), 0.0)
+    assert count_w(again, "b") == 0 and again.accounts.is_forgotten.tolist() == [False, True]
+
+
+def test_a_forgotten_node_is_like_one_that_was_never_heard_of() -> None:
+    made = forgotten(FaultyStore())
+    made.expect(5.0, {"c": NOTHING})
+    accounts = made.accounts
+    at, fresh = accounts.places["b"], accounts.places["c"]
+    columns = {name for name, one in vars(type(accounts)).items() if not name.startswith("_") and not callable(one)}
+    names = sorted({*columns, *getattr(accounts, "__dict__", {})})
+    arrays = {name: found for name in names if isinstance(found := getattr(accounts, name, None), np.ndarray)}
+    differing = {
+        name: (found[at], found[fresh]) for name, found in arrays.items()
+        if not np.array_equal(found[at], found[fresh], equal_nan=found.dtype.kind == "f")
+    }  # fmt: skip
+    numbers = {"report_id", "seen_epoch", "sequence", "last_deadline_s"}  # they go on, so that nothing older counts
+    assert len(arrays) > 15 and differing.keys() == numbers, differing
+
+
+def test_a_forgotten_node_that_is_expected_again_counts_its_tdp() -> None:
+    made = forgotten(FaultyStore())
+    made.expect(6.0, {"a": OS, "b": OS})
+    assert count_w(made, "b") == OS.tdp_mw / 1000 and count_w(made, "a") == 300
+    assert made.accounts.limit_mw[made.accounts.places["b"]] == OS.tdp_mw
+
+
+def test_a_forgotten_node_that_reports_starts_like_a_new_one() -> None:
+    made = forgotten(FaultyStore())
+    assert made.hear(6.0, report("b", 1, 400)) != []
+    assert count_w(made, "b") == OS.tdp_mw / 1000 and not made.accounts.is_forgotten.any()
+
+
+def test_a_node_that_was_not_stored_yet_is_stored_with_the_one_that_is_forgotten() -> None:
+    store = FaultyStore()
+    made = ledger(2000, store=store)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    made.expect(1.0, {"c": msgspec.structs.replace(OS, safe_mw=110_000)})
+    made.forget(5.0, "b")
+    snapshot = store.take_over()
+    assert snapshot.names == ["a", "b", "c"] and snapshot.declarations[2].safe_mw == 110_000
+
+
+def test_who_was_deposed_forgets_nothing() -> None:
+    store = FaultyStore()
+    made = ledger(2000, store=store)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    store.take_over()
+    with pytest.raises(DeposedError):
+        made.forget(5.0, "b")
+    assert count_w(made, "b") == 200 and not made.accounts.is_forgotten.any()
