@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmu.decode import decode
+from pmu.decode import column_rules, decode, decode_columns
 from pmu.instruments.counters import EVENTS
-from pmu.layout import EnergyZone, FrequencyDomain, Gpu, Layout
-from pmu.readings import GPU_FIELDS, RAW_MISSING, PmuError, Quality, RawSweep, Sample
+from pmu.layout import Column, EnergyZone, FrequencyDomain, Gpu, Layout
+from pmu.readings import GPU_FIELDS, NO_COLUMNS, RAW_MISSING, PmuError, Quality, RawSweep, Sample
 from tests.yardstick import yardstick_ns
 
 KHZ = 2_400_000  # reference clock
@@ -352,3 +352,16 @@ def test_a_genoa_node_with_eight_gpus_decodes_within_a_yardstick() -> None:
         decode(layout, before, after)
         costs_ns.append(time.thread_time_ns() - begin_ns)
     assert np.median(costs_ns) < np.median(yardsticks_ns)
+
+
+def test_a_node_without_registered_columns_has_none_in_its_sample() -> None:
+    before = first()
+    assert decode(LAYOUT, before, later(before)).columns is NO_COLUMNS
+
+
+@pytest.mark.parametrize(("is_estimated", "quality"), [(False, Quality.MEASURED), (True, Quality.ESTIMATED)])
+def test_a_column_that_is_estimated_is_marked_so(is_estimated: bool, quality: Quality) -> None:
+    column = Column(instrument="test", name="heat", unit="J", kind="counter", is_estimated=is_estimated)
+    before, now = np.array([1], np.int64), np.array([5], np.int64)
+    values, found = decode_columns(column_rules([column]), before, now, 1.0)
+    assert (values.tolist(), found.tolist()) == ([4.0], [quality])
