@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -15,7 +16,7 @@ import pytest
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.errors import ClusterError
 from cluster_agent.store.database import BUSY_S, MIGRATIONS, Database
-from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore, begin_epoch
 from nodectl.wire.power_messages import Declaration
 
 DECLARED = Declaration(tdp_mw=500, mop_mw=100, safe_mw=100, boot_mw=450, lease_class="os", watchdog_ms=8000)
@@ -233,4 +234,58 @@ def test_commits_are_numbered_and_the_copy_knows_the_last_number(path: Path) -> 
         copy = database.copy.read()
         assert copy is not None and database.rows("SELECT number FROM last_commit") == [(epoch,)]
         assert copy.commit == epoch
+    database.close()
+
+
+# --- the ledger's copy
+
+
+def test_the_copy_has_the_epoch_the_nodes_the_budget_and_where_the_tables_are(path: Path) -> None:
+    database = Database(path)
+    store, budget = SqliteLedgerStore(database, "boot-1"), BudgetStore(database)
+    epoch = store.take_over().epoch
+    store.commit(epoch, {0: ("b", DECLARED), 1: ("a", DECLARED)}, NO_PLACE, np.array([1, 2]))
+    budget.change(Change(1.0, "root", "set 7 W"), 7000, [(9.0, 8000)])
+    members = {0: ("b", DECLARED), 1: ("a", DECLARED)}
+    appended = database.copy.read()
+    assert appended is not None
+    assert (appended.members, appended.budget, appended.damaged) == (members, (7000, [(9.0, 8000)]), 0)
+    epoch = store.take_over().epoch
+    written = database.copy.read()
+    assert written is not None
+    assert (written.epoch, written.members, written.budget) == (epoch, members, (7000, [(9.0, 8000)]))
+    assert {name for kind, name, *_ in written.schema if kind == "table"} > {
+        "owner",
+        "member",
+        "count",
+        "budget",
+        "job",
+    }
+    database.close()
+
+
+def test_who_did_what_else_is_in_the_list_of_changes(path: Path) -> None:
+    budget, change = BudgetStore(Database(path)), Change(5.0, "alice", "forgot node n1")
+    budget.note(change)
+    assert budget.changes() == [change] and budget.load() is None
+
+
+def test_an_epoch_that_begins_for_the_jobs_is_of_the_same_boot(path: Path) -> None:
+    database = Database(path)
+    SqliteLedgerStore(database, "boot-1").take_over()
+    with database.writing() as connection:
+        assert begin_epoch(connection) == (2, "boot-1")
+    assert SqliteLedgerStore(database, "boot-1").take_over().is_certain
+    database.close()
+
+
+def test_each_row_of_counts_has_those_of_its_block_only(path: Path) -> None:
+    database, n = Database(path), 2 * BLOCK + 5
+    store = SqliteLedgerStore(database, "boot-1")
+    nodes = {place: (f"n{place}", DECLARED) for place in range(n)}
+    store.commit(store.take_over().epoch, nodes, np.arange(n), np.arange(n))
+    rows = [(block, json.loads(counts)) for block, counts in database.rows("SELECT block, counts_mw FROM count")]
+    assert [(block, counts[0], len(counts)) for block, counts in rows] == [
+        (0, 0, BLOCK), (1, BLOCK, BLOCK), (2, 2 * BLOCK, 5),
+    ]  # fmt: skip
     database.close()

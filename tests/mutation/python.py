@@ -52,6 +52,7 @@ _SAVES: Final = (
 _RESTORE: Final = (
     *_CRASH,
     "tests/nodectl/test_restore_rules.py",
+    "tests/nodectl/test_restore_of_several_saves.py",
     "tests/nodectl/test_writer_rules.py",
     "tests/nodectl/test_writer.py",
     "tests/nodectl/test_ceilings.py",
