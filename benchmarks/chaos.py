@@ -239,7 +239,7 @@ class Submitter(threading.Thread):
 def run(at: Path, seconds: float, n: int, seed: int, kinds: tuple[str, ...]) -> dict[str, Any]:
     """In a mount namespace of its own; ``at`` is an empty folder."""
     store, clock, library = at / "store", at / "wall-clock", at / "chaos.so"
-    store.mkdir()
+    store.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={STORE_MB}m", "none", str(store)], check=True)
     clock.write_bytes(struct.pack("q", 0))
     subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",

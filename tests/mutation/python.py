@@ -80,6 +80,7 @@ _STORE: Final = (
     "tests/cluster_agent/test_damaged_store.py::test_a_store_of_the_version_before_checksums_opens_and_gets_them",
     "tests/cluster_agent/test_job_copy.py::test_a_kill_between_the_store_and_its_copy_loses_nothing_and_the_next_start_completes_the_copy",
 )
+_MESSAGES: Final = ("tests/scmi/test_codec.py", "tests/scmi/test_wire_limits.py")
 
 TARGETS: Final = (
     Target("nodectl/member/lease.py", ("tests/nodectl/test_lease.py",)),
@@ -109,8 +110,8 @@ TARGETS: Final = (
     Target("cluster_agent/budget/ledger.py", _LEDGER),
     Target("cluster_agent/store/ledger_store.py", _STORE),
     Target("cluster_agent/store/database.py", _STORE),
-    Target("firmware_bridge/scmi/messages/message.py", ("tests/scmi/test_codec.py",), is_safety=False),
-    Target("firmware_bridge/scmi/messages/value_layout.py", ("tests/scmi/test_codec.py",), is_safety=False),
+    Target("firmware_bridge/scmi/messages/message.py", _MESSAGES, is_safety=False),
+    Target("firmware_bridge/scmi/messages/value_layout.py", _MESSAGES, is_safety=False),
 )
 
 _NOT_COPIED: Final = (".git", ".venv", "out", "build", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
