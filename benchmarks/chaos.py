@@ -45,7 +45,7 @@ from tests.fabric.cluster import KILLED_WITH_US, ROOT, Cluster
 
 HOUR_S, QUICK_S = 3600.0, 60.0
 HOSTILE: Final = 3
-STORE_MB: Final = 8
+STORE_MB: Final = 64
 BETWEEN_S: Final = (0.1, 1.5)
 RESTART_S: Final = 0.3
 OPEN_JOBS: Final = 16

@@ -24,6 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 }
 rm -rf "$work"
 mkdir -p "$work" "$out"
+rm -f "$out"/nodectl_*.deb "$out"/clusterctl_*.deb "$out"/nodectl-twin_*.deb # of another version
 
 # --- the Python packages of the lock, as files
 # shellcheck disable=SC2086 # lists of words

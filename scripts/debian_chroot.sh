@@ -3,11 +3,17 @@
 # debootstrap is unpacked into build, never installed; all mounts are in a namespace of their own. Needs root.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/apt.sh
 target=$PWD/build/debian
 [ -f "$target/complete" ] && exit 0
 rm -rf "$target" build/debootstrap
 mkdir -p build/debootstrap
-(cd build/debootstrap && apt-get download -qq debootstrap >/dev/null 2>&1 && dpkg-deb -x debootstrap_*.deb .)
+fetch() { (cd build/debootstrap && apt-get download -qq debootstrap >/dev/null 2>&1); }
+fetch || { apt_get update -qq && fetch; } || {
+    echo "debian_chroot: the package debootstrap could not be downloaded" >&2
+    exit 1
+}
+(cd build/debootstrap && dpkg-deb -x debootstrap_*.deb .)
 # perl-openssl-defaults: debootstrap finds no package by a name that it only provides
 DEBOOTSTRAP_DIR=$PWD/build/debootstrap/usr/share/debootstrap unshare --mount --pid --fork --mount-proc \
     sh build/debootstrap/usr/sbin/debootstrap --variant=minbase \

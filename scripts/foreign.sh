@@ -6,6 +6,7 @@
 # installed*: their packages would start services here.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/apt.sh
 target=build/foreign
 programs="busybox-static crun dbus dbus-bin dbus-daemon power-profiles-daemon thermald tuned"
 programs="$programs hwloc-nox likwid lm-sensors msr-tools numactl papi-tools qemu-user s-tui udev"
@@ -22,7 +23,7 @@ fetch() {
 
 rm -rf "$target"
 mkdir -p "$target/packages" "$target/root"
-fetch || { apt-get update -qq && fetch; } || {
+fetch || { apt_get update -qq && fetch; } || {
     echo "foreign: the Debian packages could not be downloaded: $programs $apart" >&2
     exit 1
 }

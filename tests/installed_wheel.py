@@ -27,21 +27,23 @@ def this_wheel() -> Path:
 
 
 def tree_before(directory: Path) -> Path:
-    """The tree of the version before, in a new folder; skips where the history is not there.
-
-    As long as no release is tagged it is the last one whose node agent was root: the parent of the commit that brought
-    the writer's unit.
-    """
-    commit = _git("describe", "--tags", "--abbrev=0", "HEAD^").strip()
-    if not commit:
-        brought = _git("log", "--diff-filter=A", "--format=%H^", "--", "systemd/nodectl-writer.service")
-        commit = brought.strip().rpartition(b"\n")[2]
-    archived = _git("archive", commit.decode(), *PARTS, *FILES)
+    """The tree of the version before, in a new folder; skips where the history is not there."""
+    archived = _git("archive", commit_before(), *PARTS, *FILES)
     if not archived:
         pytest.skip("the version before is not in this checkout's history")
     with tarfile.open(fileobj=BytesIO(archived)) as archive:
         archive.extractall(directory, filter="data")
     return directory
+
+
+def commit_before() -> str:
+    """The version before: the last tag. As long as no release is tagged, the last commit whose node agent was root, the
+    parent of the one that brought the writer's unit."""
+    commit = _git("describe", "--tags", "--abbrev=0", "HEAD^").strip()
+    if not commit:
+        brought = _git("log", "--diff-filter=A", "--format=%H^", "--", "systemd/nodectl-writer.service")
+        commit = brought.strip().rpartition(b"\n")[2]
+    return commit.decode()
 
 
 def _git(*arguments: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,8 +46,10 @@ def test_any_other_failure_is_repeated_once(tmp_path: Path, failures: int, expec
     assert (status, len(calls)) == (expected, 2)
 
 
-def test_the_set_up_calls_apt_in_no_other_way() -> None:
-    text = (ROOT / "scripts/setup.sh").read_text()
-    lines = [line.strip() for line in text.splitlines() if "apt-get" in line]
-    assert [line for line in lines if line.startswith(("apt-get", "DEBIAN_FRONTEND"))] == []
-    assert "apt_get update" in text and "apt_get install" in text
+@pytest.mark.parametrize("script", ["setup", "foreign", "debian_chroot"])
+def test_scripts_that_need_a_lock_of_apt_call_it_in_no_other_way(script: str) -> None:
+    text = (ROOT / f"scripts/{script}.sh").read_text()
+    assert re.search(r"apt_get (update|install)", text)
+    without_a_lock = ("install -s", "download")
+    commands = re.findall(r"(?:^|[;&|{(])[ \t]*apt-get (.*)", text, re.MULTILINE)
+    assert [one for one in commands if not one.startswith(without_a_lock)] == []

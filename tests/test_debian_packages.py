@@ -5,13 +5,18 @@ Takes minutes and the package index, so it runs by ``make deb-test`` alone: with
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.installed_wheel import commit_before
 
 ROOT = Path(__file__).parents[1]
 DEBIAN = ROOT / "build" / "debian"
@@ -49,24 +54,44 @@ def traces() -> tuple[set[str], set[str]]:
     return {path for path in paths if not IGNORED.search(f"/{path}")}, names
 
 
+@contextlib.contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    """A checkout of this commit, with this one's environment and downloaded packages."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder).resolve() / "before"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            (tree / ".venv").symlink_to(ROOT / ".venv")
+            (tree / "build").mkdir()
+            wheelhouse = ROOT / "build" / "wheelhouse"
+            if wheelhouse.exists():
+                shutil.copytree(wheelhouse, tree / "build" / "wheelhouse")
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
 @pytest.fixture(scope="module")
 def packages() -> dict[str, list[str]]:
-    """Paths in there of the packages of this version, and of a later one made of the same tree."""
+    """Paths in there of the packages of this version, and of the one before it, as an older one."""
     done = subprocess.run([ROOT / "scripts" / "debian_chroot.sh"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = {}
     (DEBIAN / "packages").mkdir(exist_ok=True)
-    for name, version in (("this", None), ("next", "99.0.0")):
-        out = ROOT / "build" / f"deb-{name}" if version else ROOT / "build" / "deb"
-        if not os.environ.get("NODECTL_DEB_BUILT"):
-            environment = {**os.environ, **({"DEB_VERSION": version} if version else {})}
-            built = subprocess.run([ROOT / "scripts" / "deb.sh", out], capture_output=True, text=True, env=environment)
-            assert built.returncode == 0, built.stderr
-        made[name] = []
-        for package in PACKAGES:
-            (file,) = out.glob(f"{package}_*.deb")
-            shutil.copy(file, DEBIAN / "packages" / file.name)
-            made[name].append(f"/packages/{file.name}")
+    with tree_of(commit_before()) as before:
+        for name, tree, version in (("this", ROOT, ""), ("before", before, "0.0.1")):
+            out = ROOT / "build" / ("deb" if tree == ROOT else "deb-before")
+            if not os.environ.get("NODECTL_DEB_BUILT"):
+                environment = os.environ | ({"DEB_VERSION": version} if version else {})
+                command = [tree / "scripts" / "deb.sh", out]
+                built = subprocess.run(command, capture_output=True, text=True, env=environment)
+                assert built.returncode == 0, built.stderr
+            made[name] = []
+            for package in PACKAGES:
+                (file,) = out.glob(f"{package}_*.deb")
+                shutil.copy(file, DEBIAN / "packages" / file.name)
+                made[name].append(f"/packages/{file.name}")
     for package in reversed(PACKAGES):  # what a test run that was interrupted has left
         inside("dpkg", "--purge", package)
     return made
@@ -101,19 +126,14 @@ def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: di
     keys = DEBIAN / "etc/nodectl/keys"
     owner = int(checked("id", "-u", "clusterctl"))
     assert {path.stat().st_uid for path in (keys, keys / "cluster.key")} == {owner}
-    assert not list((DEBIAN / "etc/systemd/system").rglob("*nodectl*")), "nothing is enabled"
+    enabled = [path.name for path in (DEBIAN / "etc/systemd/system").rglob("*") if path.is_symlink()]
+    assert [name for name in enabled if "nodectl" in name or "clusterctl" in name] == ["nodectl-restore.service"]
     settings = DEBIAN / "etc/nodectl/nodectl.toml"
     settings.write_text("period_ms = 200.0\n")
     checked("dpkg", "-i", packages["this"][2])
     assert "curie" in checked("nodectl", "twin", "--help") + checked(
         "ls", "/opt/nodectl/lib/python3.11/site-packages/twin/machines"
     )
-
-    checked("dpkg", "-i", "--force-confold", *packages["next"])
-    assert "99.0.0" in checked("dpkg-query", "--show", "nodectl")
-    assert settings.read_text() == "period_ms = 200.0\n", "settings of the site outlive an upgrade"
-    assert "every 200 ms" in checked("nodectl", "config", "check")
-    assert (keys / "cluster.key").exists()
 
     checked("dpkg", "--remove", *reversed(PACKAGES))
     assert not (DEBIAN / "opt/nodectl").exists()
@@ -122,3 +142,21 @@ def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: di
     after = traces()
     assert (after[0] - before[0], before[0] - after[0]) == (set(), set())
     assert after[1] == before[1]
+
+
+def test_an_upgrade_from_the_version_before_keeps_settings_and_keys(packages: dict[str, list[str]]) -> None:
+    before = traces()
+    checked("dpkg", "-i", *packages["before"])
+    assert "0.0.1" in checked("dpkg-query", "--show", "nodectl")
+    settings, key = DEBIAN / "etc/nodectl/nodectl.toml", DEBIAN / "etc/nodectl/keys/cluster.key"
+    settings.write_text("period_ms = 200.0\n")
+    checked("clusterctl", "keys", "new", "cluster")
+    written = key.read_bytes()
+    checked("dpkg", "-i", "--force-confold", *packages["this"])
+    assert "0.0.1" not in checked("dpkg-query", "--show", *PACKAGES)
+    assert settings.read_text() == "period_ms = 200.0\n", "settings of the site outlive an upgrade"
+    assert "every 200 ms" in checked("nodectl", "config", "check") and key.read_bytes() == written
+    assert checked("getent", "passwd", "nodectl").startswith("nodectl:"), "the agent's user is new"
+    checked("dpkg", "--purge", *reversed(PACKAGES))
+    after = traces()
+    assert (after[0] - before[0], before[0] - after[0]) == (set(), set()) and after[1] == before[1]

@@ -45,6 +45,9 @@ FULLY_CHECKED: Final = 1 << 28
 """Ours: of a larger store only the small tables are examined at a start, since all of it would take more than a second
 or two; ``store check`` examines all of it."""
 
+MOST_KEPT: Final = 5
+"""Ours: so many damaged stores are kept. A disk that damages one again and again must not be filled by them."""
+
 SKIPPED: Final = 10_000
 """Ours: so many jobs may have been submitted of which nothing is known any more."""
 
@@ -359,11 +362,14 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _keep(path: Path) -> Path | None:
-    """Copy the damaged files to names of their own."""
+    """Copy the damaged files to names of their own; the oldest make room."""
     if not path.stat().st_size:
         return None
-    aside = next(one for n in range(1, 10_000) if not (one := path.with_name(f"{path.name}.damaged-{n}")).exists())
+    kept = sorted(int(one.suffix.removeprefix(".damaged-")) for one in path.parent.glob(f"{path.name}.damaged-*[0-9]"))
+    aside = path.with_name(f"{path.name}.damaged-{max(kept, default=0) + 1}")
     try:
+        for n in kept[: max(0, len(kept) + 1 - MOST_KEPT)]:
+            _unlink(path.with_name(f"{path.name}.damaged-{n}"))
         for suffix in ("", "-wal", "-copy"):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy2(f"{path}{suffix}", f"{aside}{suffix}")

@@ -25,7 +25,7 @@ from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore
-from cluster_agent.store.mending import backup, examine, mend, open_store, repair
+from cluster_agent.store.mending import MOST_KEPT, backup, examine, mend, open_store, repair
 from cluster_agent.store.records import LOST_JOBS
 from nodectl.wire.power_messages import Declaration
 
@@ -310,6 +310,16 @@ def test_a_store_that_an_agent_uses_is_checked_and_backed_up_and_not_repaired(
     database = Database(tmp_path / "kept.db")
     assert SqliteLedgerStore(database, "boot-1").take_over().names == NAMES
     database.close()
+
+
+def test_of_many_damaged_stores_the_last_ones_are_kept(stores: dict[bool, dict[str, bytes]], tmp_path: Path) -> None:
+    path = put(tmp_path, stores[False])
+    for n in range(1, MOST_KEPT + 4):
+        changed(path, "UPDATE budget SET checksum = 0")  # it comes from the copy each time
+        assert repair(path)[-1] == f"mended; the damaged one is {path}.damaged-{n}"
+    kept = {one.name for one in tmp_path.glob("*.damaged-*") if not one.name.endswith(("-wal", "-copy", "-shm"))}
+    assert kept == {f"a.db.damaged-{n}" for n in range(4, MOST_KEPT + 4)}
+    assert len(list(tmp_path.glob("*.damaged-*-copy"))) == MOST_KEPT
 
 
 def test_check_says_each_finding_and_repair_sets_it_aside(
