@@ -65,6 +65,8 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
     >"$root/$env/pyvenv.cfg"
 # ours alone: the libraries in wheels have been moved about by patchelf, and strip would break them
 find "$site/nodectl" "$site/pmu" "$site/firmware_bridge" "$site/cluster_agent" "$site/twin" -name '*.so' -exec strip --strip-unneeded {} +
+strip "$site/nodectl/nodectl-restorer" "$site/firmware_bridge/controlpulp/boards/posix/controlpulp-posix"
+find "$site" -type f -name '*.so*' -exec chmod 644 {} + # libraries are no programs
 
 # --- which file belongs to which package
 ours="$env/lib/python3.[0-9]*/site-packages"

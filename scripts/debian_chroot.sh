@@ -5,7 +5,9 @@ set -eu
 cd "$(dirname "$0")/.."
 . scripts/apt.sh
 target=$PWD/build/debian
-[ -f "$target/complete" ] && exit 0
+# perl-openssl-defaults: debootstrap finds no package by a name that it only provides; fuse3, libfuse2: nodectl-twin needs them
+packages=python3,systemd,lintian,xz-utils,perl-openssl-defaults,fuse3,libfuse2
+[ "$(cat "$target/complete" 2>/dev/null)" = "$packages" ] && exit 0
 rm -rf "$target" build/debootstrap
 mkdir -p build/debootstrap
 fetch() { (cd build/debootstrap && apt-get download -qq debootstrap >/dev/null 2>&1); }
@@ -14,10 +16,9 @@ fetch || { apt_get update -qq && fetch; } || {
     exit 1
 }
 (cd build/debootstrap && dpkg-deb -x debootstrap_*.deb .)
-# perl-openssl-defaults: debootstrap finds no package by a name that it only provides
 DEBOOTSTRAP_DIR=$PWD/build/debootstrap/usr/share/debootstrap unshare --mount --pid --fork --mount-proc \
     sh build/debootstrap/usr/sbin/debootstrap --variant=minbase \
-    --include=python3,systemd,lintian,xz-utils,perl-openssl-defaults "${1:-bookworm}" "$target" \
+    --include="$packages" "${1:-bookworm}" "$target" \
     "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" >build/debootstrap/log 2>&1 ||
     { tail -5 build/debootstrap/log >&2; exit 1; }
-touch "$target/complete"
+echo "$packages" >"$target/complete"
