@@ -157,7 +157,7 @@ def _run(
         ):  # fmt: skip
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
-            return _serve(agent, interruptions, ports.clock, duration, as_json)
+            return _serve(agent, writer, interruptions, ports.clock, duration, as_json)
 
 
 def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWriter | None:
@@ -294,9 +294,18 @@ def _value(text: str) -> Any:
         return text
 
 
-def _serve(agent: Agent, interruptions: Interruptions, clock: Clock, duration_ms: float | None, as_json: bool) -> int:
+def _serve(
+    agent: Agent,
+    writer: RemoteWriter | None,
+    interruptions: Interruptions,
+    clock: Clock,
+    duration_ms: float | None,
+    as_json: bool,
+) -> int:
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
+    if writer:
+        writer.while_waiting = lambda: notifier.alive(clock.now_ns())
     try:
         notifier.send("READY=1", f"STATUS={summary_of(agent.config)}")
 

@@ -7,7 +7,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodectl.shell.errors import NodectlError
@@ -15,6 +15,9 @@ from nodectl.writer_process.writer_protocol import MOST_BYTES
 
 MOST_DESCRIPTORS: Final = 64
 """Ours, per packet; Linux takes 253 (SCM_MAX_FD)."""
+
+WAIT_STEP_S: Final = 1.0
+"""Ours: who waits for long does something else so often, such as feeding its watchdog (15 s in the unit)."""
 
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
@@ -51,19 +54,20 @@ class Channel:
         except OSError as error:
             raise ChannelError(f"cannot send: {error.strerror}") from error
 
-    def receive(self, patience_s: float) -> tuple[bytes, list[int]]:
+    def receive(self, patience_s: float, while_waiting: Callable[[], object] = lambda: None) -> tuple[bytes, list[int]]:
         """One packet and the descriptors that it carries; ``ChannelError`` at the end of the connection, for a packet
-        that is too large, or when ``patience_s`` is over."""
+        that is too large, or when ``patience_s`` is over. Meanwhile it calls ``while_waiting`` each ``WAIT_STEP_S``."""
         deadline_s = time.monotonic() + patience_s
-        while not self._poll.poll(max(deadline_s - time.monotonic(), 0.0) * 1e3):
+        while not self._poll.poll(min(max(deadline_s - time.monotonic(), 0.0), WAIT_STEP_S) * 1e3):
             if time.monotonic() >= deadline_s:
                 raise ChannelError(f"no answer within {patience_s:g} s")
+            while_waiting()
         try:
             data, descriptors, flags, _ = socket.recv_fds(
                 self._socket, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
-            return self.receive(max(deadline_s - time.monotonic(), 0.0))
+            return self.receive(max(deadline_s - time.monotonic(), 0.0), while_waiting)
         except OSError as error:
             raise ChannelError(f"cannot receive: {error.strerror}") from error
         if not data or flags & socket.MSG_TRUNC:

@@ -77,13 +77,15 @@ class KnownCeilings:
 
 class RemoteWriter:
     """``Writer`` over a connection. ``opened``: descriptors of files that only root may read, by path; ``movable``:
-    the files that the writer may write."""
+    the files that the writer may write. ``while_waiting`` is called each second that an answer takes: whoever waits for
+    a writer that starts again does not hang, and its own watchdog need not end it."""
 
     def __init__(self, connect: Callable[[], Link]) -> None:
         self._connect = connect
         self._restarts: list[float] = []
         self._notices: list[str] = []
         self._is_started = False
+        self.while_waiting: Callable[[], object] = lambda: None
         self.captured: Mapping[str, str] = {}
         self.restore_limits: Mapping[str, int] = {}
         self.ceilings = KnownCeilings()
@@ -192,7 +194,7 @@ class RemoteWriter:
 
     def _receive_files(self) -> int:
         assert self._link
-        data, descriptors = self._link.channel.receive(START_S)
+        data, descriptors = self._link.channel.receive(START_S, self.while_waiting)
         found = decode_reply(data)
         if not isinstance(found, Descriptors) or not found.paths or sum(found.is_open) != len(descriptors):
             for descriptor in descriptors:
@@ -236,7 +238,7 @@ class RemoteWriter:
             self._link.channel.send(encode(request))
         except ChannelError:
             patience_s = 0.0  # it may have said why before it ended
-        data, _ = self._link.channel.receive(patience_s)
+        data, _ = self._link.channel.receive(patience_s, self.while_waiting)
         reply: type_reply = decode_reply(data)
         if isinstance(reply, Failed):
             if reply.kind == "stopped":
