@@ -1,7 +1,8 @@
 /*
  * The parent of the program that writes: it has the node's lock, outlives the program, and puts the knobs back when the
  * program dies, is stopped for longer than its lease, or lets a lease run out that it claimed
- * (nodectl/write/generation.py). `nodectl run` starts its writer process below it.
+ * (nodectl/write/generation.py). `nodectl run` starts its writer process below it; a writer that hangs when that run is
+ * gone is killed.
  */
 #include "restorer.h"
 
@@ -19,11 +20,15 @@
 
 enum { LOOK_NS = 100000000, IDLE_S = 1, SETTLE_NS = 200000000, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
 
+/* Ours: a writer whose agent is gone has so many leases for putting the knobs back itself. */
+enum { LEASES_ALONE = 10 };
+
 typedef struct {
     const options_t *options;
     turn_t turn;
-    pid_t child;
+    pid_t parent, child;
     uint64_t stopped_ns, again_ns; /* since when it is stopped; when to look once more after it went on. 0: no */
+    uint64_t alone_ns;             /* since when the parent is gone; 0: it is there */
     int stop_signal;
     bool is_taken;
 } watch_t;
@@ -130,7 +135,13 @@ static void look_at_lease(watch_t *watch)
     }
     if (watch->is_taken)
         return;
-    if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns && watch->options->kills_stopped) {
+    if (!watch->alone_ns && watch->options->kills_stopped && getppid() != watch->parent)
+        watch->alone_ns = now_ns;
+    if (watch->alone_ns && now_ns - watch->alone_ns >= LEASES_ALONE * lease_ns) {
+        complain("the run is gone, and the program has not ended: it is killed, then its knobs are put back");
+        watch->alone_ns = now_ns;
+        kill(watch->child, SIGKILL);
+    } else if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns && watch->options->kills_stopped) {
         complain("the program was stopped for longer than its lease: it is killed, then its knobs are put back");
         watch->stopped_ns = 0;
         kill(watch->child, SIGKILL);
@@ -156,7 +167,7 @@ static int watch_child(watch_t *watch, const sigset_t *signals)
     int status = 0;
 
     while (!look_at_child(watch, &status)) {
-        bool is_timed = watch->stopped_ns || watch->again_ns || turn_has_claim(&watch->turn);
+        bool is_timed = watch->stopped_ns || watch->again_ns || watch->alone_ns || turn_has_claim(&watch->turn);
         struct timespec look = is_timed ? (struct timespec){0, LOOK_NS} : (struct timespec){IDLE_S, 0};
         if (sigtimedwait(signals, &info, &look) > 0)
             pass_on(watch, &info);
@@ -168,7 +179,7 @@ static int watch_child(watch_t *watch, const sigset_t *signals)
 int supervise(const options_t *options, char *const program[])
 {
     static const int passed[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGCHLD};
-    watch_t watch = {.options = options};
+    watch_t watch = {.options = options, .parent = getppid()};
     sigset_t signals, before;
     char error[LINE];
     bool is_taken;

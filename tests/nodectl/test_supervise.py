@@ -57,13 +57,16 @@ def assert_comes(holds: Callable[[], bool], what: str) -> None:
 class Supervised:
     """A writer that moves two clocks of a node of files, below its restorer."""
 
-    def __init__(self, restorer: Path, folder: Path, lease_s: float = 0.0, stopped_s: float = 0.3) -> None:
+    def __init__(
+        self, restorer: Path, folder: Path, lease_s: float = 0.0, stopped_s: float = 0.3, agent: tuple[str, ...] = ()
+    ) -> None:
+        """``agent``: what starts the restorer; then this is ``process``."""
         self.node = file_node(folder / "node", policies=2)
         self.lock, self.save, self.output = folder / "lock", folder / "captured.jsonl", folder / "said"
         where = ["--lock", str(self.lock), "--root", str(self.node.files.root), "--lease", str(stopped_s)]
         writer = [sys.executable, "-c", WRITER, str(self.node.files.root), str(self.lock), str(lease_s)]
         self.process = subprocess.Popen(
-            [restorer, "run", *where, "--", *writer],
+            [*agent, restorer, "run", *(["--kill-stopped"] if agent else []), *where, "--", *writer],
             cwd=ROOT, stdout=self.output.open("w"), stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert_comes(lambda: "\n" in self.said, "the writer's number")
@@ -145,6 +148,22 @@ def test_a_writer_that_does_not_renew_its_lease_loses_the_node(restorer: Path, t
     try:
         supervised.assert_is_refused()
         assert_comes(supervised.is_back, "the knobs are put back")
+    finally:
+        supervised.end()
+
+
+def test_a_writer_that_hangs_when_its_agent_is_gone_is_killed_and_leaves_every_knob_as_it_was(
+    restorer: Path, tmp_path: Path
+) -> None:
+    supervised = Supervised(restorer, tmp_path, stopped_s=0.05, agent=("sh", "-c", '"$@" & wait', "sh"))
+    try:
+        seen = supervised.khz
+        assert_comes(lambda: supervised.khz != seen, "it moves the clocks, on and on")
+        supervised.process.kill()
+        assert_comes(lambda: not is_locked(str(supervised.lock)), "writer and restorer have ended")
+        assert supervised.is_back() and not Path(f"/proc/{supervised.writer}").exists()
+        error = supervised.process.communicate(timeout=PATIENCE_S)[1]
+        assert "the run is gone, and the program has not ended: it is killed" in error
     finally:
         supervised.end()
 
