@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 import pytest
 
 from tests.installed_wheel import install_wheel, this_wheel
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 
@@ -145,7 +146,7 @@ class SealedSystemd:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in there to its end."""
-        return subprocess.run(self.command(*command), capture_output=True, text=True, timeout=120, cwd="/")
+        return subprocess.run(self.command(*command), capture_output=True, text=True, timeout=PATIENCE_S, cwd="/")
 
     def _init(self) -> str:
         """PID 1 in there, by its number on this machine; "self" before it is there."""

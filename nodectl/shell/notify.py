@@ -17,6 +17,9 @@ FEEDS: Final = 10
 """Ours: how often a watchdog is fed within its time-out. sd_notify(3) recommends twice; but then a single tick may take
 only half of the time-out, and a node whose sensors take two seconds each would be restarted for it."""
 
+PATIENCE_S: Final = 5.0
+"""Ours: how long a service waits for systemd to take what is not repeated, such as ``READY=1``."""
+
 STATUS_EVERY_NS: Final = 5_000_000_000
 """Ours: people look at a status, and each one costs systemd a message on its bus."""
 
@@ -34,20 +37,29 @@ class Notifier:
     def send(self, *lines: str) -> None:
         """Send ``READY=1``, ``STOPPING=1`` or ``STATUS=`` and text, which may be from elsewhere and begins no line of
         its own: ``MAINPID=`` would be believed."""
+        self._send(PATIENCE_S, *lines)
+
+    def _send(self, patience_s: float, *lines: str) -> bool:
+        """Whether it was taken. systemd may be late to read, and a notification must never stop the agent for long."""
         if not self._address:
-            return
+            return False
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.settimeout(patience_s)
             try:
                 sender.sendto("\n".join(map(plain, lines)).encode(), address)
+            except (BlockingIOError, TimeoutError):
+                return False
             except OSError:
                 self._address = ""  # nobody listens any more: a notification must never end the agent
+                return False
+        return True
 
     def alive(self, now_ns: int) -> None:
         """Feed the watchdog, if it is time."""
-        if self._every_ns and now_ns >= self._due_ns:
+        is_due = self._every_ns and now_ns >= self._due_ns
+        if is_due and self._send(0.0, "WATCHDOG=1"):  # else again at the next call
             self._due_ns = now_ns + self._every_ns
-            self.send("WATCHDOG=1")
 
     @property
     def sleep_ns(self) -> int | None:
@@ -61,6 +73,5 @@ class Notifier:
             return
         self._status_due_ns = now_ns + STATUS_EVERY_NS
         found = text()
-        if found != self._status:
+        if found != self._status and self._send(0.0, f"STATUS={found}"):
             self._status = found
-            self.send(f"STATUS={found}")

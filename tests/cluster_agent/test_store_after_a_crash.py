@@ -24,6 +24,7 @@ from cluster_agent.store import ledger_store
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import SqliteLedgerStore
 from tests.crashing_disk import STRACE, Create, Disk, MakeDirectory, Mark, Operation, Sync, Unlink, Write, put, traced
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 FULL = 2
@@ -89,7 +90,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Operati
     store, marks, log = root / "there" / "new" / "cluster.db", root / "marks", root / "log"
     done = subprocess.run(
         [*STRACE, "-o", str(log), sys.executable, "-c", PROGRAM, str(store), str(marks)],
-        cwd=ROOT, capture_output=True, text=True, timeout=280,
+        cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     with log.open() as lines:

@@ -332,7 +332,7 @@ def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_serv
 # ---- its end, seen from an agent ----
 
 
-def test_a_controller_that_hangs_or_is_another_thing_is_one_line_within_two_seconds(folder: Path) -> None:
+def test_a_controller_that_hangs_or_is_another_thing_is_one_line(folder: Path) -> None:
     controller = PosixController(folder)
     client = open_client(controller.url(1))
     client.request(CapGet(0))
@@ -342,7 +342,7 @@ def test_a_controller_that_hangs_or_is_another_thing_is_one_line_within_two_seco
         client.request(CapGet(0))
     with pytest.raises(LinkError, match="no mailbox was passed in 1 s"):
         open_transport(controller.url(2))
-    assert time.monotonic() - begin_s < 2.0
+    assert time.monotonic() - begin_s < PATIENCE_S
     controller.kill()
     with pytest.raises(LinkError, match="the controller's process has ended"):
         client.request(CapGet(0))

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from twin.errors import TwinError
 from twin.serve import host_needs
 
@@ -19,7 +20,7 @@ except TwinError as missing:
 
 def on_served(machine: str, script: str) -> subprocess.CompletedProcess[str]:
     twin = [PYTHON, "-m", "nodectl.cli", "twin", "run", "--machine", machine, "--workload", "hpl"]
-    return subprocess.run([*twin, "--", "sh", "-c", script], capture_output=True, text=True, timeout=180)
+    return subprocess.run([*twin, "--", "sh", "-c", script], capture_output=True, text=True, timeout=3 * PATIENCE_S)
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])

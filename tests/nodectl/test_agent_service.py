@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from nodectl.decide.node_cap import CapRequest
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import Energy
+from nodectl.shell import notify
 from nodectl.shell.notify import Notifier
 from tests.waiting import PATIENCE_S
 
@@ -70,6 +72,30 @@ def test_an_agent_that_is_no_service_says_nothing_and_a_deaf_systemd_does_not_en
         systemd.recv(100)
 
 
+def test_a_systemd_that_does_not_read_stops_nobody_and_is_fed_again_once_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "PATIENCE_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE_S)
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "10"})
+        for now_ns in range(0, 1_000_000, 1_000):  # more than any queue takes
+            notifier.alive(now_ns)
+        notifier.send("READY=1")
+        notifier.status(10**12, lambda: "lost")
+        systemd.setblocking(False)
+        fed = 0
+        with contextlib.suppress(BlockingIOError):
+            while systemd.recv(100) == b"WATCHDOG=1":
+                fed += 1
+        assert 0 < fed < 1_000
+        notifier.alive(2_000_000)
+        assert systemd.recv(100) == b"WATCHDOG=1", "it listens still"
+        notifier.status(10**13, lambda: "lost")
+        assert systemd.recv(100) == b"STATUS=lost", "it was not taken for known"
+
+
 def test_a_watchdog_meant_for_another_process_is_not_fed():
     notifier = Notifier({"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
     assert notifier._every_ns == 0
@@ -113,7 +139,7 @@ def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypat
         monkeypatch.delenv("WATCHDOG_PID", raising=False)
         monkeypatch.setattr(run, "_print", lambda *_, **__: None)
         with Interruptions(RealClock()) as interruptions:
-            assert run._serve(HangingAgent(), interruptions, RealClock(), None, as_json=True) == 0
+            assert run._serve(HangingAgent(), None, interruptions, RealClock(), None, as_json=True) == 0
     assert fed_while_hung == []
 
 

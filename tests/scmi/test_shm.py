@@ -144,7 +144,7 @@ def test_a_mailbox_that_is_never_handed_back_is_reported_within_its_bound(client
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="has not handed the mailbox back within 60 ms: it hangs, or was reset"):
         client.request(LevelGet(0))
-    assert time.monotonic() - begin_s < 1.0
+    assert time.monotonic() - begin_s < PATIENCE_S
 
 
 def test_an_answer_marked_as_damaged_is_tried_again(client, device):
@@ -160,7 +160,7 @@ def test_a_controller_that_ends_is_noticed_at_once(client, device):
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="the controller's process has ended"):
         client.request(LevelGet(0))
-    assert time.monotonic() - begin_s < 1.0
+    assert time.monotonic() - begin_s < PATIENCE_S
 
 
 def test_the_socket_is_private_and_a_left_over_one_is_replaced(path):
@@ -243,7 +243,7 @@ def test_nothing_and_nobody_at_the_path_is_one_line(path):
     begin_s = time.monotonic()
     with pytest.raises(LinkError, match="no mailbox was passed in 1 s"):
         open_transport(f"scmi+shm:{path}")
-    assert time.monotonic() - begin_s < 2
+    assert time.monotonic() - begin_s < PATIENCE_S
     listener.close()
 
 
