@@ -92,7 +92,7 @@ fingerprint() {
     {
         "$python" --version
         cat requirements.lock pyproject.toml setup.py
-        find pmu twin firmware_bridge cluster_agent -name '*.[chS]' -o -name 'build*.py' | grep -v '/_[a-z]*\.c$' | LC_ALL=C sort | xargs cat
+        find pmu twin firmware_bridge cluster_agent nodectl -name '*.[chS]' -o -name 'build*.py' | grep -v '/_[a-z]*\.c$' | LC_ALL=C sort | xargs cat
     } 2>&1 | sha256sum | cut -d' ' -f1
 }
 

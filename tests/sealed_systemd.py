@@ -123,7 +123,7 @@ class SealedSystemd:
         log = self.stage / "log"
         return (log.read_text() if log.exists() else "") + (self.stage / "console").read_text()
 
-    def assert_comes(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    def assert_comes(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_S) -> None:
         """Poll: there is no bus in there to ask."""
         deadline = time.monotonic() + seconds
         while not condition():

@@ -74,14 +74,14 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
 
 
 def _alone(site: Site) -> None:
-    site.assert_comes(lambda: site.limit_w == 200.0, "the cap of the settings", 120.0)
+    site.assert_comes(lambda: site.limit_w == 200.0, "the cap of the settings")
 
 
 def _joined(site: Site) -> None:
     def is_done() -> bool:
         return '"done"' in site.run("/opt/nodectl/bin/clusterctl", "jobs", "--all", "--json").stdout
 
-    site.assert_comes(is_done, "the end of the job", 180.0)
+    site.assert_comes(is_done, "the end of the job")
     site.assert_comes(
         lambda: '"capped"' in site.run("/opt/nodectl/bin/clusterctl", "nodes", "--json").stdout, "a grant"
     )
@@ -90,7 +90,7 @@ def _joined(site: Site) -> None:
 def _watched(site: Site) -> None:
     for port, metric in ((9742, "nodectl_up 1.0"), (9741, "clusterctl_up 1.0")):
         fetch = ["/opt/nodectl/bin/python", "-c", FETCH.format(port)]
-        site.assert_comes(lambda fetch=fetch, metric=metric: metric in site.run(*fetch).stdout, metric, 120.0)  # type: ignore[misc]
+        site.assert_comes(lambda fetch=fetch, metric=metric: metric in site.run(*fetch).stdout, metric)  # type: ignore[misc]
 
 
 def _removed(site: Site) -> None:

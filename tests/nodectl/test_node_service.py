@@ -87,15 +87,21 @@ class Site(SealedSystemd):
 
     def agent(self) -> int:
         """The agent's process; systemd may be about to start it."""
-        comes(self, lambda: len(self.pids(f"{NODECTL}\0run")) == 1, "an agent")
-        (pid,) = self.pids(f"{NODECTL}\0run")
-        return pid
+        return self._process("run", "an agent")
 
     def writer(self) -> int:
         """The writer's process; systemd may be about to start it."""
-        comes(self, lambda: len(self.pids(f"{NODECTL}\0writer")) == 1, "a writer")
-        (pid,) = self.pids(f"{NODECTL}\0writer")
-        return pid
+        return self._process("writer", "a writer")
+
+    def _process(self, command: str, what: str) -> int:
+        found: list[int] = []
+
+        def is_there() -> bool:
+            found[:] = self.pids(f"{NODECTL}\0{command}")
+            return len(found) == 1
+
+        comes(self, is_there, what)
+        return found[0]
 
     def job(self, text: str) -> int:
         """The job's first process: the shell may be starting another one, which still has its name."""
@@ -214,7 +220,7 @@ def boot(
 
 
 def comes(site: Site, condition: Callable[[], object], what: str) -> None:
-    site.assert_comes(condition, what, seconds=120.0)
+    site.assert_comes(condition, what)
 
 
 def scrape(site: Site, port: int) -> str:
