@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodectl.test_node_service import FOUND_UW, LIMIT, Site, add_meter, hardware
+from tests.nodectl.booted_node import FOUND_UW, LIMIT, Site, add_meter, hardware
 from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
 
 pytestmark = pytest.mark.timeout(3600)  # a wheel is built, once, which is long on a busy machine
