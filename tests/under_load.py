@@ -101,6 +101,7 @@ def run_all(files: Sequence[str], at_once: int, busy: _BusyLoops, folder: Path) 
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the busy loops
     found = (path for top in ("tests", "hil_tests") for path in sorted((ROOT / top).rglob("test_*.py")))
     files = list(arguments) or [str(path.relative_to(ROOT)) for path in found]
     files.sort(key=lambda file: not file.startswith(FIRST))
