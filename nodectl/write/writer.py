@@ -441,10 +441,13 @@ class Writer:
             self._look_for_ceilings(captured)
             outcomes = put_back_all(captured, self._find)
             for outcome in outcomes:
-                if outcome.knob in self._settings:
-                    self._settings[outcome.knob].present = None
-                if outcome.status in SETTLED:
-                    self._forget(self._settings[outcome.knob], outcome)
+                setting = self._settings.get(outcome.knob)
+                if setting and outcome.status in SETTLED:
+                    self._forget(setting, outcome)
+                elif setting:  # it stays captured, and what it is at now is what the next look compares with
+                    setting.present = None
+                    with contextlib.suppress(KnobError):
+                        setting.present = setting.knob.read_back()
             with contextlib.suppress(SaveError):  # the knobs are back; a save that remains does no harm
                 settle(self._save, self._captured, outcomes)
         return outcomes

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from nodectl.knobs import open_knob
 from nodectl.knobs.api import Outcome
 from nodectl.knobs.recipe import Recipe
 from nodectl.write.saves import read_save
-from nodectl.write.writer import Writer
+from nodectl.write.writer import LAST_RETRY_S, Writer
 from pmu.ports import Ports
 from pmu.system import system_ports
 from tests.nodectl.file_tree import StillClock, limit_path
-from tests.nodectl.plain_knob import PlainKnob
+from tests.nodectl.plain_knob import REFUSED, PlainKnob
 from tests.nodectl.test_ceilings import BOOT, CLOCK, LONG_TERM, W, files_node, set_uw, uw, writer_of
 from tests.nodectl.test_writer_rules import A, B, C, Node, node
 from tests.writer_process.tree_writer import clock_path, make_tree
@@ -96,6 +98,63 @@ def test_a_knob_that_shows_nothing_does_not_keep_others_from_being_looked_at(nod
     node.knobs[A].has_getter = False
     node.knobs[B].text = "2000"
     assert node.statuses(a=900, b=900) == ["written", "foreign"]
+
+
+@pytest.mark.parametrize("names", [None, [LONG_TERM]])
+def test_a_limit_that_is_back_at_its_granted_value_is_not_taken_for_somebody_elses(
+    files_node: Ports, tmp_path: Path, names: list[str] | None
+) -> None:
+    writer = writer_of(files_node, tmp_path)
+    writer.apply({LONG_TERM: 120 * W})
+    writer.limit_restores({LONG_TERM: 100 * W})
+    (held,) = writer.restore_all() if names is None else writer.restore(names)
+    assert (held.status, uw(files_node)) == ("held", 100 * W)
+    (outcome,) = writer.apply({LONG_TERM: 110 * W})
+    assert (outcome.status, uw(files_node)) == ("written", 110 * W)
+
+
+def test_a_limit_whose_granted_value_could_not_be_read_back_is_not_taken_for_somebody_elses(tmp_path: Path) -> None:
+    knob, clock = PlainKnob(name="scmi#controller/limit_khz"), StillClock()
+    writer = Writer([knob], str(tmp_path / "save"), BOOT, clock)
+    writer.start()
+    writer.apply({knob.name: 2000})
+    writer.limit_restores({knob.name: 1000})
+    knob.fails["read_back"] = REFUSED
+    assert writer.restore_all()[0].status == "refused" and knob.text == "1000"
+    knob.fails.clear()
+    assert writer.apply({knob.name: 1500})[0].status == "written"
+
+
+@pytest.mark.parametrize("way", ["put back to the granted value", "released"])
+def test_a_limit_that_somebody_lowers_to_an_earlier_value_of_ours_after_it_was_put_back_is_theirs(
+    files_node: Ports, tmp_path: Path, way: str
+) -> None:
+    writer = writer_of(files_node, tmp_path)
+    for watts in (60, 120):
+        writer.apply({LONG_TERM: watts * W})
+    if way == "released":
+        writer.apply({LONG_TERM: 0})
+    else:
+        writer.limit_restores({LONG_TERM: 100 * W})
+        assert writer.restore([LONG_TERM])[0].status == "held"
+    set_uw(files_node, 60 * W)
+    (outcome,) = writer.apply({LONG_TERM: 110 * W})
+    assert (outcome.status, uw(files_node)) == ("foreign", 60 * W)
+
+
+def test_a_limit_that_a_release_brought_to_an_earlier_value_of_ours_is_not_taken_for_somebody_elses(
+    tmp_path: Path,
+) -> None:
+    knob, clock = PlainKnob(name="scmi#controller/limit_khz"), StillClock()
+    writer = Writer([knob], str(tmp_path / "save"), BOOT, clock)
+    writer.start()
+    for value in (1000, 2000):
+        writer.apply({knob.name: value})
+    knob.most = 1000
+    assert writer.apply({knob.name: 0})[0].status == "no-effect" and knob.text == "1000"
+    knob.most = 3000
+    clock.time_ns += round(LAST_RETRY_S * 1e9)
+    assert writer.apply({knob.name: 1500})[0].status == "written" and knob.text == "1500"
 
 
 def test_a_write_after_a_release_is_compared_with_the_released_value(node: Node) -> None:

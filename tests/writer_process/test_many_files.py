@@ -12,8 +12,9 @@ from nodectl.knobs import Knob, Outcome, open_knob
 from nodectl.knobs.api import KnobError
 from nodectl.knobs.clock_limit import ClockLimit
 from nodectl.write.many_files import FEW, ManyFiles
-from nodectl.write.writer import YIELD, Writer
+from nodectl.write.writer import LAST_RETRY_S, YIELD, Writer
 from pmu.system import MonotonicClock, system_ports
+from tests.nodectl.file_tree import StillClock
 from tests.nodectl.plain_knob import PlainKnob
 from tests.writer_process.tree_writer import clock_path, limits, make_tree
 
@@ -108,6 +109,24 @@ def interrupted(tree: Path, state: Path, foreign: dict[int, int], rule: Foreign 
     writer.close()
     many.close()
     return outcomes
+
+
+def test_a_clock_that_somebody_else_lowers_once_more_to_an_earlier_value_of_ours_stays_theirs(tree: Path) -> None:
+    knobs, clock = knobs_of(tree), StillClock()
+    many = Interrupted(knobs, str(tree), allow)
+    many.path, many.foreign = tree, {}
+    writer = Writer(knobs, str(tree.parent / "captured.jsonl"), "boot", clock, many=many)
+    writer.start()
+    writer.apply(dict.fromkeys(NAMES, 1_800_000))
+    sweeps = iter(({}, {2: 2_000_000}))  # the one before the write, and the one after it
+    many.present = lambda names: (setattr(many, "foreign", next(sweeps, {})), Interrupted.present(many, names))[1]  # type: ignore[method-assign]
+    assert writer.apply(dict.fromkeys(NAMES, 1_500_000))[2].status == "foreign"
+    clock_path(tree, 2).write_text("1800000\n")
+    clock.time_ns += round(LAST_RETRY_S * 1e9)
+    assert writer.apply({NAMES[2]: 1_900_000})[0].status == "foreign"
+    assert clock_path(tree, 2).read_text() == "1800000\n"
+    writer.close()
+    many.close()
 
 
 def test_a_clock_that_somebody_else_sets_between_our_write_and_our_look_is_left_to_them(tree: Path) -> None:
