@@ -124,10 +124,26 @@ static bool look_at_child(watch_t *watch, int *status)
     return false;
 }
 
+static void end_child(watch_t *watch, const char *why)
+{
+    complain(why);
+    watch->stopped_ns = 0;
+    kill(watch->child, SIGKILL);
+}
+
+/* Is the agent gone that this was started by, and for long? Only a writer has one. */
+static bool is_left_alone(watch_t *watch, uint64_t now_ns, uint64_t lease_ns)
+{
+    if (!watch->alone_ns && watch->options->kills_stopped && getppid() != watch->parent)
+        watch->alone_ns = now_ns;
+    return watch->alone_ns && now_ns - watch->alone_ns >= LEASES_ALONE * lease_ns;
+}
+
 static void look_at_lease(watch_t *watch)
 {
     uint64_t now_ns = boottime_ns(), lease_ns = (uint64_t)(watch->options->lease_s * 1e9);
     uint64_t number = turn_number(&watch->turn);
+    bool is_stopped = watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns;
 
     if (watch->again_ns && now_ns >= watch->again_ns) {
         watch->again_ns = 0;
@@ -135,17 +151,12 @@ static void look_at_lease(watch_t *watch)
     }
     if (watch->is_taken)
         return;
-    if (!watch->alone_ns && watch->options->kills_stopped && getppid() != watch->parent)
-        watch->alone_ns = now_ns;
-    if (watch->alone_ns && now_ns - watch->alone_ns >= LEASES_ALONE * lease_ns) {
-        complain("the run is gone, and the program has not ended: it is killed, then its knobs are put back");
-        watch->alone_ns = now_ns;
-        kill(watch->child, SIGKILL);
-    } else if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns && watch->options->kills_stopped) {
-        complain("the program was stopped for longer than its lease: it is killed, then its knobs are put back");
-        watch->stopped_ns = 0;
-        kill(watch->child, SIGKILL);
-    } else if (watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns) {
+    if (is_left_alone(watch, now_ns, lease_ns)) {
+        watch->alone_ns = now_ns; /* it ends when the kernel lets it */
+        end_child(watch, "the run is gone, and the program has not ended: it is killed, then its knobs are put back");
+    } else if (is_stopped && watch->options->kills_stopped) {
+        end_child(watch, "the program was stopped for longer than its lease: it is killed, then its knobs are put back");
+    } else if (is_stopped) {
         take_node(watch, "the program was stopped for longer than its lease: its knobs are put back");
         if (watch->stop_signal == SIGTSTP) /* by Ctrl-Z: a shell waits for this process to stop too */
             raise(SIGSTOP);

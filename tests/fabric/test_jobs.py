@@ -232,7 +232,7 @@ def test_killed_agents_lose_no_job_and_run_none_twice_and_a_node_of_a_new_key_jo
         cluster.until(lambda: idle(cluster, 2))
         jobs = [submit(cluster, f"echo {n} >>ran; sleep 1") for n in range(4)]
         jobs.append(submit(cluster, "echo $((4 + $NODECTL_NODE_RANK)) >>ran", "-N", "2"))
-        wait(cluster, jobs[0], "running")
+        wait(cluster, jobs[0], "running", "done")
         for _ in range(2):
             serve.kill()
             serve.wait()
