@@ -37,6 +37,7 @@ NAMES = (
     "job_kills",
     "kill_campaign",
     "chaos",
+    "soak",
     "jobs_turn",
     "rebalance",
     "sharers",
