@@ -147,7 +147,7 @@ def node(hours: float, each_s: float, seed: int = 1) -> Iterator[Row]:
             while at_s < hours * 3600:
                 policies = rng.choice((("bdpo-cpu", "bdpo-gpu"), ("bdpo-cpu-bounded", "gpu-ladder"), ("none", "none")))
                 config = Config(
-                    mode="optimize", period_ms=1000.0, state_dir=str(state),
+                    mode="monitor" if policies[0] == "none" else "optimize", period_ms=1000.0, state_dir=str(state),
                     cpu_policy=PolicyChoice(policies[0]), gpu_policy=PolicyChoice(policies[1]),
                     gpu=GpuSettings(locked_clock_mhz=0), journal=JournalSettings(max_bytes=JOURNAL_BYTES),
                 )  # fmt: skip

@@ -67,6 +67,21 @@ def test_a_forgotten_node_is_like_one_that_was_never_heard_of(before: str) -> No
     assert len(arrays) > 25 and differing.keys() == numbers, differing
 
 
+def test_what_is_open_with_another_node_stays_open_and_who_is_off_stays_off() -> None:
+    made = ledger(3000)
+    confirmed(made, 0.0, {"a": 300, "b": 200, "c": 100})
+    want(made, {"a": 400_000})
+    assert caps_w(made.grants(1.0)) == {"a": 400}
+    made.switched_off(1.0, "c")
+    places = made.accounts.places
+    before = made.accounts.open_mw[:, places["a"]].tolist()
+    assert 400_000 in before
+    made.forget(5.0, "b")
+    assert made.accounts.open_mw[:, places["a"]].tolist() == before
+    assert made.accounts.is_off.tolist() == [name == "c" for name in places]
+    assert (count_w(made, "a"), count_w(made, "b"), count_w(made, "c")) == (400, 0, 0)
+
+
 def test_a_forgotten_node_that_is_expected_again_counts_its_tdp() -> None:
     made = forgotten(FaultyStore())
     made.expect(6.0, {"a": OS, "b": OS})
