@@ -17,7 +17,8 @@ def build(output: Path, *flags: str) -> Path:
     """Compiles the program with these compiler flags. Replaces the file by a rename, so a running copy stays intact."""
     output.parent.mkdir(parents=True, exist_ok=True)
     fresh = output.with_suffix(".new")
-    board = [str(ROOT / FIRMWARE / f"boards/posix/{name}.c") for name in ("main", "board", "channel", "plant")]
+    names = ("main", "board", "channel", "signaller", "plant")
+    board = [str(ROOT / FIRMWARE / f"boards/posix/{name}.c") for name in names]
     core = [str(ROOT / FIRMWARE / f"src/{name}.c") for name in SOURCES]
     subprocess.run(["cc", *_FLAGS, *flags, "-o", str(fresh), *board, *core, "-ldl"], check=True)
     return fresh.replace(output)

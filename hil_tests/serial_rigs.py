@@ -37,7 +37,7 @@ PORT_TIMEOUT_S: Final = 0.0005
 """Real time for which one poll of the line waits."""
 SETTLE_S: Final = 0.05
 """Real time after which bytes written to an FPGA's line have arrived and been answered."""
-PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 10.0
 """Real time for an answer in lock step: the machine may be an emulator on a busy host."""
 FPGA_VARIABLE: Final = "NODECTL_FPGA"
 

@@ -28,7 +28,7 @@ from firmware_bridge.build_posix import build
 from firmware_bridge.controlpulp.posix import PosixController
 from firmware_bridge.scmi.protocols.power_capping import CapGet
 from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
-from firmware_bridge.scmi.transports.url import open_client
+from tests.scmi.patient import patient_client
 from tests.waiting import PATIENCE_S
 
 SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -215,15 +215,15 @@ def attack(program: Path, folder: Path, seconds: float, seed: int) -> Outcome:
             one.act()
         one.leave()
 
-    client = open_client(controller.url(3))
+    client = patient_client(controller.url(3))
     answers, transport_errors, slowest_s, deadline_s = 0, 0, 0.0, time.monotonic() + seconds
     with ThreadPoolExecutor(len(hostiles)) as pool:
         running = [pool.submit(run, one) for one in hostiles]
         try:
             while time.monotonic() < deadline_s:
                 begin_s = time.monotonic()
-                client.request(CapGet(0), timeout_s=1.0)
-                transport_errors = client.request(TelemetryStatus(), timeout_s=1.0).transport_errors
+                client.request(CapGet(0))
+                transport_errors = client.request(TelemetryStatus()).transport_errors
                 slowest_s = max(slowest_s, time.monotonic() - begin_s)
                 answers += 2
                 time.sleep(0.001)

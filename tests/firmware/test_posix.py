@@ -329,6 +329,24 @@ def test_hostile_clients_neither_upset_it_nor_keep_an_honest_one_from_being_serv
     assert outcome.transport_errors > 0, "impossible lengths have reached it"
 
 
+def test_it_writes_to_no_file_that_an_agent_has_too(controller: PosixController) -> None:
+    """A write to an eventfd waits for ever when its agent fills it just then, whatever was checked before."""
+
+    def writes() -> int:
+        counts = Path(f"/proc/{controller.process.pid}/io").read_text()
+        return int(counts.partition("syscw:")[2].split()[0])
+
+    watcher, actor = (patient_client(controller.url(agent)) for agent in (1, 3))
+    watcher.request(CapNotify(0, 1))
+    before = writes()
+    for cap_mw in range(100_000, 110_000, 500):
+        actor.request(CapSet(0, 0, cap_mw))
+        assert watcher.wait_for_events(PATIENCE_S)
+    for client in (watcher, actor):
+        client.close()
+    assert writes() == before
+
+
 # ---- its end, seen from an agent ----
 
 

@@ -66,7 +66,7 @@ def url(controller: qemu.QemuController) -> str:
 
 def patient_client(controller: qemu.QemuController) -> Client:
     """What the controller says is tested here, not how soon a busy machine lets QEMU say it."""
-    line = SerialLine(serial.Serial(controller.pty, 921600, timeout=POLL_S), "line", reply_timeout_s=5.0)
+    line = SerialLine(serial.Serial(controller.pty, 921600, timeout=POLL_S), "line", reply_timeout_s=PATIENCE_S / 5)
     line.greet()
     return Client(line)
 
@@ -145,8 +145,8 @@ def test_ticks_given_by_a_word_are_decided_as_on_the_host(start: Any) -> None:
 
 def test_slots_given_by_frames_are_decided_as_on_the_host(start: Any) -> None:
     controller = start(TIME_BY_LINE)
-    line = LockStepLine(serial.Serial(controller.pty, 921600, timeout=POLL_S), "line", 5.0)
-    client_line = SerialLine(line, "line", reply_timeout_s=5.0)
+    line = LockStepLine(serial.Serial(controller.pty, 921600, timeout=POLL_S), "line", PATIENCE_S / 5)
+    client_line = SerialLine(line, "line", reply_timeout_s=PATIENCE_S / 5)
     client_line.greet()
     client = Client(client_line)
     run_beside_the_host(client, 300, 2, line.slot)
@@ -260,7 +260,7 @@ def test_the_scenarios_pass_over_frames_alone(start: Any) -> None:
         cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=5 * PATIENCE_S,
     )
     assert ran.returncode == 0, ran.stdout[-4000:]
     assert "passed" in ran.stdout

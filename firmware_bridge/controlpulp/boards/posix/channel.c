@@ -4,7 +4,6 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -76,9 +75,11 @@ static int listen_at(const struct sockaddr_un *address)
     return fd;
 }
 
-bool channel_open(struct channel *c, uint32_t index, const char *path, const struct geometry *geometry, int epoll)
+bool channel_open(struct channel *c, uint32_t index, const char *path, const struct geometry *geometry, int epoll,
+                  const struct signaller *signaller)
 {
-    *c = (struct channel){.agent = index + 1, .epoll = epoll, .listener = -1, .connection = -1, .geometry = geometry};
+    *c = (struct channel){.agent = index + 1, .epoll = epoll, .listener = -1, .connection = -1,
+                          .geometry = geometry, .signaller = signaller};
     for (int b = 0; b < BELLS; b++)
         c->bells[b] = -1;
     c->absent[SMT_COMMANDS].status = SMT_FREE; /* no command; the events area is never free */
@@ -246,14 +247,6 @@ volatile uint32_t *channel_fast_window(struct channel *c)
     return c->memory ? word_at(c, channel_fast_offset(c)) : c->fast;
 }
 
-static void ring(struct channel *c, enum bell bell)
-{
-    struct pollfd at = {.fd = c->bells[bell], .events = POLLOUT};
-    uint64_t one = 1;
-    if (poll(&at, 1, 0) == 1 && at.revents == POLLOUT && write(at.fd, &one, sizeof one) < 0)
-        return; /* the agent has filled the counter of its own eventfd */
-}
-
 bool channel_take_doorbell(struct channel *c)
 {
     bool is_rung = c->is_rung;
@@ -268,7 +261,7 @@ void channel_complete(struct channel *c)
     if (!c->memory)
         return;
     *word_at(c, c->geometry->a2p + c->geometry->completion) = c->agent;
-    ring(c, A2P_COMPLETION);
+    signal_eventfd(c->signaller, c->bells[A2P_COMPLETION]);
 }
 
 void channel_signal_event(struct channel *c)
@@ -277,5 +270,5 @@ void channel_signal_event(struct channel *c)
         return;
     *word_at(c, c->geometry->p2a + c->geometry->doorbell) = c->agent;
     c->is_event_unread = true;
-    ring(c, P2A_DOORBELL);
+    signal_eventfd(c->signaller, c->bells[P2A_DOORBELL]);
 }

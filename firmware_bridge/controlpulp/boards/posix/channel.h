@@ -5,13 +5,14 @@
  * Whoever connects to the socket is that agent, one at a time. It gets new memory, sealed against a change of size, and
  * four eventfds. From then on it is trusted with its own mailbox only: it may write any byte at any time, ring at any
  * rate, and keep descriptors after it has disconnected. So the controller copies a message before it checks it
- * (src/mailbox.c). It never reads an eventfd, which an agent could make block, but watches it edge-triggered; and
- * before it writes to one, it checks that the write cannot block.
+ * (src/mailbox.c). It never reads or writes an eventfd, which an agent could make block, but watches it
+ * edge-triggered and signals it (signaller.h).
  */
 #ifndef CHANNEL_H
 #define CHANNEL_H
 
 #include "../../src/board.h"
+#include "signaller.h"
 
 #include <sys/un.h>
 
@@ -34,6 +35,7 @@ struct channel {
     bool is_event_unread;
     bool is_message_only;                          /* its agent is a relay: the real one cannot reach the memory */
     const struct geometry *geometry;
+    const struct signaller *signaller;
     uint8_t *memory;
     uint32_t memory_bytes;
     struct smt_area absent[2]; /* replace the areas while no agent is connected or its memory must not be written */
@@ -43,7 +45,8 @@ struct channel {
 const char *geometry_problem(const struct geometry *g); /* NULL: none */
 
 /* Returns false with errno set if it cannot listen there. Replaces the socket of a dead controller. */
-bool channel_open(struct channel *c, uint32_t index, const char *path, const struct geometry *geometry, int epoll);
+bool channel_open(struct channel *c, uint32_t index, const char *path, const struct geometry *geometry, int epoll,
+                  const struct signaller *signaller);
 void channel_close(struct channel *c);
 
 void channel_event(struct channel *c, enum source source);

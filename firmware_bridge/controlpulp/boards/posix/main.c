@@ -152,12 +152,23 @@ static bool lock_folder(const char *folder)
     return false;
 }
 
+static bool open_descriptors(struct board *b)
+{
+    b->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (b->epoll >= 0 && signaller_open(&b->signaller))
+        return true;
+    fail("epoll or asynchronous I/O", strerror(errno));
+    return false;
+}
+
 static bool open_channels(struct board *b, const struct choice *choice)
 {
+    if (!open_descriptors(b))
+        return false;
     for (uint32_t c = 0; c < AGENTS; c++) {
         char path[sizeof b->channels[c].address.sun_path + 1];
         snprintf(path, sizeof path, "%s/%s.sock", choice->folder, agent_names[c]);
-        if (!channel_open(&b->channels[c], c, path, &choice->geometry, b->epoll)) {
+        if (!channel_open(&b->channels[c], c, path, &choice->geometry, b->epoll, &b->signaller)) {
             fprintf(stderr, "controlpulp-posix: cannot listen at %s/%s.sock: %s\n", choice->folder, agent_names[c],
                     strerror(errno));
             while (c-- > 0)
@@ -192,7 +203,6 @@ int main(int argc, char **argv)
         if (problem)
             return fail("plant", problem);
     }
-    board.epoll = epoll_create1(EPOLL_CLOEXEC);
     if (!lock_folder(choice.folder) || !open_channels(&board, &choice))
         return 1;
     if ((choice.fifo && !run_as_fifo(choice.fifo)) ||
@@ -206,6 +216,7 @@ int main(int argc, char **argv)
     board_serve(&board);
     for (int c = 0; c < AGENTS; c++)
         channel_close(&board.channels[c]);
+    signaller_close(&board.signaller);
     say_farewell(&board);
     return 0;
 }

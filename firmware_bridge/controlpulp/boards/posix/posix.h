@@ -18,6 +18,7 @@ struct board {
     struct channel channels[AGENTS];
     struct plant plant;      /* it == NULL: no plant, the sensors cannot be read */
     int32_t *wires[WIRES];
+    struct signaller signaller;
     int epoll, timer, signals;
     int64_t start_ns;
     uint32_t kicks;
