@@ -8,7 +8,11 @@ from pathlib import Path
 from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [f"model{part}.c" for part in ("", "_cpu", "_gpu", "_memory", "_meter", "_state", "_work")]
+_PARTS = (
+    *("", "_bandwidth", "_cpu", "_gpu", "_gpu_clock", "_idle", "_memory"),
+    *("_meter", "_state", "_turbo", "_uncore", "_work"),
+)
+SOURCES = [f"model{part}.c" for part in _PARTS]
 
 
 def declarations(*headers: str) -> str:

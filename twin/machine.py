@@ -19,11 +19,15 @@ from twin.machine_tables import (
     Constraint,
     FrequencyTable,
     Gpu,
+    GpuSensors,
     HeatConstants,
+    IdleState,
     MachineTable,
     MemoryTable,
     PowerConstants,
     SensorTable,
+    Turbo,
+    Uncore,
     ZoneKind,
     ZoneTable,
 )
@@ -34,14 +38,18 @@ __all__ = [
     "MACHINES",
     "Cache",
     "Constraint",
+    "CpufreqPolicy",
     "Domain",
     "Gpu",
     "HeatConstants",
+    "IdleState",
     "Machine",
     "MemoryTable",
     "PowerConstants",
     "Sensor",
+    "Turbo",
     "TwinError",
+    "Uncore",
     "Zone",
     "load_machine",
     "machine_names",
@@ -53,11 +61,19 @@ EVENTS = ("cycles", "reference-cycles", "instructions", "stalls", "llc-misses")
 """Counter columns in the model's order."""
 
 
-class Domain(msgspec.Struct, frozen=True):
-    """A cpufreq policy: logical CPUs that share one clock."""
+class CpufreqPolicy(msgspec.Struct, frozen=True):
+    """Logical CPUs that the kernel requests one clock for. A domain may have several; its highest request counts."""
 
-    policy: int
+    number: int  # of its directory: the first of its CPUs
     cpus: tuple[int, ...]
+    domain: int  # index into Machine.domains
+
+
+class Domain(msgspec.Struct, frozen=True):
+    """Logical CPUs that share one clock."""
+
+    cpus: tuple[int, ...]
+    policies: tuple[int, ...]  # indices into Machine.policies
     min_khz: int
     max_khz: int
     base_khz: int
@@ -118,6 +134,8 @@ class Machine(msgspec.Struct, frozen=True):
     die_of: tuple[int, ...]  # per logical CPU: die within the package
     domain_of: tuple[int, ...]  # per logical CPU: index into domains
     domains: tuple[Domain, ...]
+    policy_of: tuple[int, ...]  # per logical CPU: index into policies
+    policies: tuple[CpufreqPolicy, ...]
     driver: str
     governors: tuple[str, ...]
     governor: str  # at boot
@@ -125,14 +143,20 @@ class Machine(msgspec.Struct, frozen=True):
     max_khz: int
     base_khz: int
     steps_khz: tuple[int, ...]
+    preference_khz: tuple[tuple[int, int], ...]
     turbo_khz: int  # true clock of the top step where it is a turbo state, else 0
+    turbo: Turbo | None  # the highest clock by active cores
     latency_us: int
+    update_us: float  # interval at which firmware takes requests; 0: after latency_us
+    switch_us: tuple[float, float]  # from then on, up and down
     tsc_khz: int
     events: tuple[str, ...]
     reference_source: Literal["cpu", "msr"]
     raw_events: dict[str, str]
     smt_throughput: float
     memory: MemoryTable
+    uncore: Uncore | None
+    idle: tuple[IdleState, ...]  # as the model has them; none: those of the vendor are shown without effect
     zones: tuple[Zone, ...]
     sensors: tuple[Sensor, ...]
     gpu: Gpu | None
@@ -184,6 +208,7 @@ def expand(table: MachineTable, path: Path) -> Machine:
     package_of = tuple(core // cpu.cores_per_socket for core in core_of)
     width = {"core": 1, "socket": cpu.cores_per_socket}.get(str(frequency.domain), frequency.domain)
     domain_of = tuple(core // int(width) for core in core_of)
+    policy_of = tuple(range(cpus)) if _has_a_policy_per_cpu(table) else domain_of
     steps = frequency.steps_khz or tuple(range(frequency.min_khz, frequency.max_khz + 1, frequency.step_khz))
     return Machine(
         name=table.name,
@@ -204,7 +229,9 @@ def expand(table: MachineTable, path: Path) -> Machine:
         package_of=package_of,
         die_of=(0,) * cpus,
         domain_of=domain_of,
-        domains=_domains(domain_of, frequency, steps),
+        domains=_domains(domain_of, policy_of, frequency, steps),
+        policy_of=policy_of,
+        policies=tuple(CpufreqPolicy(number=own[0], cpus=own, domain=domain_of[own[0]]) for own in _members(policy_of)),
         driver=frequency.driver,
         governors=frequency.governors,
         governor=frequency.governor,
@@ -212,14 +239,20 @@ def expand(table: MachineTable, path: Path) -> Machine:
         max_khz=frequency.max_khz,
         base_khz=frequency.base_khz,
         steps_khz=steps,
+        preference_khz=frequency.preference_khz,
         turbo_khz=frequency.turbo_khz,
+        turbo=frequency.turbo,
         latency_us=frequency.latency_us,
+        update_us=frequency.update_us,
+        switch_us=(frequency.switch_up_us, frequency.switch_down_us),
         tsc_khz=cpu.tsc_khz,
         events=cpu.events,
         reference_source=cpu.reference_source,
         raw_events=cpu.raw_events,
         smt_throughput=cpu.smt_throughput,
         memory=table.memory,
+        uncore=table.uncore,
+        idle=table.idle,
         zones=_zones(table.zone, cpu.sockets),
         sensors=_sensors(table.sensor, cpu.sockets, cpu.cores_per_socket),
         gpu=table.gpu,
@@ -246,16 +279,29 @@ def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
         if event not in EVENTS:
             yield ("cpu", "events"), f'unknown event "{event}"{nearest(event, EVENTS)}'
     yield from _cache_problems(table)
+    yield from _bandwidth_problems(table)
+    yield from _turbo_problems(table)
+    yield from _uncore_problems(table)
+    yield from _idle_problems(table)
     governor, governors = frequency.governor, frequency.governors
     if governor not in governors:
         yield ("frequency", "governor"), f'"{governor}" is not among governors{nearest(governor, governors)}'
     for name, clocks in (("frequency", frequency), ("gpu", table.gpu)):
         if clocks is not None and clocks.min_khz > clocks.max_khz:
             yield (name, "min_khz"), f"{clocks.min_khz} is above max_khz, {clocks.max_khz}"
+    if table.gpu:
+        yield from _sensor_problems(table.gpu.sensors)
+    yield from _frequency_problems(frequency)
+
+
+def _frequency_problems(frequency: FrequencyTable) -> Iterator[tuple[tuple[str, ...], str]]:
     if not frequency.steps_khz and frequency.step_khz <= 0:
         yield ("frequency",), "give steps_khz, or step_khz above 0"
     if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):
         yield ("frequency", "steps_khz"), "clocks must ascend"
+    preferences = [preference for preference, _ in frequency.preference_khz]
+    if preferences != sorted(set(preferences)) or any(not 0 <= preference <= 255 for preference in preferences):
+        yield ("frequency", "preference_khz"), "preferences must ascend within 0 to 255"
 
 
 def _cache_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -264,14 +310,88 @@ def _cache_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]
             yield ("memory", "caches"), f"level {cache.level} {cache.type}: its ways or cores do not divide"
 
 
-def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple[int, ...]) -> tuple[Domain, ...]:
+def _sensor_problems(sensors: GpuSensors) -> Iterator[tuple[tuple[str, ...], str]]:
+    if sensors.instant_window_ms > sensors.power_update_ms:
+        yield ("gpu", "sensors", "instant_window_ms"), f"{sensors.instant_window_ms:g} is longer than power_update_ms"
+
+
+def _bandwidth_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    bandwidth = table.memory.bandwidth
+    if bandwidth is None:
+        return
+    if bool(bandwidth.link_cores) != bool(bandwidth.link_gbs):
+        yield ("memory", "bandwidth"), "give both link_cores and link_gbs, or neither"
+    elif bandwidth.link_cores and table.cpu.cores_per_socket % bandwidth.link_cores:
+        yield ("memory", "bandwidth"), f"link_cores: {bandwidth.link_cores} do not divide the cores of a package"
+
+
+def _turbo_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    turbo = table.frequency.turbo
+    if turbo is None:
+        return
+    key = ("frequency", "turbo")
+    ascends = list(turbo.cores) == sorted(set(turbo.cores)) and len(turbo.cores) <= 8  # groups of the register
+    if not ascends or turbo.cores[-1:] != (table.cpu.cores_per_socket,):
+        yield key, "cores must ascend to the cores of a package in at most eight steps"
+    for row in turbo.rows:
+        if len(row) != len(turbo.cores) or list(row) != sorted(row, reverse=True):
+            yield key, "give as many clocks as cores in each row, none above the one before"
+        elif not table.frequency.min_khz <= row[-1] * 1000 <= row[0] * 1000 <= table.frequency.max_khz:
+            yield key, "a clock is below min_khz or above max_khz"
+
+
+def _uncore_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    uncore, power = table.uncore, table.power
+    if uncore is None:
+        return
+    if uncore.min_khz > uncore.max_khz:
+        yield ("uncore", "min_khz"), f"{uncore.min_khz} is above max_khz, {uncore.max_khz}"
+    if uncore.cap_low_w > uncore.cap_high_w:
+        yield ("uncore", "cap_low_w"), f"{uncore.cap_low_w:g} is above cap_high_w, {uncore.cap_high_w:g}"
+    if uncore.clock_w > power.uncore_idle_w:
+        yield ("uncore", "clock_w"), f"more than [power] uncore_idle_w, {power.uncore_idle_w:g}, of which it is a part"
+
+
+def _idle_problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    times = [(state.residency_us, state.latency_us) for state in table.idle]
+    if times and (times[0] != (0, 0) or times != sorted(times) or not 2 <= len(times) <= 10):  # CPUIDLE_STATE_MAX
+        yield ("idle",), "two to ten states, from POLL without latency to the deepest"
+    if times and table.power.uncore_sleep_w > table.power.uncore_idle_w:
+        yield ("power", "uncore_sleep_w"), f"above uncore_idle_w, {table.power.uncore_idle_w:g}"
+
+
+def _has_a_policy_per_cpu(table: MachineTable) -> bool:
+    """Whether each logical CPU has a cpufreq policy of its own, as ``[frequency] policy`` says or else the driver does.
+
+    intel_pstate (in both modes) and amd-pstate leave a policy the one CPU that it was made for. acpi-cpufreq takes the
+    dependencies that the firmware reports (_PSD): those that software coordinates make a policy of several CPUs, those
+    that hardware coordinates do not. On AMD processors before family 0x19 it overrides them: one CPU each. All other
+    firmware here leaves it to software, which is ours.
+    Source: Linux 6.x drivers/cpufreq/{acpi-cpufreq,intel_pstate,amd-pstate}.c (their cpu_init functions).
+    """
+    frequency, cpu = table.frequency, table.cpu
+    if frequency.policy:
+        return frequency.policy == "cpu"
+    if frequency.driver == "acpi-cpufreq":
+        return cpu.vendor in ("AuthenticAMD", "HygonGenuine") and cpu.family < 0x19
+    return frequency.driver.startswith(("intel_", "amd-pstate"))
+
+
+def _members(group_of: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The logical CPUs of each group, in the groups' order."""
     members: dict[int, list[int]] = {}
-    for cpu, domain in enumerate(domain_of):
-        members.setdefault(domain, []).append(cpu)
+    for cpu, group in enumerate(group_of):
+        members.setdefault(group, []).append(cpu)
+    return [tuple(cpus) for _, cpus in sorted(members.items())]
+
+
+def _domains(
+    domain_of: tuple[int, ...], policy_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple[int, ...]
+) -> tuple[Domain, ...]:
     return tuple(
         Domain(
-            policy=cpus[0],
-            cpus=tuple(cpus),
+            cpus=cpus,
+            policies=tuple(sorted({policy_of[cpu] for cpu in cpus})),
             min_khz=frequency.min_khz,
             max_khz=frequency.max_khz,
             base_khz=frequency.base_khz,
@@ -279,7 +399,7 @@ def _domains(domain_of: tuple[int, ...], frequency: FrequencyTable, steps: tuple
             lists_steps=frequency.lists_steps,
             latency_us=frequency.latency_us,
         )
-        for _, cpus in sorted(members.items())
+        for cpus in _members(domain_of)
     )
 
 

@@ -56,11 +56,41 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return 0 if rest else sets
 
 
+class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[memory.bandwidth]``: GB/s between cores and memory; without this table threads do not slow each other.
+
+    ``core_gbs``: the most that one core takes. ``link_gbs``: of each ``link_cores`` cores, such as a core complex die;
+    each further core that asks for all it can take costs the share ``link_loss`` of it. ``package_gbs``: of a package.
+    """
+
+    core_gbs: Positive
+    package_gbs: Positive
+    link_cores: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: no links
+    link_gbs: NotNegative = 0.0
+    link_loss: Share = 0.0
+
+
 class MemoryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[memory]``: the memory and the caches of a package."""
 
     gib: Annotated[int, msgspec.Meta(ge=0)] = 0  # 0: the kernel shows no sizes
     caches: tuple[Cache, ...] = ()
+    bandwidth: Bandwidth | None = None
+
+
+class Turbo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[frequency.turbo]``: the highest clock, in MHz, while up to so many ``cores`` of a package are active, by the
+    widest vectors that a core uses."""
+
+    cores: tuple[Count, ...]
+    scalar: tuple[Count, ...]
+    avx2: tuple[Count, ...]
+    avx512: tuple[Count, ...]
+
+    @property
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Clocks by licence, in the model's order."""
+        return self.scalar, self.avx2, self.avx512
 
 
 class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +99,7 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver: str
     governors: tuple[str, ...]
     governor: str
-    domain: Literal["core", "socket"] | int  # or a number of cores
+    domain: Literal["core", "socket"] | int  # what shares a clock; or a number of cores
     min_khz: Count
     max_khz: Count
     base_khz: Count
@@ -77,7 +107,41 @@ class FrequencyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_khz: int = 0
     steps_khz: tuple[int, ...] = ()
     turbo_khz: int = 0
+    turbo: Turbo | None = None
+    update_us: NotNegative = 0.0  # firmware takes requests at this interval, not latency_us after each; 0: it does not
+    switch_up_us: NotNegative = 0.0  # from then on until the clock has changed
+    switch_down_us: NotNegative = 0.0
     lists_steps: bool = True  # whether scaling_available_frequencies exists
+    preference_khz: tuple[tuple[int, int], ...] = ()
+    """(Energy preference from 0 to 255, the highest clock that the hardware chooses for it), linear between and
+    constant beyond, where the hardware chooses clocks by itself. Empty: the preference has no effect."""
+    policy: Literal["cpu", "domain"] | None = None  # what has a cpufreq policy; None: as Linux does with this driver
+
+
+class IdleState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[[idle]]``: a state of an idle core, from POLL to the deepest. ``core_w``: what a core in it draws."""
+
+    name: str
+    description: str
+    latency_us: Annotated[int, msgspec.Meta(ge=0)]
+    residency_us: Annotated[int, msgspec.Meta(ge=0)]
+    core_w: NotNegative
+
+
+class Uncore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``[uncore]``: the clock between cores and memory (intel_uncore_frequency), in steps of 100 MHz.
+
+    ``wait_share``: of the time that work waits for memory, what goes with the inverse of this clock. ``clock_w``: watts
+    of a package that go with its square; they are part of those in ``[power]``, which are at the highest clock. A power
+    limit of the package below ``cap_high_w`` lowers the clock, down to the lowest at ``cap_low_w``; 0: it does not.
+    """
+
+    min_khz: Count
+    max_khz: Count
+    wait_share: Share
+    clock_w: NotNegative
+    cap_low_w: NotNegative = 0.0
+    cap_high_w: NotNegative = 0.0
 
 
 class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,11 +156,16 @@ class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leak_offset: float = 0.0
     idle_leak_share: float = 0.3  # share of leakage that remains in deep idle states
     uncore_idle_w: float = 0.0  # per package
+    uncore_sleep_w: NotNegative = 0.0  # while all cores of the node are in the deepest state of [[idle]]
     uncore_busy_w: float = 0.0
     uncore_w_per_gbs: float = 0.0
     dram_idle_w: float = 0.0  # per package
     dram_w_per_gbs: float = 0.0
     rest_w: float = 0.0  # node: board, fans, network, power supply
+    package_limit_w: NotNegative = 0.0  # that a package's own firmware keeps, without DRAM (AMD: PPT); 0: none
+    responsive_above_w: NotNegative = 0.0
+    """Below this sum of the packages' long-term limits programs of the node wait for tenths of a second; 0: never. Some
+    values that can be set hang a node (REGALE D2.3 section 4.2)."""
     spin_activity: float = 0.35
     spin_ipc: float = 1.2
     tick_share: float = 0.001
@@ -196,17 +265,33 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuSensors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Latencies and averaging of NVML's numbers on this card."""
+    """Latencies, averaging and errors of NVML's numbers on this card.
+
+    Power readings and the energy counter show ``power_gain`` times the true watts plus ``power_offset_w``.
+    ``lock_spread``: the deviation of the logarithm of the time until a locked clock is in force, whose median is
+    ``lock_latency_ms``; 0: that time is uniform over 0.6 to 1.4 of it.
+    ``instant_window_ms``: what the instantaneous reading averages over, each ``power_update_ms``; 0: the last
+    millisecond, at each millisecond.
+    """
 
     power_update_ms: float
     power_window_ms: float
     energy_update_ms: float
     utilization_window_ms: float
     lock_latency_ms: float
+    lock_spread: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.0
+    power_gain: Positive = 1.0
+    power_offset_w: float = 0.0
+    instant_window_ms: NotNegative = 0.0
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A GPU model: identity as NVML shows it, clock ladder, power, heat."""
+    """A GPU model: identity as NVML shows it, clock ladder, power, heat.
+
+    Under a power limit that binds, the shown watts settle on ``limit_share`` of it with the time constant
+    ``limit_settle_ms``; 0: at once, at whole clocks. Without kernels an unlocked card falls to its idle clock after
+    ``idle_after_ms`` and takes ``wake_ms`` to leave it for work.
+    """
 
     count: Count
     name: str
@@ -235,6 +320,10 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heat: HeatConstants
     sensors: GpuSensors
     memory_over_die_c: float = 6.0
+    limit_share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
+    limit_settle_ms: NotNegative = 0.0
+    idle_after_ms: NotNegative = 500.0  # ours
+    wake_ms: NotNegative = 0.0
     fit: Fit | None = None
 
     @property
@@ -258,6 +347,8 @@ class MachineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     power: PowerConstants
     heat: HeatConstants
     memory: MemoryTable = MemoryTable()
+    uncore: Uncore | None = None
+    idle: tuple[IdleState, ...] = ()
     zone: tuple[ZoneTable, ...] = ()
     sensor: tuple[SensorTable, ...] = ()
     gpu: Gpu | None = None

@@ -45,6 +45,8 @@ void model_settle(twin_model_t *m)
 {
     int64_t next = (m->step / TICK_STEPS + 1) * TICK_STEPS;
 
+    turbo_share(m);
+    bandwidth_share(m);
     cpu_refresh_packages(m);
     for (int32_t g = 0; g < m->n_groups; g++) {
         group_t *group = &m->groups[g];
@@ -229,6 +231,22 @@ double twin_model_traffic_gb(twin_model_t *m, int32_t package)
     return gb;
 }
 
+int32_t twin_model_idle_state(twin_model_t *m, int32_t core)
+{
+    enter(m);
+    int32_t state = m->node.n_idle > 0 ? m->idle_state[core] : -1;
+    leave(m);
+    return state;
+}
+
+void twin_model_idle_us(twin_model_t *m, int32_t core, int64_t *out)
+{
+    enter(m);
+    for (int32_t state = 0; state < m->node.n_idle; state++)
+        out[state] = (int64_t)(idle_state_s(m, core, state) * 1e6 + 0.5);
+    leave(m);
+}
+
 int64_t twin_model_zone_uj(twin_model_t *m, int32_t zone)
 {
     enter(m);
@@ -249,6 +267,14 @@ double twin_model_domain_khz(twin_model_t *m, int32_t domain)
 {
     enter(m);
     double khz = m->node.label_khz[m->shown_level[domain]];
+    leave(m);
+    return khz;
+}
+
+double twin_model_uncore_khz(twin_model_t *m, int32_t package)
+{
+    enter(m);
+    double khz = m->uncore_now_khz[package];
     leave(m);
     return khz;
 }
@@ -306,16 +332,34 @@ double twin_model_power_w(twin_model_t *m, int32_t kind, int32_t package)
 
 /* --- actuators --- */
 
-void twin_model_set_domain(twin_model_t *m, int32_t d, double min_khz, double max_khz, double set_khz, int32_t governor)
+void twin_model_set_policy(twin_model_t *m, int32_t p, double min_khz, double max_khz, double set_khz, int32_t governor)
 {
     enter(m);
-    m->min_khz[d] = min_khz;
-    m->max_khz[d] = max_khz;
-    m->set_khz[d] = set_khz;
-    m->governor[d] = governor;
-    cpu_request(m, d);
+    m->min_khz[p] = min_khz;
+    m->max_khz[p] = max_khz;
+    m->set_khz[p] = set_khz;
+    m->governor[p] = governor;
+    cpu_request(m, p);
     model_settle(m);
     leave(m);
+}
+
+void twin_model_prefer(twin_model_t *m, int32_t policy, double khz)
+{
+    enter(m);
+    m->preferred_khz[policy] = khz;
+    leave(m);
+}
+
+/* The uncore's clock goes with the power limits. */
+static void follow_limits(twin_model_t *m)
+{
+    if (m->node.uncore_cap_high_w <= 0)
+        return;
+    flush(m);
+    for (int32_t p = 0; p < m->node.n_packages; p++)
+        m->activity_changed[p] = 1;
+    model_settle(m);
 }
 
 void twin_model_set_limit(twin_model_t *m, int32_t zone, int32_t constraint, double limit_w, double window_s)
@@ -323,6 +367,7 @@ void twin_model_set_limit(twin_model_t *m, int32_t zone, int32_t constraint, dou
     enter(m);
     m->zones[zone].limit_w[constraint] = limit_w;
     m->zones[zone].window_s[constraint] = window_s;
+    follow_limits(m);
     leave(m);
 }
 
@@ -330,6 +375,25 @@ void twin_model_enable_zone(twin_model_t *m, int32_t zone, int32_t enabled)
 {
     enter(m);
     m->zones[zone].enabled = enabled;
+    follow_limits(m);
+    leave(m);
+}
+
+void twin_model_set_idle(twin_model_t *m, int32_t core, uint32_t enabled)
+{
+    enter(m);
+    m->idle_enabled[core] = enabled;
+    leave(m);
+}
+
+void twin_model_set_uncore(twin_model_t *m, int32_t package, double min_khz, double max_khz)
+{
+    enter(m);
+    flush(m);
+    m->uncore_min_khz[package] = min_khz;
+    m->uncore_max_khz[package] = max_khz;
+    m->activity_changed[package] = 1;
+    model_settle(m);
     leave(m);
 }
 

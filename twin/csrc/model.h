@@ -17,6 +17,7 @@
 #define TWIN_STEP_NS 50000
 #define TWIN_CONSTRAINTS 3
 #define TWIN_TABLES 5
+#define TWIN_LICENSES 3 /* scalar, AVX2, AVX-512 */
 
 enum twin_event { TWIN_CYCLES, TWIN_REFERENCE, TWIN_INSTRUCTIONS, TWIN_STALLS, TWIN_MISSES, TWIN_EVENTS };
 enum twin_governor { TWIN_PERFORMANCE, TWIN_POWERSAVE, TWIN_USERSPACE, TWIN_DYNAMIC };
@@ -48,16 +49,26 @@ typedef struct {
     double power_jitter; /* relative deviation of the slowly varying noise of its power under load */
     twin_thermal_t thermal;
     double memory_over_die_c;
+    double lock_spread;                /* deviation of the logarithm of the lock's latency; 0: uniform about it */
+    double idle_after_s, wake_s;       /* until the idle clock after the last kernel, and from it for the next */
+    double limit_share, limit_settle_s; /* what of a limit it regulates to; time constant, 0: at once, whole levels */
     double lock_latency_s, power_update_s, power_window_s, energy_update_s, utilization_window_s;
+    double power_gain, power_offset_w; /* shown over true watts, of all power readings and the energy counter */
+    double instant_window_s;           /* of the instantaneous power, at each power update; 0: the last tick */
 } twin_gpu_card_t;
 
 typedef struct {
-    int32_t n_cpus, n_cores, n_packages, n_domains, n_levels, n_zones, n_gpus;
-    const int32_t *core_of, *domain_of; /* per logical CPU */
+    int32_t n_cpus, n_cores, n_packages, n_domains, n_policies, n_levels, n_zones, n_gpus;
+    const int32_t *core_of, *domain_of, *policy_of; /* per logical CPU */
     const int32_t *package_of;          /* per core */
     const double *clock_hz, *volt;      /* per level */
     const double *label_khz;            /* per level: the number in cpufreq (a turbo state is base + 1 MHz) */
     double tsc_hz, smt_throughput, latency_s, governor_s;
+    int32_t n_idle;                /* idle states; 0: an idle core keeps a share of its leakage and wakes at once */
+    const double *idle_latency_s, *idle_residency_s, *idle_core_w; /* [n_idle] */
+    double uncore_sleep_w;         /* of a package while all cores of the node are in the deepest state */
+    double update_s;               /* a package's firmware looks for requests at this interval; 0: after latency_s */
+    double switch_up_s, switch_down_s; /* from then on until the clock has changed */
     double dynamic_w; /* W per V^2 and Hz of one core at activity 1 */
     double leak_k0_w, leak_k1_w_per_v, leak_per_v, leak_per_k, leak_offset; /* (k0 + k1 V) exp(v V + k T + o) */
     double idle_leak_share;
@@ -68,6 +79,16 @@ typedef struct {
     const double *package_scale; /* per package: watts of its cores over those of the formula */
     double iteration_jitter;     /* relative deviation of the work of iterations */
     double spin_activity, spin_ipc, tick_share; /* waiting threads; an idle CPU's timer tick */
+    double core_gbs, package_gbs;  /* memory bandwidth that a core, a package has, 1e9 bytes/s; 0: without bounds */
+    double link_gbs, link_loss;    /* of each `link_cores` cores; share of it lost for each further core that asks */
+    int32_t link_cores;            /* 0: no links */
+    double uncore_min_khz, uncore_khz; /* range of the uncore's clock; 0: none */
+    double uncore_cap_low_w, uncore_cap_high_w; /* power limits between which they lower it; 0: none does */
+    double uncore_wait, uncore_clock_w; /* share of waiting for memory, watts of a package that go with that clock */
+    int32_t n_bins;                /* of turbo; 0: none */
+    const int32_t *bin_cores;      /* [n_bins]: up to so many active cores of a package */
+    const int32_t *bin_level;      /* [TWIN_LICENSES][n_bins]: the highest level then */
+    double package_limit_w;        /* that a package's own firmware keeps, without DRAM; 0: none */
     const twin_zone_t *zones;
     const twin_gpu_card_t *cards;
     uint64_t seed;
@@ -77,6 +98,8 @@ typedef struct {
 typedef struct {
     const double *tables;                                        /* [TWIN_TABLES][n_levels] */
     double activity;                                             /* CPU */
+    double memory_s;                                             /* CPU: seconds of a second's work without the clock */
+    int32_t license;                                             /* CPU: vectors, see TWIN_LICENSES */
     double gap_share, sm_active, occupancy, fp_active;           /* GPU */
     double gap_active;                                           /* GPU: share of a gap in which small kernels run */
     int32_t free_level;                                          /* GPU: the level that the card's firmware chooses */
@@ -126,19 +149,26 @@ void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
 double twin_model_core_j(twin_model_t *model, int32_t core);           /* since the model was made */
 double twin_model_traffic_gb(twin_model_t *model, int32_t package);    /* bytes between package and memory, 1e9 */
+int32_t twin_model_idle_state(twin_model_t *model, int32_t core); /* -1: active, or the machine has no states */
+void twin_model_idle_us(twin_model_t *model, int32_t core, int64_t *out); /* [n_idle]: in each state */
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
 void twin_model_set_zone_uj(twin_model_t *model, int32_t zone, double uj);
 double twin_model_domain_khz(twin_model_t *model, int32_t domain);
+double twin_model_uncore_khz(twin_model_t *model, int32_t package);
 double twin_model_core_c(twin_model_t *model, int32_t core);
 double twin_model_package_c(twin_model_t *model, int32_t package);
 double twin_model_memory_c(twin_model_t *model, int32_t package);
 double twin_model_power_w(twin_model_t *model, int32_t kind, int32_t package); /* mean of the last tick */
 
 /* Actuators: raw, unvalidated. */
-void twin_model_set_domain(twin_model_t *model, int32_t domain, double min_khz, double max_khz, double set_khz,
+void twin_model_set_policy(twin_model_t *model, int32_t policy, double min_khz, double max_khz, double set_khz,
                            int32_t governor);
+/* The highest clock that a dynamic governor chooses; a higher lowest clock of the policy has precedence. */
+void twin_model_prefer(twin_model_t *model, int32_t policy, double khz);
 void twin_model_set_limit(twin_model_t *model, int32_t zone, int32_t constraint, double limit_w, double window_s);
 void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
+void twin_model_set_idle(twin_model_t *model, int32_t core, uint32_t enabled); /* a bit for each state */
+void twin_model_set_uncore(twin_model_t *model, int32_t package, double min_khz, double max_khz);
 void twin_model_set_load(twin_model_t *model, const double *share); /* [n_cpus]: while no unit of a workload runs there */
 
 /* Truth. energy: [core, uncore, dram] per package, then one per GPU, then rest; since the workload's start (until its

@@ -1,54 +1,28 @@
 /*
- * GPUs: clock, kernel rate, power, and the sensors that NVML shows.
+ * GPUs: kernel rate, power, and the sensors that NVML shows.
  *
- * The whole card has one clock. Unlocked, the card's firmware chooses it within power and thermal limits: the highest
- * boost under load, or a level per workload where it was measured. Locked, it is the highest clock of the locked range
- * under load. A lock request takes effect after the card's latency. Board power per level is a table of the phase,
- * valid at the temperature at which this power settles; leakage changes it in proportion to the distance from that
- * temperature.
+ * Board power per level is a table of the phase, valid at the temperature at which this power settles; leakage changes
+ * it in proportion to the distance from that temperature.
  */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "model_internal.h"
 
-#define REASON_IDLE 0x1u /* nvmlClocksEventReason* */
-#define REASON_POWER_CAP 0x4u
-#define REASON_THERMAL 0x20u
-#define IDLE_AFTER_S 0.5 /* ours: an unlocked card without kernels takes its idle clock after this time */
 #define NOISE_MEMORY 0.9 /* ours: per 50 ms */
 #define PCIE_KBPS 10e6   /* ours: transfers in a gap, half of a gen-4 x16 link */
 
-static int32_t unit_of(const twin_model_t *m, int32_t g)
-{
-    return m->node.n_cpus + g;
-}
-
-static int has_work(const twin_model_t *m, int32_t g)
-{
-    return m->unit_group[unit_of(m, g)] >= 0 && m->unit_state[unit_of(m, g)] != UNIT_IDLE;
-}
-
 /* --- rates --- */
-
-/* Watts of this card where the table has `table_w`, for a load whose mean is `mean_w` in the table. */
-static double card_w(const gpu_t *gpu, double table_w, double mean_w)
-{
-    const twin_thermal_t *net = &gpu->card.thermal;
-    double scale = gpu->card.power_scale;
-    double steady_c = net->ambient_c + (net->die_k_per_w + net->sink_k_per_w) * (mean_w * scale);
-
-    return table_w * (1.0 + gpu->card.leak_per_k * (gpu->heat.die_c - steady_c)) * scale;
-}
 
 void gpu_refresh(twin_model_t *m, int32_t g)
 {
     gpu_t *gpu = &m->gpus[g];
-    int32_t unit = unit_of(m, g), level = gpu->level, state = m->unit_state[unit];
+    int32_t unit = gpu_unit_of(m, g), level = gpu->level, state = m->unit_state[unit];
 
     gpu->kernel_rate = gpu->memory_rate = gpu->occupancy_rate = gpu->sm_rate = gpu->fp_rate = gpu->gap_rate = 0;
-    if (!has_work(m, g)) {
-        gpu->power_w = card_w(gpu, gpu->idle_w[level], gpu->idle_w[level]);
+    if (!gpu_has_work(m, g)) {
+        gpu->power_w = gpu_card_w(gpu, gpu->idle_w[level], gpu->idle_w[level]);
         return;
     }
     const twin_phase_t *phase = unit_phase_of(m, unit);
@@ -59,7 +33,7 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         m->unit_rate[unit] = unit_table(m, unit, TWIN_GPU_RATE)[level];
         if (gpu->lock_max_mhz == 0)
             m->unit_rate[unit] *= 1.0 - phase->free_loss;
-        gpu->power_w = card_w(gpu, unit_table(m, unit, TWIN_KERNEL_W)[level], mean_w) * gpu->power_noise;
+        gpu->power_w = gpu_card_w(gpu, unit_table(m, unit, TWIN_KERNEL_W)[level], mean_w) * gpu->power_noise;
         gpu->kernel_rate = 1.0;
         gpu->memory_rate = unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
         gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
@@ -68,94 +42,12 @@ void gpu_refresh(twin_model_t *m, int32_t g)
         gpu->fp_rate = phase->fp_active * m->unit_rate[unit];
     } else {
         m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
-        gpu->power_w = card_w(gpu, unit_table(m, unit, TWIN_GAP_W)[level], mean_w) * gpu->power_noise;
+        gpu->power_w = gpu_card_w(gpu, unit_table(m, unit, TWIN_GAP_W)[level], mean_w) * gpu->power_noise;
         gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
         gpu->kernel_rate = gpu->gap_rate * phase->gap_active;
         gpu->memory_rate = gpu->kernel_rate * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
     }
     m->groups[m->unit_group[unit]].is_stale = 1;
-}
-
-/* --- clock --- */
-
-static int32_t level_at_most(const gpu_t *gpu, double mhz)
-{
-    int32_t level = gpu->card.n_levels - 1;
-
-    while (level > 0 && floor(gpu->clock_khz[level] / 1e3) > mhz)
-        level--;
-    return level;
-}
-
-static int32_t level_at_least(const gpu_t *gpu, double mhz)
-{
-    int32_t level = 0;
-
-    while (level < gpu->card.n_levels - 1 && floor(gpu->clock_khz[level] / 1e3) < mhz)
-        level++;
-    return level;
-}
-
-/* Takes over locks and power limits that NVML clients have requested since the last poll. */
-void gpu_poll(twin_model_t *m)
-{
-    for (int32_t g = 0; g < m->node.n_gpus; g++) {
-        gpu_t *gpu = &m->gpus[g];
-        twin_gpu_t *shared = &m->shared->gpu[g];
-        int ignores = (shared->faults & TWIN_GPU_SET_NO_EFFECT) != 0;
-        uint32_t lock_seq = shared->lock_seq, limit_seq = shared->limit_seq;
-        atomic_thread_fence(memory_order_acquire);
-        if (lock_seq != gpu->lock_seq) {
-            gpu->lock_seq = lock_seq;
-            if (!ignores) {
-                gpu->requested_min_mhz = shared->lock_min_mhz;
-                gpu->requested_max_mhz = shared->lock_max_mhz;
-                double latency = gpu->card.lock_latency_s * (0.6 + 0.8 * model_uniform(m));
-                gpu->lock_step = m->step + (int64_t)(latency / STEP_S);
-            }
-        }
-        if (limit_seq != gpu->limit_seq) {
-            gpu->limit_seq = limit_seq;
-            if (!ignores)
-                gpu->limit_w = shared->power_limit_mw * 1e-3;
-        }
-    }
-}
-
-static int32_t free_level(const twin_model_t *m, int32_t g)
-{
-    const gpu_t *gpu = &m->gpus[g];
-    double quiet_s = (double)(m->step - gpu->kernel_step) * STEP_S;
-
-    if (has_work(m, g))
-        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : unit_phase_of(m, unit_of(m, g))->free_level;
-    return quiet_s > IDLE_AFTER_S ? gpu->card.idle_level : gpu->level;
-}
-
-static int32_t choose_level(twin_model_t *m, int32_t g)
-{
-    gpu_t *gpu = &m->gpus[g];
-    int32_t level = free_level(m, g), unit = unit_of(m, g);
-
-    gpu->reasons = has_work(m, g) ? 0 : REASON_IDLE;
-    if (gpu->lock_max_mhz > 0) {
-        int32_t low = level_at_least(gpu, gpu->lock_min_mhz), high = level_at_most(gpu, gpu->lock_max_mhz);
-        level = level < low ? low : level;
-        level = level > high ? high : level;
-    }
-    if (has_work(m, g)) {
-        const double *kernel_w = unit_table(m, unit, TWIN_KERNEL_W);
-        const double *mean_w = unit_table(m, unit, TWIN_MEAN_W);
-        while (level > 0 && card_w(gpu, kernel_w[level], mean_w[level]) > gpu->limit_w) {
-            level--;
-            gpu->reasons |= REASON_POWER_CAP;
-        }
-    }
-    if (gpu->heat.die_c > m->shared->gpu[g].slowdown_c) {
-        level = level / 2; /* ours: a hot card runs at half its level until it has cooled */
-        gpu->reasons |= REASON_THERMAL;
-    }
-    return level;
 }
 
 /* --- sensors --- */
@@ -189,6 +81,36 @@ static void power_sensor(gpu_t *gpu, int64_t tick)
         gpu->shown_w = (gpu->energy_j - gpu->ring_j[oldest]) / ((double)n * (double)update * TICK_S);
         gpu->ring_head = (head + 1) % SENSOR_RING;
     }
+}
+
+/* The instantaneous reading is the mean over the last part of each update period, or over the last tick. */
+static void instant_sensor(gpu_t *gpu, int64_t tick)
+{
+    int64_t update = ticks(gpu->card.power_update_s), window = ticks(gpu->card.instant_window_s);
+
+    if (gpu->card.instant_window_s == 0) {
+        gpu->instant_w = (gpu->energy_j - gpu->tick_j) / TICK_S;
+        return;
+    }
+    if (tick >= window && tick % update == 0)
+        gpu->instant_w = (gpu->energy_j - gpu->instant_window_j) / ((double)window * TICK_S);
+    if ((tick + window) % update == 0)
+        gpu->instant_window_j = gpu->energy_j;
+}
+
+static uint32_t shown_mw(const gpu_t *gpu, double true_w)
+{
+    double shown_w = gpu_measured_w(gpu, true_w);
+
+    return shown_w > 0 ? (uint32_t)(shown_w * 1e3) : 0;
+}
+
+/* The energy counter integrates the same watts. */
+static double shown_j(const gpu_t *gpu, int64_t tick)
+{
+    double joules = gpu->card.power_gain * gpu->energy_j + gpu->card.power_offset_w * ((double)tick * TICK_S);
+
+    return joules > gpu->shown_j ? joules : gpu->shown_j;
 }
 
 static uint32_t percent(twin_model_t *m, double share)
@@ -271,8 +193,8 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     }
     shared->mem_clock_now_mhz = shared->memory_clock_mhz;
     if (!(stuck & TWIN_READING_POWER)) {
-        shared->power_mw = (uint32_t)(gpu->shown_w * 1e3);
-        shared->power_instant_mw = (uint32_t)((gpu->energy_j - gpu->tick_j) / TICK_S * 1e3);
+        shared->power_mw = shown_mw(gpu, gpu->shown_w);
+        shared->power_instant_mw = shown_mw(gpu, gpu->instant_w);
     }
     shared->enforced_limit_mw = (uint32_t)(gpu->limit_w * 1e3 + 0.5);
     if (!(stuck & TWIN_READING_TEMPERATURE))
@@ -284,8 +206,9 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
         shared->memory_pct = gpu->shown_memory_pct;
     shared->pcie_tx_kbps = gpu->shown_pcie_kbps / 2;
     shared->pcie_rx_kbps = gpu->shown_pcie_kbps;
-    int32_t group = m->unit_group[unit_of(m, g)];
-    shared->memory_used_mib = has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card uses 4 MiB */
+    int32_t group = m->unit_group[gpu_unit_of(m, g)];
+    shared->memory_used_mib = gpu_has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card uses 4 MiB */
+    shared->process_pid = gpu_has_work(m, g) ? (uint32_t)getpid() : 0;
     shared->throttle_reasons = gpu->reasons;
     shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);
     shared->violation_thermal_us = (uint64_t)(gpu->overheated_s * 1e6);
@@ -314,21 +237,23 @@ static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
     if (gpu->lock_step <= m->step) {
         gpu->lock_min_mhz = gpu->requested_min_mhz;
         gpu->lock_max_mhz = gpu->requested_max_mhz;
+        gpu->is_applied = gpu->requested_is_applied;
         gpu->lock_step = NEVER;
     }
     heat_step(&gpu->heat, &gpu->card.thermal, power_w, TICK_S);
     if (tick % ticks(gpu->card.energy_update_s) == 0)
-        gpu->shown_j = gpu->energy_j;
+        gpu->shown_j = shown_j(gpu, tick);
     if (tick % 50 == 0)
         gpu->noise = varied(m, gpu->noise, m->counter_noise);
     if (tick % 50 == 0 && gpu->card.power_jitter > 0)
         gpu->power_noise = varied(m, gpu->power_noise, gpu->card.power_jitter);
     power_sensor(gpu, tick);
+    instant_sensor(gpu, tick);
     utilization_sensor(m, gpu, tick);
-    int32_t level = choose_level(m, g);
-    if (gpu->reasons & REASON_POWER_CAP)
+    int32_t level = gpu_choose_level(m, g);
+    if (gpu->reasons & GPU_REASON_POWER_CAP)
         gpu->limited_s += TICK_S;
-    if (gpu->reasons & REASON_THERMAL)
+    if (gpu->reasons & GPU_REASON_THERMAL)
         gpu->overheated_s += TICK_S;
     publish(m, g, tick);
     gpu->tick_j = gpu->energy_j;

@@ -7,8 +7,13 @@
  * list with the compiled objects).
  *
  *   model_state
+ *   model_idle
  *   model_cpu
+ *   model_uncore
+ *   model_turbo
+ *   model_bandwidth
  *   model_meter
+ *   model_gpu_clock
  *   model_gpu
  *   model_work
  *   model
@@ -27,9 +32,13 @@
 #define TICK_S (TICK_STEPS * STEP_S)
 #define NEVER INT64_MAX
 #define SENSOR_RING 16
+#define GPU_REASON_IDLE 0x1u /* nvmlClocksEventReason* */
+#define GPU_REASON_APPLICATIONS 0x2u
+#define GPU_REASON_POWER_CAP 0x4u
+#define GPU_REASON_THERMAL (0x8u | 0x40u) /* the hardware slows down, and heat is why */
 #define GPM_SHARES 5 /* graphics, SM active, SM occupancy, DRAM active, FP64, as in enum twin_gpu_reading */
 
-enum unit_state { UNIT_IDLE, UNIT_RUN, UNIT_GAP, UNIT_WAIT };
+enum unit_state { UNIT_IDLE, UNIT_RUN, UNIT_GAP, UNIT_WAIT, UNIT_WAKE };
 enum meter { METER_CORE, METER_UNCORE, METER_DRAM, METERS };
 
 typedef struct {
@@ -54,8 +63,11 @@ typedef struct {
     double *clock_khz, *idle_w;
     /* clock: lock requests, what is in force, level */
     uint32_t lock_seq, limit_seq, requested_min_mhz, requested_max_mhz, lock_min_mhz, lock_max_mhz;
+    int32_t requested_is_applied, is_applied; /* the applications clock is lower than the lock: requested, in force */
     int64_t lock_step; /* when the requested lock comes into force */
     int64_t kernel_step; /* last time a kernel ran */
+    int64_t awake_step;  /* when it has left its idle clock for work; NEVER: it has fallen asleep */
+    double cap_level, cap_carry; /* the limiter's level with its fraction; ticks owed to the level above */
     int32_t level;
     uint64_t reasons;
     double limit_w, limited_s, overheated_s;
@@ -66,6 +78,7 @@ typedef struct {
     double tick_j;
     /* sensors */
     double ring_j[SENSOR_RING], window_j, shown_w, shown_j;
+    double instant_window_j, instant_w;
     uint32_t ring_head;
     double window_kernel_s, window_memory_s, window_gap_s;
     uint32_t shown_gpu_pct, shown_memory_pct, shown_pcie_kbps;
@@ -92,22 +105,38 @@ struct twin_model {
     double *noise;             /* [3][n_cpus]: instructions, stalls, misses */
     int32_t *threads;          /* CPUs ordered by core */
     int32_t *first_thread;     /* [n_cores + 1] into threads */
+    /* memory bandwidth: what each CPU asks for, the share of its time that waits for it; scratch of the search */
+    double *demand_gbs, *demand_share, *share_gbs, *share_memory, *share_stretch;
     /* cores */
     double *core_dynamic_w, *core_leak_w, *core_traffic, *core_c, *core_heat;
     double *memory_c; /* per package */
     double *core_j, *core_gb; /* integrals of power and of memory traffic */
-    int32_t *core_busy;
+    int32_t *core_busy, *core_license;
+    int32_t *idle_state, n_asleep;   /* -1: active; how many cores are in the deepest state */
+    int64_t *idle_step, *idle_since; /* when it became idle; entered its state */
+    double *idle_s;                  /* [n_idle][n_cores]: time in each state until then */
+    uint32_t *idle_enabled;
+    int32_t *core_hosts; /* whether it runs programs of the host */
+    double *core_stretch, *host_gbs; /* how much longer its threads wait for memory; what the host's programs take */
     /* domains */
     int32_t *first_cpu, *next_cpu; /* linked list of a domain's CPUs */
-    int32_t *level, *wanted_level, *shown_level, *governor, *domain_package;
+    int32_t *first_policy, *next_policy; /* linked list of a domain's policies */
+    int32_t *level, *wanted_level, *shown_level, *turbo_level, *domain_package;
     int64_t *due_step;
-    double *min_khz, *max_khz, *set_khz, *domain_busy_s;
+    /* cpufreq policies: requests of the kernel, and the level that follows from them */
+    int32_t *policy_level, *policy_domain, *governor;
+    double *min_khz, *max_khz, *set_khz, *preferred_khz, *policy_busy, *governed_busy_s;
     int64_t next_domain_step, governor_step;
     /* packages */
     double *meter_w, *meter_j;     /* [METERS][n_packages] */
     double *tick_j, *tick_w, *cap_hz, *cap_carry; /* tick_w: package power without DRAM, lightly averaged */
     int32_t *cap_level, *dirty;
+    double *update_s;              /* time of the firmware's first look at requests */
     heat_t *heat;
+    double *uncore_min_khz, *uncore_max_khz, *uncore_now_khz, *uncore_more_w; /* more_w: than at the top clock */
+    double *memory_slower;         /* how much longer cores wait for memory by the uncore's clock */
+    int32_t *activity_changed; /* which cores are active, or their licences */
+    int32_t *demand_changed, *first_core; /* first_core: [n_packages + 1] */
     double rest_j;
     /* zones */
     twin_zone_t *zones;
@@ -120,6 +149,7 @@ struct twin_model {
     /* units */
     int32_t *unit_group, *unit_state, *unit_phase, *unit_left;
     double *unit_remaining, *unit_rate;
+    double *unit_work; /* what a waking unit has before it */
     int64_t *unit_since;
     int32_t n_groups;
     group_t *groups;
@@ -137,16 +167,33 @@ const twin_phase_t *unit_phase_of(const twin_model_t *m, int32_t unit);
 const double *unit_table(const twin_model_t *m, int32_t unit, int32_t row); /* of its phase, per level */
 void unit_settle(twin_model_t *m, int32_t unit); /* takes the work done since `unit_since` off `unit_remaining` */
 
+/* model_idle.c */
+void idle_note(twin_model_t *m, int32_t core, int32_t is_idle);
+double idle_wake_s(const twin_model_t *m, int32_t core); /* until a thread that wakes there can run */
+double idle_core_w(const twin_model_t *m, int32_t core, double leak_w); /* leak_w: without idle states, or active */
+double idle_state_s(const twin_model_t *m, int32_t core, int32_t state);
+double idle_uncore_w(const twin_model_t *m);
+void idle_tick(twin_model_t *m);
+
 /* model_cpu.c */
 void cpu_refresh_core(twin_model_t *m, int32_t core);
 void cpu_refresh_packages(twin_model_t *m);
-void cpu_request(twin_model_t *m, int32_t domain);
+void cpu_request(twin_model_t *m, int32_t policy);
 void cpu_apply_due(twin_model_t *m);
 void cpu_show_levels(twin_model_t *m, int32_t package);
 void cpu_govern(twin_model_t *m);
 void cpu_noise(twin_model_t *m);
 int32_t cpu_level_at_most(const twin_model_t *m, double khz);
 int32_t cpu_level_at_least(const twin_model_t *m, double khz);
+
+/* model_uncore.c */
+void uncore_follow(twin_model_t *m, int32_t package, int32_t is_active);
+
+/* model_turbo.c */
+void turbo_share(twin_model_t *m);
+
+/* model_bandwidth.c */
+void bandwidth_share(twin_model_t *m);
 
 /* model_meter.c */
 void heat_step(heat_t *heat, const twin_thermal_t *network, double power_w, double dt_s);
@@ -155,8 +202,15 @@ double meter_zone_j(const twin_model_t *m, int32_t zone, double elapsed_s);
 double meter_node_j(const twin_model_t *m, double elapsed_s);
 void meter_energies(const twin_model_t *m, double *out);
 
-/* model_gpu.c */
+/* model_gpu_clock.c */
+int32_t gpu_unit_of(const twin_model_t *m, int32_t gpu);
+int gpu_has_work(const twin_model_t *m, int32_t gpu);
+double gpu_card_w(const gpu_t *gpu, double table_w, double mean_w); /* mean_w: of the whole load, for its temperature */
+double gpu_measured_w(const gpu_t *gpu, double true_w);
 void gpu_poll(twin_model_t *m);
+int32_t gpu_choose_level(twin_model_t *m, int32_t gpu); /* each tick; sets the card's reasons */
+
+/* model_gpu.c */
 void gpu_refresh(twin_model_t *m, int32_t gpu);
 void gpu_tick(twin_model_t *m);
 

@@ -46,6 +46,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
 {
     const int32_t cpus = node->n_cpus, cores = node->n_cores, packages = node->n_packages;
     const int32_t domains = node->n_domains, levels = node->n_levels, zones = node->n_zones, gpus = node->n_gpus;
+    const int32_t policies = node->n_policies;
     const int32_t units = cpus + gpus, parts = METERS * packages + gpus + 1;
 
     ARRAY(m->count, (TWIN_EVENTS + 1) * cpus);
@@ -63,18 +64,47 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->core_j, cores);
     ARRAY(m->core_gb, cores);
     ARRAY(m->core_busy, cores);
+    ARRAY(m->core_license, cores);
+    ARRAY(m->core_hosts, cores);
+    ARRAY(m->idle_state, cores);
+    ARRAY(m->idle_step, cores);
+    ARRAY(m->idle_since, cores);
+    ARRAY(m->idle_s, node->n_idle * cores);
+    ARRAY(m->idle_enabled, cores);
+    ARRAY(m->core_stretch, cores);
+    ARRAY(m->host_gbs, cores);
+    ARRAY(m->demand_gbs, cpus);
+    ARRAY(m->demand_share, cpus);
+    ARRAY(m->share_gbs, cpus);
+    ARRAY(m->share_memory, cpus);
+    ARRAY(m->share_stretch, cpus);
+    ARRAY(m->activity_changed, packages);
+    ARRAY(m->uncore_min_khz, packages);
+    ARRAY(m->uncore_max_khz, packages);
+    ARRAY(m->uncore_now_khz, packages);
+    ARRAY(m->uncore_more_w, packages);
+    ARRAY(m->memory_slower, packages);
+    ARRAY(m->demand_changed, packages);
+    ARRAY(m->first_core, packages + 1);
     ARRAY(m->first_cpu, domains);
     ARRAY(m->next_cpu, cpus);
     ARRAY(m->level, domains);
     ARRAY(m->wanted_level, domains);
     ARRAY(m->shown_level, domains);
-    ARRAY(m->governor, domains);
+    ARRAY(m->turbo_level, domains);
     ARRAY(m->domain_package, domains);
     ARRAY(m->due_step, domains);
-    ARRAY(m->min_khz, domains);
-    ARRAY(m->max_khz, domains);
-    ARRAY(m->set_khz, domains);
-    ARRAY(m->domain_busy_s, cpus);
+    ARRAY(m->first_policy, domains);
+    ARRAY(m->next_policy, policies);
+    ARRAY(m->policy_level, policies);
+    ARRAY(m->policy_domain, policies);
+    ARRAY(m->governor, policies);
+    ARRAY(m->min_khz, policies);
+    ARRAY(m->max_khz, policies);
+    ARRAY(m->set_khz, policies);
+    ARRAY(m->preferred_khz, policies);
+    ARRAY(m->policy_busy, policies);
+    ARRAY(m->governed_busy_s, cpus);
     ARRAY(m->meter_w, METERS * packages);
     ARRAY(m->meter_j, METERS * packages);
     ARRAY(m->tick_j, packages);
@@ -83,6 +113,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->cap_carry, packages);
     ARRAY(m->cap_level, packages);
     ARRAY(m->dirty, packages);
+    ARRAY(m->update_s, packages);
     ARRAY(m->heat, packages);
     ARRAY(m->zones, zones);
     ARRAY(m->average_w, zones * TWIN_CONSTRAINTS);
@@ -97,6 +128,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     ARRAY(m->unit_left, units);
     ARRAY(m->unit_remaining, units);
     ARRAY(m->unit_rate, units);
+    ARRAY(m->unit_work, units);
     ARRAY(m->unit_since, units);
     ARRAY(m->work_energy, parts);
     ARRAY(m->end_energy, parts);
@@ -109,16 +141,22 @@ static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
 #define COPY(field, count) \
     do { \
         void *to = slice(arena, (size_t)(count), sizeof *node->field); \
-        if (to != NULL) \
+        if (to != NULL && (count) > 0) \
             m->node.field = memcpy(to, node->field, (size_t)(count) * sizeof *node->field); \
     } while (0)
     COPY(core_of, node->n_cpus);
     COPY(domain_of, node->n_cpus);
+    COPY(policy_of, node->n_cpus);
     COPY(package_of, node->n_cores);
     COPY(clock_hz, node->n_levels);
     COPY(volt, node->n_levels);
     COPY(label_khz, node->n_levels);
     COPY(package_scale, node->n_packages);
+    COPY(idle_latency_s, node->n_idle);
+    COPY(idle_residency_s, node->n_idle);
+    COPY(idle_core_w, node->n_idle);
+    COPY(bin_cores, node->n_bins);
+    COPY(bin_level, node->n_bins * TWIN_LICENSES);
     for (int32_t g = 0; g < node->n_gpus; g++) {
         const twin_gpu_card_t *card = &node->cards[g];
         size_t size = (size_t)card->n_levels * sizeof(double);
@@ -131,7 +169,7 @@ static void copy_node(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     }
 }
 
-/* Which CPUs belong to a core (a run of `threads`) and to a frequency domain (a linked list, ascending). */
+/* Which CPUs belong to a core (a run of `threads`), and which CPUs and policies to a frequency domain (linked lists). */
 static void link_cpus(twin_model_t *m)
 {
     int32_t at = 0;
@@ -143,13 +181,21 @@ static void link_cpus(twin_model_t *m)
                 m->threads[at++] = cpu;
     }
     m->first_thread[m->node.n_cores] = at;
+    m->first_core[m->node.n_packages] = m->node.n_cores;
+    for (int32_t core = m->node.n_cores - 1; core >= 0; core--) /* cores of a package have successive numbers */
+        m->first_core[m->node.package_of[core]] = core;
     for (int32_t d = 0; d < m->node.n_domains; d++)
-        m->first_cpu[d] = -1;
+        m->first_cpu[d] = m->first_policy[d] = -1;
     for (int32_t cpu = m->node.n_cpus - 1; cpu >= 0; cpu--) {
         int32_t d = m->node.domain_of[cpu];
         m->next_cpu[cpu] = m->first_cpu[d];
         m->first_cpu[d] = cpu;
         m->domain_package[d] = m->node.package_of[m->node.core_of[cpu]];
+        m->policy_domain[m->node.policy_of[cpu]] = d;
+    }
+    for (int32_t p = m->node.n_policies - 1; p >= 0; p--) {
+        m->next_policy[p] = m->first_policy[m->policy_domain[p]];
+        m->first_policy[m->policy_domain[p]] = p;
     }
 }
 
@@ -168,20 +214,32 @@ static void start_cold(twin_model_t *m)
     for (int32_t i = 0; i < 3 * node->n_cpus; i++)
         m->noise[i] = 1.0;
     for (int32_t d = 0; d < node->n_domains; d++) {
-        m->level[d] = m->wanted_level[d] = m->shown_level[d] = top;
-        m->min_khz[d] = node->label_khz[0];
-        m->max_khz[d] = m->set_khz[d] = node->label_khz[top];
+        m->level[d] = m->wanted_level[d] = m->shown_level[d] = m->turbo_level[d] = top;
         m->due_step[d] = NEVER;
+    }
+    for (int32_t p = 0; p < node->n_policies; p++) {
+        m->policy_level[p] = top;
+        m->min_khz[p] = node->label_khz[0];
+        m->max_khz[p] = m->set_khz[p] = m->preferred_khz[p] = node->label_khz[top];
     }
     for (int32_t p = 0; p < node->n_packages; p++) {
         m->heat[p].die_c = m->heat[p].sink_c = node->thermal.ambient_c;
         m->memory_c[p] = node->thermal.ambient_c;
         m->cap_hz[p] = node->clock_hz[top];
         m->cap_level[p] = top;
+        m->memory_slower[p] = 1.0;
+        m->uncore_min_khz[p] = node->uncore_min_khz;
+        m->uncore_max_khz[p] = m->uncore_now_khz[p] = node->uncore_khz;
+        m->activity_changed[p] = 1;
+        if (node->update_s > 0)
+            m->update_s[p] = node->update_s * model_uniform(m);
     }
     for (int32_t c = 0; c < node->n_cores; c++) {
         m->core_c[c] = node->thermal.ambient_c;
         m->core_heat[c] = exp(node->leak_per_k * m->core_c[c]);
+        m->core_stretch[c] = 1.0;
+        m->idle_state[c] = -1;
+        m->idle_enabled[c] = UINT32_MAX;
     }
     for (int32_t u = 0; u < node->n_cpus + node->n_gpus; u++)
         m->unit_group[u] = -1;
@@ -189,7 +247,8 @@ static void start_cold(twin_model_t *m)
         gpu_t *gpu = &m->gpus[g];
         gpu->heat.die_c = gpu->heat.sink_c = gpu->card.thermal.ambient_c + 5.0;
         gpu->level = gpu->card.idle_level;
-        gpu->lock_step = NEVER;
+        gpu->lock_step = gpu->awake_step = NEVER;
+        gpu->cap_level = gpu->card.n_levels - 1;
         gpu->noise = gpu->power_noise = 1.0;
         gpu->limit_w = m->shared->gpu[g].power_limit_default_mw * 1e-3;
         gpu->shown_w = gpu->idle_w[gpu->level] * gpu->card.power_scale;

@@ -34,8 +34,9 @@ static void core_heat_tick(twin_model_t *m)
         double steady = m->heat[m->node.package_of[c]].die_c + m->node.core_k_per_w * power;
         m->core_c[c] += follow * (steady - m->core_c[c]);
         m->core_heat[c] = exp(m->node.leak_per_k * (m->core_c[c] < 125.0 ? m->core_c[c] : 125.0));
-        m->core_leak_w[c] = m->level_leak[level] * m->core_heat[c] * (busy ? 1.0 : m->node.idle_leak_share)
-                            * m->node.package_scale[m->node.package_of[c]];
+        double leak_w = m->level_leak[level] * m->core_heat[c] * (busy ? 1.0 : m->node.idle_leak_share)
+                        * m->node.package_scale[m->node.package_of[c]];
+        m->core_leak_w[c] = idle_core_w(m, c, leak_w);
         m->dirty[m->node.package_of[c]] = 1;
     }
 }
@@ -102,10 +103,10 @@ static void publish_zones(twin_model_t *m)
 
 /* --- limits --- */
 
-/* Watts that the limits of a package allow it now; INFINITY without a limit. */
+/* Watts that the limits of a package, its firmware's own among them, allow it now; INFINITY without a limit. */
 static double allowance(const twin_model_t *m, int32_t package)
 {
-    double allowed = INFINITY;
+    double allowed = m->node.package_limit_w > 0 ? m->node.package_limit_w : INFINITY;
 
     for (int32_t z = 0; z < m->node.n_zones; z++) {
         const twin_zone_t *zone = &m->zones[z];
@@ -203,6 +204,7 @@ void meter_tick(twin_model_t *m)
                           m->node.memory_k_per_w * m->meter_w[METER_DRAM * m->node.n_packages + p];
         m->memory_c[p] += TICK_S / m->node.memory_tau_s * (steady_c - m->memory_c[p]);
     }
+    idle_tick(m);
     core_heat_tick(m);
     for (int32_t z = 0; z < m->node.n_zones; z++) {
         double now = meter_zone_j(m, z, 0);

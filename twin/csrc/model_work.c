@@ -44,6 +44,14 @@ static double unit_work_s(const group_t *group, int32_t i)
     return iteration_s(group) * (1.0 - gap_share(group)) * group->shape.weight[i];
 }
 
+/* Whether a unit has something before it that takes time. */
+static int is_timed(const twin_model_t *m, int32_t unit)
+{
+    int32_t state = m->unit_state[unit];
+
+    return state == UNIT_RUN || state == UNIT_GAP || state == UNIT_WAKE;
+}
+
 /* --- changes of state --- */
 
 void work_next_step(twin_model_t *m, group_t *group)
@@ -52,7 +60,7 @@ void work_next_step(twin_model_t *m, group_t *group)
 
     for (int32_t i = 0; i < group->shape.n_units && !group->finished; i++) {
         int32_t unit = unit_of(m, group, i);
-        if (m->unit_state[unit] != UNIT_RUN && m->unit_state[unit] != UNIT_GAP)
+        if (!is_timed(m, unit))
             continue;
         double steps = ceil(m->unit_remaining[unit] / (m->unit_rate[unit] * STEP_S) - 1e-9);
         int64_t due = m->unit_since[unit] + (steps < 1.0 ? 1 : (int64_t)steps);
@@ -108,7 +116,25 @@ static void enter_kernel(twin_model_t *m, const group_t *group, int32_t i, doubl
     if (group->shape.on_gpu) {
         gpu_refresh(m, group->shape.units[i]);
         m->unit_remaining[unit] -= carry_s * m->unit_rate[unit];
+        return;
     }
+    double wake_s = idle_wake_s(m, m->node.core_of[unit]);
+    if (wake_s > 0) {
+        m->unit_state[unit] = UNIT_WAKE;
+        m->unit_work[unit] = m->unit_remaining[unit];
+        m->unit_remaining[unit] = wake_s;
+        m->unit_rate[unit] = 1.0;
+    }
+}
+
+/* The core is awake: the unit begins its work, of which the part of the step since then is done. */
+static void wake(twin_model_t *m, int32_t unit, double over_s)
+{
+    m->unit_state[unit] = UNIT_RUN;
+    m->unit_remaining[unit] = m->unit_work[unit];
+    m->unit_since[unit] = m->step;
+    cpu_refresh_core(m, m->node.core_of[unit]);
+    m->unit_remaining[unit] -= over_s * m->unit_rate[unit];
 }
 
 static void start_iteration(twin_model_t *m, group_t *group, double carry_s)
@@ -123,6 +149,8 @@ static void start_iteration(twin_model_t *m, group_t *group, double carry_s)
     if (group->shape.on_gpu)
         return;
     refresh_units(m, group);
+    turbo_share(m);
+    bandwidth_share(m);
     for (int32_t i = 0; i < group->shape.n_units; i++) {
         int32_t unit = unit_of(m, group, i);
         m->unit_remaining[unit] -= carry_s * m->unit_rate[unit];
@@ -228,6 +256,10 @@ static int unit_done(twin_model_t *m, group_t *group, int32_t i, double over_s)
     int32_t unit = unit_of(m, group, i);
     double gap = iteration_s(group) * gap_share(group);
 
+    if (m->unit_state[unit] == UNIT_WAKE) {
+        wake(m, unit, over_s);
+        return 0;
+    }
     if (m->unit_state[unit] == UNIT_RUN && gap > 0) {
         m->unit_state[unit] = UNIT_GAP;
         m->unit_remaining[unit] = gap - over_s;
@@ -253,7 +285,7 @@ static void group_event(twin_model_t *m, group_t *group)
 
     for (int32_t i = 0; i < group->shape.n_units; i++) {
         int32_t unit = unit_of(m, group, i);
-        if (m->unit_state[unit] != UNIT_RUN && m->unit_state[unit] != UNIT_GAP)
+        if (!is_timed(m, unit))
             continue;
         double rate = m->unit_rate[unit];
         unit_settle(m, unit);
@@ -385,6 +417,8 @@ static double unit_progress(const twin_model_t *m, const group_t *group, int32_t
         return done + (work - left) / work * (whole - gap);
     if (m->unit_state[unit] == UNIT_GAP)
         return done + whole - left;
+    if (m->unit_state[unit] == UNIT_WAKE)
+        return 0.0;
     return group->shape.on_gpu ? part_of(group)->work_s : whole;
 }
 

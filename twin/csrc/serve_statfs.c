@@ -3,7 +3,8 @@
  *
  * The tree is a FUSE file system, and /sys an overlay. Programs that want to be sure of a sysfs (libudev, systemd, perf)
  * compare f_type with SYSFS_MAGIC. Every other path is left to the kernel. Which of the two the tree's file stands for is
- * read from its block size, which in procfs is 1024 (twin/serve/fuse_tree.py).
+ * read from its block size, which in procfs is 1024 (twin/serve/fuse_tree.py). The empty directory of debugfs says that
+ * a debugfs is mounted there, as on a node: powertop mounts one else, which is refused, and ends.
  * Source: statfs(2); fs/kernfs/mount.c and fs/proc/root.c; mount options as systemd has them (src/shared/mount-setup.c).
  */
 #include "serve_internal.h"
@@ -12,7 +13,7 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
-enum { SYSFS_TYPE = 0x62656572, PROC_TYPE = 0x9fa0, PROC_BLOCK = 1024, FLAGS_ARE_VALID = 0x20 };
+enum { SYSFS_TYPE = 0x62656572, PROC_TYPE = 0x9fa0, DEBUGFS_TYPE = 0x64626720, PROC_BLOCK = 1024, FLAGS_ARE_VALID = 0x20 };
 
 static dev_t device_of(const struct statx *status)
 {
@@ -32,6 +33,15 @@ static int lies_in_sysfs(const syscall_server_t *server, int at)
     return statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, 0, &status) == 0 && device_of(&status) == server->sysfs_device;
 }
 
+static int type_of_directory(int at)
+{
+    static const char debugfs[] = "/kernel/debug";
+    char path[PATH_MAX];
+    tree_path(at, path);
+    size_t size = strlen(path), ending = sizeof debugfs - 1;
+    return size > ending && !strcmp(path + size - ending, debugfs) ? DEBUGFS_TYPE : SYSFS_TYPE;
+}
+
 /* The f_type that the file should show; 0: the kernel's. Sends no request to the file's own file system. */
 static int type_of(const syscall_server_t *server, int at)
 {
@@ -41,7 +51,7 @@ static int type_of(const syscall_server_t *server, int at)
     if (device_of(&status) == server->tree_device)
         return status.stx_blksize == PROC_BLOCK ? PROC_TYPE : SYSFS_TYPE;
     if (device_of(&status) == server->sysfs_device)
-        return SYSFS_TYPE;
+        return type_of_directory(at);
     return !S_ISDIR(status.stx_mode) && lies_in_sysfs(server, at) ? SYSFS_TYPE : 0;
 }
 

@@ -12,9 +12,10 @@
 #include <stdint.h>
 
 #define TWIN_GPU_MAGIC   0x4e54474eu /* "NGTN" */
-#define TWIN_GPU_VERSION 2u
+#define TWIN_GPU_VERSION 4u
 #define TWIN_GPUS_MAX    16
 #define TWIN_CLOCKS_MAX  256
+#define TWIN_CPU_WORDS   64 /* 4096 logical CPUs */
 #define TWIN_SAMPLES     128 /* ring for nvmlDeviceGetSamples, one entry per internal sampling period */
 
 typedef struct {
@@ -44,9 +45,11 @@ typedef struct {
     uint32_t has_gpm;
     uint32_t slowdown_c, shutdown_c;
     uint32_t node_numa, pcie_gen, pcie_width;
+    uint64_t near_cpus[TWIN_CPU_WORDS]; /* a bit for each logical CPU of its NUMA node */
 
     /* requests: 0/0 = unlocked */
     volatile uint32_t lock_min_mhz, lock_max_mhz, lock_seq;
+    volatile uint32_t applications_mhz; /* applications clock of the SMs, 0: the default; part of the lock's request */
     volatile uint32_t power_limit_mw, limit_seq;
     volatile uint32_t persistence;
 
@@ -62,6 +65,7 @@ typedef struct {
     uint32_t gpu_pct, memory_pct; /* utilisation over the card's window */
     uint32_t pcie_tx_kbps, pcie_rx_kbps;
     uint32_t memory_used_mib;
+    uint32_t process_pid;      /* the process that computes on the card; 0: none */
     uint64_t throttle_reasons; /* NVML clocks event reasons */
     uint64_t violation_power_us, violation_thermal_us;
     uint32_t performance_state; /* 0 = P0 */

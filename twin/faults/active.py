@@ -320,13 +320,12 @@ class Faults:
     def _write_as_stranger(self, fault: Fault, write: Callable[[str, bytes], int]) -> None:
         if fault.target.startswith("gpu:"):
             for index in self._gpus_of(fault.target):
-                gpu = self._twin.gpus.gpu[index]
                 if fault.target.endswith(":power-limit"):
+                    gpu = self._twin.gpus.gpu[index]
                     gpu.power_limit_mw = int(float(fault.value or 0) * 1000)
                     gpu.limit_seq += 1
                 else:
-                    gpu.lock_min_mhz, gpu.lock_max_mhz = 0, whole(fault.value or 0)
-                    gpu.lock_seq += 1
+                    self._twin.lock_gpu(index, 0, whole(fault.value or 0))
             return
         names = self._files() if self._files else {}
         for path in sorted({path for name, path in names.items() if matches(fault.target, name)}):

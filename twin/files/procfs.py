@@ -56,6 +56,9 @@ _AMD_POWER = "ts ttp tm hwpstate cpb eff_freq_ro [13] [14]"
 GENERATIONS = {
     ("GenuineIntel", 6, 45): Generation(f"{_X86_64} {_INTEL}", 13, 46),  # Sandy Bridge EP
     ("GenuineIntel", 6, 85): Generation(f"{_X86_64} {_HASWELL_ON} {_INTEL} {_HWP} {_AVX_512}", 22, 46),  # Skylake SP
+    ("GenuineIntel", 6, 143): Generation(  # Sapphire Rapids
+        f"{_X86_64} {_HASWELL_ON} {_INTEL} {_HWP} {_AVX_512} sha_ni amx_bf16 amx_tile amx_int8", 32, 46
+    ),
     ("GenuineIntel", 6, 140): Generation(f"{_X86_64} {_HASWELL_ON} {_INTEL} {_HWP} {_AVX_512} sha_ni", 27, 39),
     ("AuthenticAMD", 23, 49): Generation(f"{_X86_64} {_HASWELL_ON} {_AMD} hw_pstate", 16, 43, _AMD_POWER),  # Zen 2
     ("AuthenticAMD", 25, 17): Generation(
@@ -85,8 +88,8 @@ def _cpuinfo(machine: Machine, policies: Sequence[Policy]) -> Callable[[], str]:
     def show() -> str:
         clocks = [policy.clock_khz() for policy in policies]
         parts = []
-        for cpu, domain in enumerate(machine.domain_of):
-            mhz, khz = divmod(clocks[domain], 1000)
+        for cpu, policy in enumerate(machine.policy_of):
+            mhz, khz = divmod(clocks[policy], 1000)
             parts += [heads[cpu], f"cpu MHz\t\t: {mhz}.{khz:03d}\n", tails[cpu]]
         return "".join(parts)
 

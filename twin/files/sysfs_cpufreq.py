@@ -1,4 +1,9 @@
-"""cpufreq: one directory per frequency domain, with the attributes of the machine's driver.
+"""cpufreq: one directory per policy, with the attributes of the machine's driver.
+
+With most drivers each logical CPU has a policy of its own (``twin.machine``), also where several share a clock, as the
+threads of a core do. The hardware then runs at the highest of their requests: a policy's clock may be above its own
+limit. Each policy shows the clock that is measured, and only ``freqdomain_cpus`` of acpi-cpufreq, which ACPI or the
+topology fills, lists the CPUs that share it; ``affected_cpus`` and ``related_cpus`` list the policy's own.
 
 Requests are stored separately from the limits in force. ``scaling_min_freq`` and ``scaling_max_freq`` are *requests*,
 from which the kernel computes limits (cpufreq_set_policy): it clamps both into cpuinfo's range, keeps the minimum at or
@@ -10,10 +15,15 @@ Refused: text that is not a number (EINVAL; ERANGE beyond 64 bits), an unknown g
 governor other than ``userspace`` (EINVAL; reads ``<unsupported>``), an energy preference other than "performance" under
 intel_pstate's performance governor (EBUSY).
 
+Under the governor ``powersave`` of intel_pstate and amd-pstate-epp the hardware chooses the clock. An energy preference
+lowers the highest one that it chooses for a load (``[frequency] preference_khz``). How quickly it follows a load is not
+modelled, nor the preference in passive mode. Each thread has its own; the core runs at the higher choice.
+
 Drivers: acpi-cpufreq (P-states by ACPI, governors in the kernel), intel_pstate (hardware-managed, two governors of its
 own), intel_cpufreq (the same in passive mode), amd-pstate and amd-pstate-epp, scmi (firmware sets the clock).
 Source: Linux 6.x drivers/cpufreq/{cpufreq,cpufreq_userspace,acpi-cpufreq,intel_pstate,amd-pstate}.c,
-Documentation/admin-guide/pm/cpufreq.rst.
+Documentation/admin-guide/pm/{cpufreq,intel_pstate}.rst (of the latter "Coordination of P-State Limits"),
+Documentation/ABI/testing/sysfs-devices-system-cpu (freqdomain_cpus).
 """
 
 from __future__ import annotations
@@ -22,14 +32,23 @@ import errno
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
+import numpy as np
+
 from twin.files.sysfs_nodes import Nodes, refused, unsigned, word
-from twin.machine import Domain
+from twin.machine import CpufreqPolicy, Domain
 from twin.physics.model import Twin
 
 CPU = "/sys/devices/system/cpu"
 
-PREFERENCES = ("default", "performance", "balance_performance", "balance_power", "power")
-"""energy_performance_available_preferences (intel_pstate.c, amd-pstate.c)."""
+PREFERENCES = {"performance": 0, "balance_performance": 128, "balance_power": 192, "power": 255}
+"""Energy preference of the hardware by the kernel's names (intel_pstate.c, amd-pstate.c); AMD's driver writes 191 for
+the third."""
+
+PREFERENCE_NAMES = {number: name for name, number in PREFERENCES.items()}
+
+HIGHEST_PREFERENCE = 255
+
+_PREFERENCES = ("default", *PREFERENCES)
 
 _OWN_POLICY_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 _PREFERENCE_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate-epp")
@@ -47,13 +66,15 @@ class Platform:
 
 
 class Policy:
-    """One frequency domain: its requests, the limits in force, and applying these to the machine."""
+    """One cpufreq policy: its requests, the limits in force, and applying these to the machine."""
 
-    def __init__(self, twin: Twin, index: int, domain: Domain, platform: Platform) -> None:
+    def __init__(self, twin: Twin, index: int, policy: CpufreqPolicy, platform: Platform) -> None:
         self._twin = twin
         self._index = index
         self._platform = platform
-        self.domain = domain
+        self.number, self.cpus = policy.number, policy.cpus
+        self._domain_index = policy.domain
+        self.domain = domain = twin.machine.domains[policy.domain]
         self.driver = twin.machine.driver
         self.governor = twin.machine.governor
         self.governors = twin.machine.governors
@@ -62,6 +83,7 @@ class Policy:
         self.max_request = _S32_MAX  # FREQ_QOS_MAX_DEFAULT_VALUE: no request yet
         self.setspeed_khz = domain.max_khz
         self._steps = domain.steps_khz if domain.lists_steps else ()
+        self._prefer()
 
     def hardware_max_khz(self) -> int:
         """cpuinfo_max_freq: with boost off the pstate drivers lower it to the base clock; acpi-cpufreq does not."""
@@ -88,7 +110,8 @@ class Policy:
         return min(target, max_khz)
 
     def apply(self) -> None:
-        """Apply the limits in force to the machine; its clock follows after its latency."""
+        """Apply the limits in force to the machine; its clock follows after its latency, unless another policy of the
+        domain requests a higher one."""
         min_khz, max_khz = self.limits_khz()
         high = self.domain.max_khz
         if not self._platform.boost and self.domain.base_khz:
@@ -97,13 +120,29 @@ class Policy:
             high = min(high, high * self._platform.max_pct // 100)
             min_khz = max(min_khz, high * self._platform.min_pct // 100)
         max_khz = max(min(max_khz, high), self.domain.min_khz)
-        self._twin.set_domain(
+        self._twin.set_policy(
             self._index,
             min_khz=min(min_khz, max_khz),
             max_khz=max_khz,
             setspeed_khz=self.target_khz(),
             governor=self.governor,
         )
+
+    def set_preference(self, word: str) -> None:
+        """Set the energy preference, one of ``PREFERENCES`` or a number from 0 to 255."""
+        self.preference = word
+        self._prefer()
+
+    def _prefer(self) -> None:
+        """Apply the preference to what the hardware chooses, where it does so by itself: by a law of the machine file.
+
+        Under the governor ``performance`` the driver requests the highest clock alone, so there is nothing to choose.
+        """
+        points = self._twin.machine.preference_khz
+        if points and self.driver in _OWN_POLICY_DRIVERS:
+            value = int(self.preference) if self.preference.isdigit() else PREFERENCES[self.preference]
+            khz = np.interp(value, [preference for preference, _ in points], [khz for _, khz in points])
+            self._twin.prefer(self._index, round(float(khz)))
 
     # ---- stores: change the request, then apply it to the machine, unless a fault prevents that ----------------
 
@@ -123,7 +162,7 @@ class Policy:
         if name not in self.governors:
             raise refused(errno.EINVAL)
         if name == "userspace" and self.governor != "userspace":
-            self.setspeed_khz = self._twin.domain_khz(self._index)  # starts at the present clock
+            self.setspeed_khz = self._twin.domain_khz(self._domain_index)  # starts at the present clock
         self.governor = name
         self._follow(effective)
 
@@ -135,13 +174,24 @@ class Policy:
         self._follow(effective)
 
     def store_preference(self, text: str, effective: bool) -> None:
-        """Energy preference: stored and shown, but without effect on the model (ours)."""
+        """Energy preference, with an effect if the machine file says which."""
         name = word(text, 20)
-        if name not in PREFERENCES:
-            raise refused(errno.EINVAL)
+        if name not in _PREFERENCES:
+            name = self._preference_of(text)
         if self.driver in _OWN_POLICY_DRIVERS and self.governor == "performance" and name != "performance":
             raise refused(errno.EBUSY)
         self.preference = "balance_performance" if name == "default" else name
+        if effective:
+            self._prefer()
+
+    def _preference_of(self, text: str) -> str:
+        """Of a number, which Intel's drivers take: its name, or the number if it has none."""
+        if not self.driver.startswith("intel_"):
+            raise refused(errno.EINVAL)
+        number = unsigned(text, bits=32, base=10)
+        if number > HIGHEST_PREFERENCE:
+            raise refused(errno.EINVAL)
+        return PREFERENCE_NAMES.get(number, str(number))
 
     def _follow(self, effective: bool) -> None:
         if effective:
@@ -159,7 +209,7 @@ class Policy:
 
     def clock_khz(self) -> int:
         """The clock as APERF and MPERF measure it: in turbo the true clock, not the table's number for it."""
-        khz, turbo_khz = self._twin.domain_khz(self._index), self._twin.machine.turbo_khz
+        khz, turbo_khz = self._twin.domain_khz(self._domain_index), self._twin.machine.turbo_khz
         return turbo_khz if turbo_khz and khz == self.domain.max_khz else khz
 
     def show_preference(self) -> str:
@@ -169,14 +219,14 @@ class Policy:
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[Policy, ...]:
-    """Add cpufreq/policyN for each domain, the links from its CPUs, and the driver's own switches."""
+    """Add cpufreq/policyN for each policy, the links from its CPUs, and the driver's own switches."""
     platform = Platform()
-    policies = tuple(Policy(twin, i, domain, platform) for i, domain in enumerate(twin.machine.domains))
+    policies = tuple(Policy(twin, index, policy, platform) for index, policy in enumerate(twin.machine.policies))
     for policy in policies:
-        folder = f"{CPU}/cpufreq/policy{policy.domain.policy}"
+        folder = f"{CPU}/cpufreq/policy{policy.number}"
         _add_common(nodes, folder, policy)
         _add_driver_files(nodes, folder, policy)
-        for cpu in policy.domain.cpus:
+        for cpu in policy.cpus:
             nodes.link(f"{CPU}/cpu{cpu}/cpufreq", folder)
             if policy.driver.startswith(("amd-pstate", "scmi")):  # scmi: firmware that speaks both; ours
                 _add_cppc(nodes, f"{CPU}/cpu{cpu}/acpi_cppc", policy.domain)
@@ -187,7 +237,7 @@ def add(nodes: Nodes, twin: Twin) -> tuple[Policy, ...]:
 def _add_common(nodes: Nodes, folder: str, policy: Policy) -> None:
     """The attributes that every driver has (cpufreq.c, cpufreq_attrs)."""
     domain = policy.domain
-    cpus = " ".join(str(cpu) for cpu in domain.cpus) + "\n"
+    cpus = " ".join(str(cpu) for cpu in policy.cpus) + "\n"
     available = " ".join(policy.governors)
     nodes.file(f"{folder}/affected_cpus", cpus)
     nodes.file(f"{folder}/related_cpus", cpus)
@@ -219,7 +269,7 @@ def _add_driver_files(nodes: Nodes, folder: str, policy: Policy) -> None:
     if policy.driver.startswith("amd-pstate"):
         nodes.file(f"{folder}/amd_pstate_max_freq", f"{domain.max_khz}\n")
     if policy.driver in _PREFERENCE_DRIVERS:
-        nodes.file(f"{folder}/energy_performance_available_preferences", " ".join(PREFERENCES) + " \n")
+        nodes.file(f"{folder}/energy_performance_available_preferences", " ".join(_PREFERENCES) + " \n")
         nodes.file(f"{folder}/energy_performance_preference", policy.show_preference, policy.store_preference)
 
 

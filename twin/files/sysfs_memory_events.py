@@ -18,8 +18,8 @@ READS = 2 / 3
 
 _DEVICES = "/sys/bus/event_source/devices"
 
-_INTEL_CHANNELS = {45: 4, 85: 6}
-"""By CPU model: Sandy Bridge EP, Skylake SP (Intel's specifications)."""
+_INTEL_CHANNELS = {45: 4, 85: 6, 143: 8}
+"""By CPU model: Sandy Bridge EP, Skylake SP, Sapphire Rapids (Intel's specifications)."""
 
 _CAS_READ, _CAS_WRITE = 0x0304, 0x0C04
 _INTEL_FORMAT = {

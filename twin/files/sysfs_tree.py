@@ -31,6 +31,7 @@ from twin.files import (
 )
 from twin.files.sysfs_nodes import PAGE_BYTES, Attribute, Nodes, as_string
 from twin.physics.model import Twin
+from twin.physics.responsiveness import write_delay_s
 
 ROOTS = (
     "/sys/devices/system/cpu",
@@ -160,6 +161,7 @@ class SysfsTree:
             return 0
         standing = self._standing(attribute)
         effect = Effect.FULL
+        self.delayed_s += self.write_delay_s
         if standing:
             self.delayed_s += self.faults.delay_s(standing)
             effect = self.faults.written(standing, attribute.path)
@@ -182,6 +184,11 @@ class SysfsTree:
         except OSError:
             return 0.0
         return self.faults.delay_s(standing) if standing else 0.0
+
+    @property
+    def write_delay_s(self) -> float:
+        """Delay of any write now, because the node hangs; the server of the files waits."""
+        return write_delay_s(self.twin)
 
     def act(self) -> None:
         """Apply the faults that are due by now (``Faults.act``)."""

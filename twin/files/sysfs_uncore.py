@@ -1,14 +1,15 @@
 """The limits of the uncore's clock, as the driver intel_uncore_frequency shows them per package and die.
 
-The files and a static range: the present clock stays at the upper limit's, and the model's power and speed do not
-follow it yet. A store counts in steps of 100 MHz, rounds down to one, and refuses 0 and more than 127 of them. Neither
-limit moves the other.
+On a machine with ``[uncore]`` the model's clock, watts and speed follow. On others the range is static: the present
+clock stays at the upper limit's, without effect. A store counts in steps of 100 MHz, rounds down to one, and refuses 0
+and more than 127 of them. Neither limit moves the other.
 Source: Linux 6.x drivers/platform/x86/intel/uncore-frequency/{uncore-frequency,uncore-frequency-common}.c.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 from twin.files.sysfs_nodes import Nodes, refused, unsigned
 from twin.machine import Machine
@@ -26,10 +27,14 @@ RANGES_KHZ = {85: (1_200_000, 2_400_000), 140: (400_000, 3_600_000)}
 def add(nodes: Nodes, twin: Twin) -> None:
     """Add one folder per package and die, on processors that the driver knows."""
     machine = twin.machine
-    if machine.vendor != "GenuineIntel" or machine.cpu_model not in RANGES_KHZ:
+    if machine.uncore is not None:
+        low_khz, high_khz = machine.uncore.min_khz, machine.uncore.max_khz
+    elif machine.vendor == "GenuineIntel" and machine.cpu_model in RANGES_KHZ:
+        low_khz, high_khz = RANGES_KHZ[machine.cpu_model]
+    else:
         return
     for package, die in _dies(machine):
-        _add_folder(nodes, f"{UNCORE}/package_{package:02d}_die_{die:02d}", *RANGES_KHZ[machine.cpu_model])
+        _add_folder(nodes, twin, package, f"{UNCORE}/package_{package:02d}_die_{die:02d}", low_khz, high_khz)
 
 
 def _dies(machine: Machine) -> list[tuple[int, int]]:
@@ -39,8 +44,9 @@ def _dies(machine: Machine) -> list[tuple[int, int]]:
 class _Limit:
     """One of the two limits of a folder: what it shows, and what is in force (a fault may keep a store from that)."""
 
-    def __init__(self, khz: int) -> None:
+    def __init__(self, khz: int, changed: Callable[[], None]) -> None:
         self.khz = self.in_force_khz = khz
+        self._changed = changed
 
     def show(self) -> str:
         """The limit as stored last."""
@@ -54,11 +60,19 @@ class _Limit:
         self.khz = steps * STEP_KHZ
         if effective:
             self.in_force_khz = self.khz
+            self._changed()
 
 
-def _add_folder(nodes: Nodes, folder: str, low_khz: int, high_khz: int) -> None:
-    low, high = _Limit(low_khz), _Limit(high_khz)
+def _add_folder(nodes: Nodes, twin: Twin, package: int, folder: str, low_khz: int, high_khz: int) -> None:
+    def changed() -> None:
+        twin.set_uncore(package, low.in_force_khz, high.in_force_khz)
+
+    def show_clock() -> str:
+        static = max(low.in_force_khz, min(high.in_force_khz, high_khz))
+        return f"{twin.uncore_khz(package) or static}\n"
+
+    low, high = _Limit(low_khz, changed), _Limit(high_khz, changed)
     for which, limit in (("min", low), ("max", high)):
         nodes.file(f"{folder}/initial_{which}_freq_khz", limit.show())
         nodes.file(f"{folder}/{which}_freq_khz", limit.show, limit.store)
-    nodes.file(f"{folder}/current_freq_khz", lambda: f"{max(low.in_force_khz, min(high.in_force_khz, high_khz))}\n")
+    nodes.file(f"{folder}/current_freq_khz", show_clock)

@@ -19,12 +19,17 @@ from twin.fit.sweep import Curve
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Relative errors of watts, per cent: over all points, with the workload of the worst."""
+    """Sizes of relative errors over so many points, per cent."""
 
     points: int
     median_pct: float
     p95_pct: float
     worst_pct: float
+
+
+class WorkloadErrors(Errors, frozen=True):
+    """Errors of several workloads, with the workload of the worst."""
+
     worst: str
 
 
@@ -32,9 +37,9 @@ class Verdict(msgspec.Struct, frozen=True):
     """``residual``: all watts given. ``two_clocks``, ``top_clock``: the workload left out of the fit, and its watts at
     these clocks given; None with fewer than two workloads."""
 
-    residual: Errors
-    two_clocks: Errors | None
-    top_clock: Errors | None
+    residual: WorkloadErrors
+    two_clocks: WorkloadErrors | None
+    top_clock: WorkloadErrors | None
     worst_of: dict[str, tuple[float, ...]]  # per workload the worst of the three, per cent
 
 
@@ -98,18 +103,23 @@ def _worst(errors: type_f64 | None) -> float:
     return float("nan") if errors is None or not len(errors) else float(100 * np.abs(errors).max())
 
 
-def _errors_or_none(errors: dict[str, type_f64]) -> Errors | None:
+def _errors_or_none(errors: dict[str, type_f64]) -> WorkloadErrors | None:
     return errors_of(errors) if errors else None
 
 
-def errors_of(errors: dict[str, type_f64]) -> Errors:
+def errors_of(errors: dict[str, type_f64]) -> WorkloadErrors:
     """The errors of all workloads in one."""
-    every = 100 * np.abs(np.concatenate(list(errors.values())))
+    every = summary(np.concatenate(list(errors.values())))
     worst = max(errors, key=lambda name: _worst(errors[name]))
+    return WorkloadErrors(**msgspec.structs.asdict(every), worst=worst)
+
+
+def summary(errors: type_f64) -> Errors:
+    """Of relative errors: predicted / measured - 1, as shares."""
+    size = 100 * np.abs(errors)
     return Errors(
-        points=len(every),
-        median_pct=float(np.median(every)),
-        p95_pct=float(np.percentile(every, 95)),
-        worst_pct=float(every.max()),
-        worst=worst,
+        points=len(size),
+        median_pct=float(np.median(size)),
+        p95_pct=float(np.percentile(size, 95)),
+        worst_pct=float(size.max()),
     )

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from twin.errors import TwinError
-from twin.fit.judge import Errors, Fitted
+from twin.fit.judge import Fitted, WorkloadErrors
 from twin.fit.law import Card
 from twin.machine_tables import Fit, FitErrors, FitShares
 
@@ -74,7 +74,7 @@ def named(text: str, name: str) -> str:
     return re.sub(r'(?m)^name = ".*"', f'name = "{name}"', text, count=1)
 
 
-def _rounded(errors: Errors) -> FitErrors:
+def _rounded(errors: WorkloadErrors) -> FitErrors:
     return FitErrors(
         points=errors.points,
         median_pct=round(errors.median_pct, 2),

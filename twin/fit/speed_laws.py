@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from twin.fit.judge import Errors, errors_of
+from twin.fit.judge import WorkloadErrors, errors_of
 from twin.fit.law import type_f64
 from twin.fit.sweep import Curve
 
@@ -34,7 +34,7 @@ def knee_time(clock: type_f64, knee: float, sharpness: float) -> type_f64:
     return np.asarray(((1.0 + (knee / clock) ** sharpness) / (1.0 + knee**sharpness)) ** (1.0 / sharpness))
 
 
-def left_out_speeds(curves: Sequence[Curve]) -> dict[str, Errors]:
+def left_out_speeds(curves: Sequence[Curve]) -> dict[str, WorkloadErrors]:
     """Errors of both laws; empty if a workload's speed was not measured, or there is only one workload."""
     if len(curves) < 2 or not all(curve.has_speed for curve in curves):
         return {}

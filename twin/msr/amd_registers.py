@@ -22,9 +22,11 @@ def registers(tree: SysfsTree) -> dict[int, Register]:
     machine, clocks = tree.twin.machine, Clocks(tree)
     states = _states_khz(machine, clocks)
 
-    def state(cpu: int) -> int:
-        khz = clocks.khz(cpu)
+    def state_at(khz: int) -> int:
         return max((number for number, each in enumerate(states) if each >= khz), default=0)
+
+    def state(cpu: int) -> int:
+        return state_at(clocks.khz(cpu))
 
     def store_state(cpu: int, value: int) -> None:
         clocks.request_speed(cpu, states[min(field(value, 0, 2), len(states) - 1)])
@@ -35,7 +37,7 @@ def registers(tree: SysfsTree) -> dict[int, Register]:
             lambda cpu, value: clocks.switch_boost(bool(value & _BOOST_OFF)),
         ),
         0xC0010061: constant(len(states) - 1 << 4),
-        0xC0010062: Register(state, store_state),
+        0xC0010062: Register(lambda cpu: state_at(clocks.requested_khz(cpu)), store_state),
         0xC0010063: Register(state),
         0xC0010293: Register(lambda cpu: _definition(clocks, clocks.khz(cpu)) | state(cpu) << 22),
     }

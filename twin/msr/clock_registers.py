@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from twin.files.sysfs_cpufreq import Policy
+from twin.files.sysfs_cpufreq import PREFERENCE_NAMES, PREFERENCES, Policy
 from twin.files.sysfs_tree import SysfsTree
 
 RATIO_KHZ = 100_000
 """The bus clock, by which Intel's ratios multiply."""
-
-PREFERENCES = {"performance": 0, "balance_performance": 128, "balance_power": 192, "power": 255}
-"""Energy preference of the hardware by the kernel's names; AMD's driver writes 191 for the third."""
 
 _DYNAMIC = ("schedutil", "ondemand", "conservative")
 
@@ -32,7 +29,7 @@ class Clocks:
 
     def policy(self, cpu: int) -> Policy:
         """The cpufreq policy of a CPU."""
-        return self.tree.policies[self.machine.domain_of[cpu]]
+        return self.tree.policies[self.machine.policy_of[cpu]]
 
     def khz(self, cpu: int) -> int:
         """The present clock."""
@@ -53,7 +50,7 @@ class Clocks:
 
     def requested_range_khz(self, cpu: int) -> tuple[int, int]:
         """The lowest and highest clock that the hardware may choose from."""
-        low, high, speed, governor = self.tree.twin.domain_request(self.machine.domain_of[cpu])
+        low, high, speed, governor = self.tree.twin.policy_request(self.machine.policy_of[cpu])
         if governor == "userspace":
             return speed, speed
         if governor == "performance":
@@ -62,21 +59,20 @@ class Clocks:
 
     def request_range(self, cpu: int, low_khz: int, high_khz: int) -> None:
         """Request that the hardware choose between these clocks, until the kernel requests another range."""
-        domain = self.machine.domain_of[cpu]
         high = max(min(high_khz, self.machine.max_khz), self.machine.min_khz)
         low = max(min(low_khz, high), self.machine.min_khz)
-        self.tree.twin.set_domain(domain, min_khz=low, max_khz=high)
+        self.tree.twin.set_policy(self.machine.policy_of[cpu], min_khz=low, max_khz=high)
 
     def request_speed(self, cpu: int, khz: int) -> None:
         """Request one clock. A governor that follows the load requests another one within milliseconds: no effect."""
-        domain = self.machine.domain_of[cpu]
         if self.policy(cpu).governor in _DYNAMIC:
             return
         if self.machine.turbo_khz and khz > self.base_khz():
             khz = self.machine.max_khz  # the table's name of the turbo step
         low, high = self.machine.min_khz, self.machine.max_khz
         speed = max(min(khz, high), low)
-        self.tree.twin.set_domain(domain, min_khz=low, max_khz=high, setspeed_khz=speed, governor="userspace")
+        policy = self.machine.policy_of[cpu]
+        self.tree.twin.set_policy(policy, min_khz=low, max_khz=high, setspeed_khz=speed, governor="userspace")
 
     def requested_khz(self, cpu: int) -> int:
         """The clock requested last, of hardware that is given one clock at a time."""
@@ -92,8 +88,7 @@ class Clocks:
 
     def store_preference(self, cpu: int, value: int) -> None:
         """Set the energy preference; a value without a name shows as its number, as in the kernel's file."""
-        names = {number: name for name, number in PREFERENCES.items()}
-        self.policy(cpu).preference = names.get(value, str(value))
+        self.policy(cpu).set_preference(PREFERENCE_NAMES.get(value, str(value)))
 
     def is_boost_off(self) -> bool:
         """Whether clocks above the base clock are switched off."""

@@ -5,15 +5,15 @@ Source: Intel SDM vol. 4, tables 2-2 (architectural), 2-20 (Sandy Bridge), 2-50 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from twin.files.sysfs_tree import SysfsTree
 from twin.machine import Machine
 from twin.msr.bits import Register, constant, field, placed
 from twin.msr.clock_registers import RATIO_KHZ, Clocks
 
-SKYLAKE_SP, TIGER_LAKE = 85, 140
-_WITH_HWP = (SKYLAKE_SP, TIGER_LAKE)
+SKYLAKE_SP, TIGER_LAKE, SAPPHIRE_RAPIDS = 85, 140, 143
+_WITH_HWP = (SKYLAKE_SP, TIGER_LAKE, SAPPHIRE_RAPIDS)
 
 _SPEED_STEP, _TURBO_OFF = 1 << 16, 1 << 38
 _PROGRAMMABLE_RATIOS, _PROGRAMMABLE_TDP = 1 << 28, 1 << 29
@@ -64,13 +64,34 @@ def _clocks(clocks: Clocks, machine: Machine) -> dict[int, Register]:
             lambda cpu: 1 | _SPEED_STEP | (_TURBO_OFF if clocks.is_boost_off() else 0),
             lambda cpu, value: clocks.switch_boost(bool(value & _TURBO_OFF)),
         ),
-        0x1AD: constant(sum(top << 8 * group for group in range(8))),  # TURBO_RATIO_LIMIT
+        0x1AD: constant(_packed(_ratios(machine, top))),  # TURBO_RATIO_LIMIT
         0x1FC: constant(1 << 1),  # POWER_CTL: C1E
     }
-    if machine.cpu_model == SKYLAKE_SP:  # up to how many active cores each ratio is for
-        groups = [-(-machine.cores_per_socket * (group + 1) // 8) for group in range(8)]
-        found[0x1AE] = constant(sum(cores << 8 * group for group, cores in enumerate(groups)))
+    if machine.cpu_model in (SKYLAKE_SP, SAPPHIRE_RAPIDS):  # up to how many active cores each ratio is for
+        found[0x1AE] = constant(_packed(_groups(machine)))
     return found
+
+
+def _ratios(machine: Machine, top: int) -> list[int]:
+    """The highest ratios of eight groups of active cores, without wide vectors, of which no register speaks."""
+    if machine.turbo is None:
+        return [top] * 8
+    return _eight([mhz * 1000 // RATIO_KHZ for mhz in machine.turbo.scalar])
+
+
+def _groups(machine: Machine) -> list[int]:
+    if machine.turbo is None:
+        return [-(-machine.cores_per_socket * (group + 1) // 8) for group in range(8)]
+    return _eight(machine.turbo.cores)
+
+
+def _eight(values: Sequence[int]) -> list[int]:
+    """As a register of eight bytes has them: the first, then the last of those there are."""
+    return [values[min(group, len(values) - 1)] for group in range(8)]
+
+
+def _packed(values: Sequence[int]) -> int:
+    return sum(value << 8 * at for at, value in enumerate(values))
 
 
 def _status(clocks: Clocks, khz: int) -> int:
@@ -147,12 +168,15 @@ def _temperatures(tree: SysfsTree, machine: Machine) -> dict[int, Register]:
 
 
 def _idle(tree: SysfsTree, machine: Machine) -> dict[int, Register]:
-    """Residency in C6, in ticks of the time-stamp counter: while all threads of the core are idle."""
+    """Residency in C6, in ticks of the time-stamp counter: while all threads of the core are idle, or as the model of
+    idle states has it."""
     threads: dict[int, list[int]] = {}
     for cpu, core in enumerate(machine.core_of):
         threads.setdefault(core, []).append(cpu)
 
     def read(cpu: int) -> int:
+        if machine.idle:
+            return tree.twin.idle_states_us(machine.core_of[cpu])[-1] * machine.tsc_khz // 1000
         idle_us = tree.twin.busy_idle_us()[1]
         return int(min(idle_us[each] for each in threads[machine.core_of[cpu]])) * machine.tsc_khz // 1000
 

@@ -19,6 +19,7 @@ _REVISIONS = {
     ("GenuineIntel", 45): 0x71A,
     ("GenuineIntel", 85): 0x2006E05,
     ("GenuineIntel", 140): 0xA4,
+    ("GenuineIntel", 143): 0x2B0001B0,
     ("AuthenticAMD", 49): 0x830107A,
     ("AuthenticAMD", 17): 0xA10113E,
 }

@@ -142,11 +142,13 @@ def gpu_tables(
     dram: float,
     knee: float,
     counter_error: CounterError,
+    implied: type_f64 | None = None,
 ) -> type_f64:
     """Rows kernel rate, kernel watts, gap watts, mean watts, DRAM-active share while a kernel runs.
 
     ``speed`` is that of the kernel alone. If ``mean_w`` was measured, it determines the kernel's watts. ``dram`` is the
-    share at the top clock.
+    share at the top clock. ``implied``: the speed that it implies over the true one, at each clock, in place of
+    ``counter_error.loss``.
     """
     ready = gpu_ready_w(gpu)
     kernel_s = (1.0 - gap) / speed
@@ -159,7 +161,8 @@ def gpu_tables(
         kernel_w = (mean_w * whole_s - gap_w * gap) / kernel_s
     seen = dram + 0.6 * (boundness(gpu, knee) - boundness(gpu, knee * (1.0 + counter_error.bound)))
     seen = min(max(seen, 0.04), 0.92)
-    average = seen * (1.0 - gap) * biased_loss(1.0 / whole_s, counter_error.loss)
+    shown = biased_loss(1.0 / whole_s, counter_error.loss) if implied is None else implied / whole_s
+    average = seen * (1.0 - gap) * shown
     return np.stack([speed, kernel_w, gap_w, mean_w, np.minimum(average * whole_s / kernel_s, 0.97)])
 
 

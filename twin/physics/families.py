@@ -125,8 +125,9 @@ def taurus_table(path: Path | None) -> WorkloadTable:
     )
 
 
-def mixed_cpu(seed: int) -> WorkloadTable:
-    """Ours: 3 to 6 phases of 2 to 20 s with betas spread over 0.05 to 0.95, repeated for about two minutes."""
+def mixed_cpu(seed: int, cpus: str = "cores") -> WorkloadTable:
+    """Ours: 3 to 6 phases of 2 to 20 s with betas spread over 0.05 to 0.95, repeated for about two minutes. ``cpus``:
+    one thread of each core, or all ``threads``."""
     random = curves.stream(seed, "mixed-cpu")
     phases = []
     for number in range(int(random.integers(3, 7))):
@@ -145,10 +146,10 @@ def mixed_cpu(seed: int) -> WorkloadTable:
         )
     repeat = max(2, round(120.0 / sum(phase.seconds for phase in phases)))
     return WorkloadTable(
-        name=f"mixed-cpu:{seed}",
+        name=f"mixed-cpu:{seed}" if cpus == "cores" else f"mixed-cpu-{cpus}:{seed}",
         summary="a seeded sequence of CPU phases",
         source="ours",
-        cpu=(CpuGroup(phase=tuple(phases), repeat=repeat, imbalance=0.02),),
+        cpu=(CpuGroup(phase=tuple(phases), cpus=cpus, repeat=repeat, imbalance=0.02),),
     )
 
 

@@ -7,6 +7,7 @@ runs without the GIL.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -106,11 +107,13 @@ class Twin:
         self._units = 0
         self._variation, self._seed, self._runs = variation, seed, 0
         self._requests: list[tuple[int, int, int, str]] = [
-            (domain.min_khz, domain.max_khz, domain.max_khz, machine.governor) for domain in machine.domains
+            (machine.min_khz, machine.max_khz, machine.max_khz, machine.governor) for _ in machine.policies
         ]
         self._limits = [list(zone.constraints) for zone in machine.zones]
-        for domain in range(len(machine.domains)):
-            self._apply_domain(domain)
+        self._is_limited = [True] * len(machine.zones)
+        self._limit_changes = [(START_NS, self.packages_limit_w)]
+        for policy in range(len(machine.policies)):
+            self._apply_policy(policy)
         if workload is not None:
             self.start_workload(workload)
 
@@ -173,6 +176,15 @@ class Twin:
                 return self._units
         return None
 
+    def work_s(self) -> tuple[float, ...]:
+        """Seconds of work, at the highest clock, that each group of the workload has done."""
+        progress = ffi.new("twin_progress_t *")
+        done = []
+        for number in range(len(self.workload.groups) if self.workload else 0):
+            lib.twin_model_progress(self._model, number, progress)
+            done.append(float(progress.done_s))
+        return tuple(done)
+
     def set_load(self, shares: Sequence[float]) -> None:
         """The share of time, 0 to 1, in which each logical CPU runs programs of the host, if no workload runs there."""
         load = np.asarray(shares, np.float64)
@@ -227,6 +239,21 @@ class Twin:
         """The clock of this logical CPU."""
         return self.domain_khz(self.machine.domain_of[cpu])
 
+    def idle_state(self, core: int) -> int | None:
+        """The idle state of a core, an index of ``machine.idle``; None while it is active."""
+        state = int(lib.twin_model_idle_state(self._model, core))
+        return None if state < 0 else state
+
+    def idle_states_us(self, core: int) -> tuple[int, ...]:
+        """Microseconds that a core, all its threads idle, was in each of ``machine.idle``."""
+        out = ffi.new("int64_t[]", max(len(self.machine.idle), 1))
+        lib.twin_model_idle_us(self._model, core, out)
+        return tuple(out[state] for state in range(len(self.machine.idle)))
+
+    def uncore_khz(self, package: int) -> int:
+        """The clock of a package's uncore; 0 on machines without ``[uncore]``."""
+        return int(lib.twin_model_uncore_khz(self._model, package))
+
     def temperature_mc(self, sensor: int) -> int:
         """Thousandths of a degree Celsius at ``machine.sensors[sensor]``."""
         which = self.machine.sensors[sensor]
@@ -241,6 +268,30 @@ class Twin:
 
     # --- actuators: raw, unvalidated ---
 
+    def set_policy(
+        self,
+        policy: int,
+        min_khz: int | None = None,
+        max_khz: int | None = None,
+        setspeed_khz: int | None = None,
+        governor: str | None = None,
+    ) -> None:
+        """Change the requests of ``machine.policies[policy]``; None leaves one unchanged. The clock of its domain
+        follows the highest request of the domain's policies, after the machine's latency."""
+        low, high, speed, mode = self._requests[policy]
+        self._requests[policy] = (
+            low if min_khz is None else min_khz,
+            high if max_khz is None else max_khz,
+            speed if setspeed_khz is None else setspeed_khz,
+            mode if governor is None else governor,
+        )
+        self._apply_policy(policy)
+
+    def prefer(self, policy: int, highest_khz: int) -> None:
+        """The highest clock that a governor which follows load chooses under ``machine.policies[policy]``; a limit that
+        requests a higher lowest clock has precedence."""
+        lib.twin_model_prefer(self._model, policy, highest_khz)
+
     def set_domain(
         self,
         domain: int,
@@ -249,20 +300,13 @@ class Twin:
         setspeed_khz: int | None = None,
         governor: str | None = None,
     ) -> None:
-        """Change a frequency domain's requests; None leaves one unchanged. The clock follows after the machine's
-        latency."""
-        low, high, speed, mode = self._requests[domain]
-        self._requests[domain] = (
-            low if min_khz is None else min_khz,
-            high if max_khz is None else max_khz,
-            speed if setspeed_khz is None else setspeed_khz,
-            mode if governor is None else governor,
-        )
-        self._apply_domain(domain)
+        """``set_policy`` for every policy of a frequency domain."""
+        for policy in self.machine.domains[domain].policies:
+            self.set_policy(policy, min_khz, max_khz, setspeed_khz, governor)
 
-    def domain_request(self, domain: int) -> tuple[int, int, int, str]:
-        """What a domain was requested last: lowest, highest and set clock in kHz, and the governor."""
-        return self._requests[domain]
+    def policy_request(self, policy: int) -> tuple[int, int, int, str]:
+        """What a policy has requested last: lowest, highest and set clock in kHz, and the governor."""
+        return self._requests[policy]
 
     def set_zone_limit(
         self,
@@ -276,15 +320,47 @@ class Twin:
         constraint."""
         if enabled is not None:
             lib.twin_model_enable_zone(self._model, zone, enabled)
-        if limit_uw is None and window_us is None:
-            return
-        now = self._limits[zone][constraint]
-        if limit_uw is not None:
-            now = msgspec.structs.replace(now, limit_w=limit_uw / 1e6)
-        if window_us is not None:
-            now = msgspec.structs.replace(now, window_us=window_us)
-        self._limits[zone][constraint] = now
-        lib.twin_model_set_limit(self._model, zone, constraint, now.limit_w, now.window_us * 1e-6)
+            self._is_limited[zone] = enabled
+        if limit_uw is not None or window_us is not None:
+            now = self._limits[zone][constraint]
+            if limit_uw is not None:
+                now = msgspec.structs.replace(now, limit_w=limit_uw / 1e6)
+            if window_us is not None:
+                now = msgspec.structs.replace(now, window_us=window_us)
+            self._limits[zone][constraint] = now
+            lib.twin_model_set_limit(self._model, zone, constraint, now.limit_w, now.window_us * 1e-6)
+        self._limit_changes.append((self.time_ns, self.packages_limit_w))
+
+    @property
+    def packages_limit_w(self) -> float:
+        """The sum of the packages' long-term limits in force; inf where one has none."""
+        least = [math.inf] * self.machine.sockets
+        for zone, limits, is_limited in zip(self.machine.zones, self._limits, self._is_limited, strict=True):
+            if zone.kind == "package" and limits and is_limited:
+                least[zone.package] = min(least[zone.package], limits[0].limit_w)
+        return sum(least)
+
+    @property
+    def limit_changes(self) -> Sequence[tuple[int, float]]:
+        """Each change of a limit so far: the time, and ``packages_limit_w`` from then on."""
+        return self._limit_changes
+
+    def set_idle_states(self, core: int, enabled: Sequence[bool]) -> None:
+        """Which of the machine's idle states a core may enter; without any it polls."""
+        bits = sum(1 << state for state, is_enabled in enumerate(enabled) if is_enabled)
+        lib.twin_model_set_idle(self._model, core, bits)
+
+    def set_uncore(self, package: int, min_khz: int, max_khz: int) -> None:
+        """Change the limits of a package's uncore clock, which follows at once; the higher limit has precedence."""
+        if self.machine.uncore is not None:
+            top = self.machine.uncore.max_khz
+            lib.twin_model_set_uncore(self._model, package, min(min_khz, top), min(max_khz, top))
+
+    def lock_gpu(self, index: int, low_mhz: int, high_mhz: int) -> None:
+        """Keep the SM clock of a GPU between two clocks, as NVML's SetGpuLockedClocks does; 0 and 0 end this."""
+        gpu = self._gpus.gpu[index]
+        gpu.lock_min_mhz, gpu.lock_max_mhz = low_mhz, high_mhz
+        gpu.lock_seq += 1  # last: a new number makes the model read the clocks
 
     @property
     def gpus(self) -> Any:
@@ -358,9 +434,9 @@ class Twin:
 
     # --- to C ---
 
-    def _apply_domain(self, domain: int) -> None:
-        low, high, speed, governor = self._requests[domain]
-        lib.twin_model_set_domain(self._model, domain, low, high, speed, self._governor(governor))
+    def _apply_policy(self, policy: int) -> None:
+        low, high, speed, governor = self._requests[policy]
+        lib.twin_model_set_policy(self._model, policy, low, high, speed, self._governor(governor))
 
     def _governor(self, name: str) -> int:
         active = self.machine.driver in ("intel_pstate", "amd-pstate-epp")

@@ -24,8 +24,16 @@ _KIND = {
     "psys": lib.TWIN_ZONE_PSYS,
 }
 _SAME_NAME = (
-    *("idle_leak_share", "uncore_idle_w", "uncore_busy_w", "uncore_w_per_gbs", "dram_idle_w", "dram_w_per_gbs"),
-    *("rest_w", "spin_activity", "spin_ipc", "tick_share"),
+    *(
+        "idle_leak_share",
+        "uncore_idle_w",
+        "uncore_sleep_w",
+        "uncore_busy_w",
+        "uncore_w_per_gbs",
+        "dram_idle_w",
+        "dram_w_per_gbs",
+    ),
+    *("package_limit_w", "rest_w", "spin_activity", "spin_ipc", "tick_share"),
 )
 """Constants with the same name in the machine file and the C struct."""
 
@@ -51,16 +59,19 @@ def node_struct(machine: Machine, seed: int, start_ns: int, parts: Parts, keep: 
     keep += [zones, cards]
     node = ffi.new("twin_node_t *")
     node.n_cpus, node.n_cores, node.n_packages = machine.cpus, machine.cores, machine.sockets
-    node.n_domains, node.n_levels = len(machine.domains), len(clock)
+    node.n_domains, node.n_policies, node.n_levels = len(machine.domains), len(machine.policies), len(clock)
     node.n_zones, node.n_gpus = len(machine.zones), machine.gpus
     node.core_of = _array("int32_t", machine.core_of, keep)
     node.domain_of = _array("int32_t", machine.domain_of, keep)
+    node.policy_of = _array("int32_t", machine.policy_of, keep)
     node.package_of = _array("int32_t", machine.package_of[: machine.cores], keep)
     node.clock_hz = _array("double", clock, keep)
     node.label_khz = _array("double", machine.steps_khz, keep)
     node.volt = _array("double", volt, keep)
     node.tsc_hz, node.smt_throughput = machine.tsc_khz * 1e3, machine.smt_throughput
     node.latency_s, node.governor_s = machine.latency_us * 1e-6, 0.010  # ours: dynamic governors act each 10 ms
+    node.update_s = machine.update_us * 1e-6
+    node.switch_up_s, node.switch_down_s = (us * 1e-6 for us in machine.switch_us)
     node.dynamic_w = power.dynamic_w / (volt[-1] ** 2 * clock[-1])
     node.leak_k0_w, node.leak_k1_w_per_v = power.leak_w, power.leak_w_per_v
     node.leak_per_v, node.leak_per_k, node.leak_offset = power.leak_per_v, power.leak_per_k, power.leak_offset
@@ -72,9 +83,30 @@ def node_struct(machine: Machine, seed: int, start_ns: int, parts: Parts, keep: 
     node.core_k_per_w, node.core_tau_s = machine.heat.core_k_per_w, machine.heat.core_tau_s
     node.throttle_c = machine.heat.throttle_c
     node.memory_k_per_w, node.memory_tau_s = machine.heat.memory_k_per_w, machine.heat.memory_tau_s
+    _fill_options(node, machine, keep)
     node.zones, node.cards = zones, cards
     node.seed, node.origin_ns = seed, start_ns
     return node
+
+
+def _fill_options(node: Any, machine: Machine, keep: list[Any]) -> None:
+    """The laws that a machine file may ask for; without its table each is off."""
+    if bandwidth := machine.memory.bandwidth:
+        node.core_gbs, node.package_gbs = bandwidth.core_gbs, bandwidth.package_gbs
+        node.link_cores, node.link_gbs = bandwidth.link_cores, bandwidth.link_gbs
+        node.link_loss = bandwidth.link_loss
+    node.n_idle = len(machine.idle)
+    node.idle_latency_s = _array("double", [state.latency_us * 1e-6 for state in machine.idle], keep)
+    node.idle_residency_s = _array("double", [state.residency_us * 1e-6 for state in machine.idle], keep)
+    node.idle_core_w = _array("double", [state.core_w for state in machine.idle], keep)
+    if uncore := machine.uncore:
+        node.uncore_min_khz, node.uncore_khz = uncore.min_khz, uncore.max_khz
+        node.uncore_cap_low_w, node.uncore_cap_high_w = uncore.cap_low_w, uncore.cap_high_w
+        node.uncore_wait, node.uncore_clock_w = uncore.wait_share, uncore.clock_w
+    if turbo := machine.turbo:
+        node.n_bins, node.bin_cores = len(turbo.cores), _array("int32_t", turbo.cores, keep)
+        levels = [[sum(hz <= mhz * 1e6 for hz in machine.clock_hz) - 1 for mhz in row] for row in turbo.rows]
+        node.bin_level = _array("int32_t", [level for row in levels for level in row], keep)
 
 
 def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
@@ -87,10 +119,14 @@ def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
     card.leak_per_k, card.memory_over_die_c = gpu.power.leak_per_k, gpu.memory_over_die_c
     _fill_heat(card.thermal, gpu.heat)
     sensors = gpu.sensors
-    card.lock_latency_s = sensors.lock_latency_ms * 1e-3
+    card.lock_latency_s, card.lock_spread = sensors.lock_latency_ms * 1e-3, sensors.lock_spread
+    card.idle_after_s, card.wake_s = gpu.idle_after_ms * 1e-3, gpu.wake_ms * 1e-3
+    card.limit_share, card.limit_settle_s = gpu.limit_share, gpu.limit_settle_ms * 1e-3
     card.power_update_s, card.power_window_s = sensors.power_update_ms * 1e-3, sensors.power_window_ms * 1e-3
     card.energy_update_s = sensors.energy_update_ms * 1e-3
     card.utilization_window_s = sensors.utilization_window_ms * 1e-3
+    card.power_gain, card.power_offset_w = sensors.power_gain, sensors.power_offset_w
+    card.instant_window_s = sensors.instant_window_ms * 1e-3
 
 
 def group_struct(group: Group, work_scale: float, keep: list[Any]) -> dict[str, Any]:
@@ -104,6 +140,8 @@ def group_struct(group: Group, work_scale: float, keep: list[Any]) -> dict[str, 
             {
                 "tables": ffi.from_buffer("double[]", tables),
                 "activity": phase.activity,
+                "memory_s": phase.memory_s,
+                "license": phase.license,
                 "gap_share": phase.gap_share,
                 "gap_active": phase.gap_active,
                 "sm_active": phase.sm_active,
@@ -176,4 +214,7 @@ def write_identity(memory: Any, machine: Machine) -> None:
         card.has_gpm = gpu.has_gpm
         card.slowdown_c, card.shutdown_c = gpu.slowdown_c, gpu.shutdown_c
         card.node_numa = index * machine.sockets // gpu.count
+        for cpu, package in enumerate(machine.package_of):
+            if package == card.node_numa:
+                card.near_cpus[cpu // 64] |= 1 << cpu % 64
         card.pcie_gen, card.pcie_width = gpu.pcie_gen, gpu.pcie_width

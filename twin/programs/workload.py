@@ -1,8 +1,8 @@
 """Workloads: phases of work that groups of CPUs or GPUs execute, and how their counters relate to truth.
 
 Names: a shipped workload (``workload_names()``); ``v100:NAME``, one measured row set of the V100 table; ``taurus``;
-``mixed-cpu:SEED`` and ``mixed-gpu:SEED``, seeded phase sequences; ``trace:FILE.csv``, a phase trace; or a path to a
-TOML file.
+``mixed-cpu:SEED``, ``mixed-cpu-threads:SEED`` and ``mixed-gpu:SEED``, seeded phase sequences; ``trace:FILE.csv``, a
+phase trace; or a path to a TOML file.
 
 Phase trace: a CSV with a header and one row per phase, executed in order. Columns: ``unit`` (``cpu`` or ``gpu``),
 ``phase`` (a name; the same name is the same phase), ``seconds`` at the highest clock, and any other key of a phase
@@ -23,11 +23,12 @@ import numpy as np
 
 from twin.errors import TwinError, nearest
 from twin.machine import Gpu, Machine
-from twin.physics import curves, families
+from twin.physics import curves, error_curves, families
 from twin.physics.curves import CounterError, type_f64
 from twin.physics.emulated_progress import ProgressCount, progress_count
+from twin.physics.error_curves import ErrorCurve
 from twin.physics.families import v100_names
-from twin.programs.workload_phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable
+from twin.programs.workload_phases import LICENSES, CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable
 from twin.toml_table import read_toml
 
 __all__ = [
@@ -37,7 +38,9 @@ __all__ = [
     "PhaseTruth",
     "Workload",
     "WorkloadTruth",
+    "cpu_group",
     "duration_s",
+    "group_truth",
     "load_workload",
     "v100_names",
     "workload_names",
@@ -54,7 +57,8 @@ class PhaseTruth(msgspec.Struct, frozen=True):
 
     ``speed`` relative to the highest clock and ``power_w`` (mean board power of a GPU; empty for CPUs) at each of
     ``clocks_mhz``, with gaps included, at the temperature that these watts settle at. ``beta`` for CPUs, ``knee_mhz``
-    for GPUs, else 0.
+    for GPUs, else 0. ``error_curve``: the application whose measured error DRAM activity has in place of
+    ``counter_error.loss``; empty if none.
     """
 
     name: str
@@ -68,6 +72,7 @@ class PhaseTruth(msgspec.Struct, frozen=True):
     free_mhz: float
     free_loss: float
     counter_error: CounterError
+    error_curve: str = ""
 
 
 class GroupTruth(msgspec.Struct, frozen=True):
@@ -93,11 +98,16 @@ class WorkloadTruth(msgspec.Struct, frozen=True):
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """A phase as the model executes it: tables over the clock ladder, shares."""
+    """A phase as the model executes it: tables over the clock ladder, shares.
+
+    ``memory_s``: seconds of a second's work that do not depend on the clock, in which a CPU waits for memory.
+    ``license``: index of its vectors in ``LICENSES``."""
 
     truth: PhaseTruth
     tables: type_f64
     activity: float = 0.0
+    memory_s: float = 0.0
+    license: int = 0
     gap_share: float = 0.0
     gap_active: float = 0.0
     sm_active: float = 0.0
@@ -148,6 +158,7 @@ _FAMILIES = (
     ("taurus", "cpu", "NAS EP class C on a Taurus node, measured at 13 clocks"),
     ("v100:NAME", "gpu", "one measured row set of the V100 table (v100_names)"),
     ("mixed-cpu:SEED", "cpu", "phases with random shares of work that scales with the clock, from the seed"),
+    ("mixed-cpu-threads:SEED", "cpu", "the same on all threads of every core"),
     ("mixed-gpu:SEED", "gpu", "phases that need different clocks, random from the seed"),
     ("trace:FILE.csv", "cpu, gpu", "a phase trace (columns at the head of twin/programs/workload.py)"),
 )
@@ -185,30 +196,38 @@ def load_workload(
     duration_s: float | None = None,
     data: Path | str | None = None,
     progress_s: float | None = None,
+    counter_error: str = error_curves.UNIFORM,
 ) -> Workload:
     """A workload fitted to ``machine``.
 
     ``bias`` is the half-width of the random error between counters and truth, ``duration_s`` the run time at the
     highest clocks (default: the workload's own), ``data`` a measured table to use instead of the shipped one,
     ``progress_s`` the work of a unit of progress that each program reports (default: the workload's own, mostly none).
+    ``counter_error``: ``measured`` has the DRAM activity of each GPU phase err as a measured application's does, drawn
+    from the seed, ``measured:NAME`` as that application's; ``bias`` then decides the other errors alone.
     """
     check_bias(bias)
+    measured = error_curves.choices(counter_error)
     table = _described(name, machine, seed, Path(data) if data else None)
     if table.gpu and machine.gpu is None:
         raise TwinError(f'workload "{name}" needs a GPU; machine "{machine.name}" has none')
+    if table.needs_bandwidth and machine.memory.bandwidth is None:
+        raise TwinError(f'workload "{name}" needs [memory.bandwidth]; machine "{machine.name}" has none: take stream')
     groups: list[Group] = []
-    for number, cpu_group in enumerate(table.cpu):
-        groups.append(_cpu_group(cpu_group, machine, curves.stream(seed, name, "cpu", number), bias, name))
+    for number, on_cpus in enumerate(table.cpu):
+        groups.append(cpu_group(on_cpus, machine, curves.stream(seed, name, "cpu", number), bias, name))
     for number, gpu_group in enumerate(table.gpu):
         assert machine.gpu is not None
-        groups.append(_gpu_group(gpu_group, machine.gpu, curves.stream(seed, name, "gpu", number), bias, name))
+        random, drawing = (curves.stream(seed, name, key, number) for key in ("gpu", "error curve"))
+        drawn = [error_curves.drawn(measured, drawing) for _ in gpu_group.phase]
+        groups.append(_gpu_group(gpu_group, machine.gpu, random, bias, name, drawn))
     groups = [_stretched(group, groups, duration_s) for group in groups]
     tables: tuple[CpuGroup | GpuGroup, ...] = (*table.cpu, *table.gpu)
     for number, group in enumerate(groups):
         unit_s = tables[number].progress if progress_s is None else progress_s
         groups[number] = _with_progress(group, unit_s, curves.stream(seed, name, "progress", number))
     seconds = max((_seconds(group) for group in groups), default=0.0)
-    truth = WorkloadTruth(name, seed, bias, table.noise, seconds, tuple(_truth(group) for group in groups))
+    truth = WorkloadTruth(name, seed, bias, table.noise, seconds, tuple(group_truth(group) for group in groups))
     return Workload(
         name, table.summary, table.source, machine.name, seed, bias, table.noise, seconds, tuple(groups), truth
     )
@@ -220,8 +239,8 @@ def _described(name: str, machine: Machine, seed: int, data: Path | None) -> Wor
         return families.v100_table(argument, machine, seed, data)
     if name == "taurus":
         return families.taurus_table(data)
-    if family == "mixed-cpu":
-        return families.mixed_cpu(_integer(name, argument))
+    if family in ("mixed-cpu", "mixed-cpu-threads"):
+        return families.mixed_cpu(_integer(name, argument), "threads" if family.endswith("threads") else "cores")
     if family == "mixed-gpu":
         return families.mixed_gpu(_integer(name, argument), machine)
     if family == "trace":
@@ -268,7 +287,8 @@ def _with_progress(group: Group, unit_s: float, random: np.random.Generator) -> 
     return msgspec.structs.replace(group, progress=count)
 
 
-def _truth(group: Group) -> GroupTruth:
+def group_truth(group: Group) -> GroupTruth:
+    """The truth about a group."""
     program = tuple((phase, work) for phase, _, work in group.program)
     phases = tuple(phase.truth for phase in group.phases)
     unit_s = group.progress.unit_s if group.progress else ()
@@ -286,7 +306,8 @@ def _program(phases: Sequence[CpuPhase] | Sequence[GpuPhase]) -> tuple[tuple[int
     return tuple((index.setdefault(phase.name, len(index)), phase.iterations, phase.seconds) for phase in phases)
 
 
-def _cpu_group(group: CpuGroup, machine: Machine, random: np.random.Generator, bias: float, name: str) -> Group:
+def cpu_group(group: CpuGroup, machine: Machine, random: np.random.Generator, bias: float, name: str) -> Group:
+    """CPUs of a workload ``name``, fitted to ``machine``; ``random`` draws their imbalance and counter errors."""
     units = _cpus(group.cpus, machine, name)
     first: dict[str, CpuPhase] = {}
     for phase in group.phase:
@@ -351,10 +372,18 @@ def _cpu_phase(phase: CpuPhase, machine: Machine, counter_error: CounterError) -
         free_loss=0.0,
         counter_error=counter_error,
     )
-    return Phase(truth=truth, tables=tables, activity=phase.activity)
+    memory_s, license_index = min(max(1.0 - beta, 0.0), 1.0), LICENSES.index(phase.vectors)
+    return Phase(truth=truth, tables=tables, activity=phase.activity, memory_s=memory_s, license=license_index)
 
 
-def _gpu_group(group: GpuGroup, gpu: Gpu, random: np.random.Generator, bias: float, name: str) -> Group:
+def _gpu_group(
+    group: GpuGroup,
+    gpu: Gpu,
+    random: np.random.Generator,
+    bias: float,
+    name: str,
+    measured: Sequence[ErrorCurve | None],
+) -> Group:
     try:
         units = tuple(range(gpu.count)) if group.gpus == "all" else tuple(int(n) for n in group.gpus.split(","))
     except ValueError:
@@ -364,7 +393,10 @@ def _gpu_group(group: GpuGroup, gpu: Gpu, random: np.random.Generator, bias: flo
     first: dict[str, GpuPhase] = {}
     for phase in group.phase:
         first.setdefault(phase.name, phase)
-    phases = tuple(_gpu_phase(phase, gpu, curves.random_counter_error(random, bias)) for phase in first.values())
+    phases = tuple(
+        _gpu_phase(phase, gpu, curves.random_counter_error(random, bias), curve)
+        for phase, curve in zip(first.values(), measured, strict=False)
+    )
     return Group(
         on_gpu=True,
         units=units,
@@ -376,7 +408,7 @@ def _gpu_group(group: GpuGroup, gpu: Gpu, random: np.random.Generator, bias: flo
     )
 
 
-def _gpu_phase(phase: GpuPhase, gpu: Gpu, counter_error: CounterError) -> Phase:
+def _gpu_phase(phase: GpuPhase, gpu: Gpu, counter_error: CounterError, curve: ErrorCurve | None) -> Phase:
     gap, clocks = phase.gap_share, gpu.clocks_khz
     mean_w = None
     if phase.speed_at_mhz:
@@ -389,7 +421,8 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, counter_error: CounterError) -> Phase:
     if phase.power_at_mhz:
         mean_w = curves.measured(clocks, phase.power_at_mhz, floor=0.6 * min(phase.power_at_mhz.values()))
     kernel_w = curves.gpu_kernel_w(gpu, phase.activity, phase.dram_active, kernel)
-    tables = curves.gpu_tables(gpu, kernel, mean_w, kernel_w, gap, phase.dram_active, knee, counter_error)
+    implied = curve.at(clocks) if curve else None
+    tables = curves.gpu_tables(gpu, kernel, mean_w, kernel_w, gap, phase.dram_active, knee, counter_error, implied)
     free_mhz = phase.free_mhz or gpu.max_khz / 1e3
     free_level = max(i for i, khz in enumerate(clocks) if khz / 1e3 <= free_mhz + 0.5)
     whole_speed = 1.0 / ((1.0 - gap) / kernel + gap)
@@ -406,6 +439,7 @@ def _gpu_phase(phase: GpuPhase, gpu: Gpu, counter_error: CounterError) -> Phase:
         free_mhz=free_mhz,
         free_loss=phase.free_loss,
         counter_error=counter_error,
+        error_curve=curve.name if curve else "",
     )
     return Phase(
         truth=truth,

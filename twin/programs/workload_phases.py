@@ -17,8 +17,15 @@ DEFAULT_NOISE = 0.02
 """Ours: deviation of the slowly varying counter noise."""
 
 
+Vectors = Literal["scalar", "avx2", "avx512"]
+
+LICENSES = ("scalar", "avx2", "avx512")
+"""The vectors that the clocks of a machine with turbo bins depend on, in the model's order."""
+
+
 class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Work of a CPU group. ``ipc`` and ``traffic_gbs`` (GB/s) are those of one thread at the highest clock."""
+    """Work of a CPU group. ``ipc`` and ``traffic_gbs`` (GB/s) are those of one thread at the highest clock; ``vectors``
+    are the widest in heavy use."""
 
     name: str
     seconds: Positive
@@ -27,6 +34,7 @@ class CpuPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ipc: Positive = 1.2
     traffic_gbs: NotNegative = 1.0
     iterations: Count = 1
+    vectors: Vectors = "scalar"
     speed_at_mhz: dict[str, float] = {}  # relative speed measured at these clocks, instead of beta
 
 
@@ -81,7 +89,8 @@ class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workload file. ``noise``: deviation of the slowly varying counter noise."""
+    """A workload file. ``noise``: deviation of the slowly varying counter noise. ``needs_bandwidth``: it asks for all
+    that a core can take, which only a machine with ``[memory.bandwidth]`` bounds."""
 
     name: str
     summary: str
@@ -89,3 +98,4 @@ class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: tuple[CpuGroup, ...] = ()
     gpu: tuple[GpuGroup, ...] = ()
     noise: Share = DEFAULT_NOISE
+    needs_bandwidth: bool = False
