@@ -53,6 +53,14 @@ def twin() -> None:
 )
 @click.option("--bias", default=0.2, show_default=True, help="Half-width of the random error of counters, 0 to 0.9.")
 @click.option(
+    "--counter-error",
+    default="uniform",
+    show_default=True,
+    metavar="KIND",
+    help="How DRAM activity of GPUs errs over the clock: uniform (by --bias), measured (drawn from measured "
+    "applications) or measured:APPLICATION.",
+)
+@click.option(
     "--duration",
     metavar="TIME",
     help="Length of the workload at the highest clocks, e.g. 30s or 2min (default: its own).",
@@ -78,6 +86,9 @@ def twin() -> None:
 @click.option(
     "--command-load", is_flag=True, help="Let the CPU time of COMMAND be load on emulated CPUs that have no workload."
 )
+@click.option(
+    "--keep", is_flag=True, help="Serve what COMMAND leaves running, such as a daemon, until it has ended, or Ctrl-C."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_reports_errors
 def run(
@@ -85,12 +96,14 @@ def run(
     workload: str | None,
     seed: int,
     bias: float,
+    counter_error: str,
     duration: str | None,
     progress: str | None,
     faults: tuple[str, ...],
     report: Path | None,
     devices: tuple[str, ...],
     command_load: bool,
+    keep: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND (default: a shell) with /sys, NVML and hardware counters of an emulated machine.
@@ -102,11 +115,13 @@ def run(
     require()
     from twin.faults.fault import parse_line
     from twin.machine import load_machine
+    from twin.physics.error_curves import choices
     from twin.programs.workload import check_bias, load_workload
     from twin.serve import launcher
     from twin.serve.node_server import Plan
 
     check_bias(bias)
+    choices(counter_error)
     seconds = None if duration is None else _duration_s(duration, "--duration")
     unit_s = None if progress is None else _duration_s(progress, "--progress")
     if report and not report.absolute().parent.is_dir():
@@ -114,7 +129,15 @@ def run(
     model = load_machine(machine)
     plan = Plan(
         machine=model,
-        workload=load_workload(workload, model, seed=seed, bias=bias, duration_s=seconds, progress_s=unit_s)
+        workload=load_workload(
+            workload,
+            model,
+            seed=seed,
+            bias=bias,
+            duration_s=seconds,
+            progress_s=unit_s,
+            counter_error=counter_error,
+        )
         if workload
         else None,
         seed=seed,
@@ -124,7 +147,7 @@ def run(
     )
     if not command:
         click.echo(f"emulated {model.name}: {model.summary}; `exit` ends it", err=True)
-    sys.exit(launcher.run(plan, command or launcher.shell(), devices))
+    sys.exit(launcher.run(plan, command or launcher.shell(), devices, keep=keep))
 
 
 @twin.command()

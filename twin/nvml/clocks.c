@@ -5,11 +5,13 @@
  * driver refuses a minimum above the maximum, and a symbolic limit combined with a number. It accepts a limit between
  * two steps or off the ladder, and the card settles on one of its steps. Our reading of "settles": the maximum is
  * rounded down to a step, so that it is never exceeded; the minimum is rounded up, but not above the maximum; both are
- * clamped to the ladder. So 0..1000 on a ladder of 15 MHz steps from 210 means 210..990.
+ * clamped to the ladder. So 0..1000 on a ladder of 15 MHz steps from 210 means 210..990. A range of the whole ladder
+ * leaves the choice to the firmware, as without a lock.
  *
- * Applications clocks, the older interface, show their default and cannot be changed. NVIDIA has deprecated them in
- * favour of locked clocks, and it is better to refuse a request that the model would ignore. So the setters are among
- * the generated stubs.
+ * Applications clocks are the older interface: one supported pair of memory and graphics clock, at which work runs. By
+ * the reference all cards but GeForce have them since Fermi, so Hopper too (deprecated with CUDA 13.0, which is later than
+ * these drivers), setting them needs root, and from Pascal on they end boosting until they are reset. A card that runs
+ * at them names their reason. Ours: their default is the highest clock, and with a lock the lower of both applies.
  */
 #include "state.h"
 
@@ -87,7 +89,18 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, unsigned int type, unsigned int *mhz)
 {
-    return nvmlDeviceGetMaxClockInfo(device, type, mhz); /* the default of Hopper cards: the highest clock */
+    const twin_gpu_t *gpu;
+    uint32_t applied_mhz;
+    nvmlReturn_t status = nvmlDeviceGetMaxClockInfo(device, type, mhz);
+
+    if (status == NVML_SUCCESS)
+        status = twin_device(device, mhz, &gpu);
+    if (status != NVML_SUCCESS)
+        return status;
+    applied_mhz = gpu->applications_mhz;
+    if (is_core(type) && applied_mhz != 0)
+        *mhz = applied_mhz;
+    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, unsigned int type,
@@ -100,6 +113,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int ty
 {
     if (id == NVML_CLOCK_ID_CURRENT)
         return nvmlDeviceGetClockInfo(device, type, mhz);
+    if (id == NVML_CLOCK_ID_APP_CLOCK_TARGET)
+        return nvmlDeviceGetApplicationsClock(device, type, mhz);
     return nvmlDeviceGetMaxClockInfo(device, type, id < NVML_CLOCK_ID_COUNT ? mhz : NULL);
 }
 
@@ -213,6 +228,36 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device)
         twin_request_clocks(gpu, 0, 0);
     return status;
 }
+
+/* ---------------------------------------------------------------- applications clocks */
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceSetApplicationsClocks(nvmlDevice_t device, unsigned int memory_mhz,
+                                                         unsigned int graphics_mhz)
+{
+    twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_setting(device, &gpu);
+
+    if (status != NVML_SUCCESS)
+        return status;
+    if (gpu->n_clocks == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (memory_mhz != gpu->memory_clock_mhz || step_below(gpu, graphics_mhz) != graphics_mhz)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    twin_request_applications_clock(gpu, graphics_mhz);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceResetApplicationsClocks(nvmlDevice_t device)
+{
+    twin_gpu_t *gpu;
+    nvmlReturn_t status = twin_setting(device, &gpu);
+
+    if (status == NVML_SUCCESS)
+        twin_request_applications_clock(gpu, 0);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the memory's lock */
 
 /* From Ampere on. HBM has one clock, so any range settles on it and there is nothing to request. */
 static nvmlReturn_t set_memory_lock(nvmlDevice_t device, bool is_range)

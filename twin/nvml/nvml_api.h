@@ -94,6 +94,7 @@ enum {
 enum { NVML_PCIE_UTIL_TX_BYTES = 0, NVML_PCIE_UTIL_RX_BYTES = 1 };
 enum { NVML_MEMORY_ERROR_TYPE_COUNT = 2, NVML_ECC_COUNTER_TYPE_COUNT = 2, NVML_MEMORY_LOCATION_COUNT = 8 };
 enum { NVML_POWER_SCOPE_GPU = 0 };
+enum { NVML_PROCESS_MODE_COMPUTE = 0, NVML_PROCESS_MODE_GRAPHICS = 1, NVML_PROCESS_MODE_MPS = 2 };
 
 enum { /* nvmlPerfPolicyType_t */
     NVML_PERF_POLICY_POWER             = 0,
@@ -236,10 +237,34 @@ typedef struct {
     nvmlValue_t value;
 } nvmlFieldValue_t;
 
+typedef struct { /* of the first version of nvmlDeviceGetComputeRunningProcesses */
+    unsigned int pid;
+    unsigned long long usedGpuMemory; /* bytes */
+} nvmlProcessInfo_v1_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory; /* bytes */
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory; /* bytes */
+    unsigned int gpuInstanceId, computeInstanceId;
+    unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
 typedef struct {
     unsigned int version, mode, numProcArrayEntries;
-    void *procArray;
+    nvmlProcessDetail_v1_t *procArray;
 } nvmlProcessDetailList_v1_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp; /* us */
+    unsigned int smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
 
 typedef struct {
     unsigned int version, isSupportedDevice;

@@ -167,6 +167,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsign
 
 /* ---------------------------------------------------------------- reasons for a lower clock */
 
+/* A locked range is no reason: applications clocks would be one, and they are the highest on these cards. */
 #define SUPPORTED_REASONS                                                                                          \
     (NVML_CLOCKS_EVENT_REASON_GPU_IDLE | NVML_CLOCKS_EVENT_REASON_APPLICATIONS_CLOCKS |                            \
      NVML_CLOCKS_EVENT_REASON_SW_POWER_CAP | NVML_CLOCKS_EVENT_REASON_HW_SLOWDOWN |                                \

@@ -3,20 +3,25 @@
  *
  * There are two ways to the region. In process, the owner of the model calls twin_nvml_attach(); a later call replaces
  * the region and NULL detaches it. Otherwise the first nvmlInit maps TWIN_STATE, which exists only in the mount
- * namespace of a served twin; elsewhere the driver is "not loaded", as on a node without GPUs.
+ * namespace of a served twin; elsewhere the driver is "not loaded", as on a node without GPUs. Users other than root
+ * may not follow that link to the server's memory: they get a descriptor for reading from the server's socket.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "state.h"
 
-#define TWIN_STATE "/run/nodectl-twin/gpus"
+#define TWIN_STATE   "/run/nodectl-twin/gpus"
+#define TWIN_READERS "/run/nodectl-twin/gpu-readers"
 
 typedef struct {
     twin_gpus_t *gpus;
@@ -49,6 +54,35 @@ static bool is_region(const twin_gpus_t *gpus)
            gpus->n_gpus <= TWIN_GPUS_MAX;
 }
 
+/* The descriptor for reading that the server sends to whoever connects; -1 if there is none. */
+static int receive_state(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = TWIN_READERS};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte;
+    struct iovec data     = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -1;
+    struct cmsghdr *header;
+    ssize_t n;
+
+    if (connection < 0)
+        return -1;
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0) {
+        while ((n = recvmsg(connection, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+            ;
+        header = n == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+        if (header != NULL && header->cmsg_type == SCM_RIGHTS && header->cmsg_len == CMSG_LEN(sizeof fd))
+            memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    }
+    close(connection);
+    return fd;
+}
+
 /* Keeps an older mapping of the same file, which a reader in another thread may still use. */
 static bool map_state(void)
 {
@@ -61,6 +95,8 @@ static bool map_state(void)
         found.writable = false;
         found.fd = open(TWIN_STATE, O_RDONLY | O_CLOEXEC);
     }
+    if (found.fd < 0)
+        found.fd = receive_state();
     if (found.fd < 0)
         return false;
     if (fstat(found.fd, &status) != 0 || status.st_size < (off_t)sizeof(twin_gpus_t))

@@ -42,6 +42,7 @@ static void copy_reading(const twin_gpu_t *gpu, void *into)
         .pcie_tx_kbps         = gpu->pcie_tx_kbps,
         .pcie_rx_kbps         = gpu->pcie_rx_kbps,
         .memory_used_mib      = gpu->memory_used_mib,
+        .process_pid          = gpu->process_pid,
         .throttle_reasons     = gpu->throttle_reasons,
         .violation_power_us   = gpu->violation_power_us,
         .violation_thermal_us = gpu->violation_thermal_us,
@@ -176,6 +177,13 @@ void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz)
     begin_request();
     gpu->lock_min_mhz = min_mhz;
     gpu->lock_max_mhz = max_mhz;
+    end_request(&gpu->lock_seq);
+}
+
+void twin_request_applications_clock(twin_gpu_t *gpu, uint32_t mhz)
+{
+    begin_request();
+    gpu->applications_mhz = mhz;
     end_request(&gpu->lock_seq);
 }
 

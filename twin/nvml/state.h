@@ -27,7 +27,7 @@ typedef struct {
     uint32_t temperature_c, memory_temperature_c;
     uint32_t gpu_pct, memory_pct;
     uint32_t pcie_tx_kbps, pcie_rx_kbps;
-    uint32_t memory_used_mib;
+    uint32_t memory_used_mib, process_pid;
     uint64_t throttle_reasons, violation_power_us, violation_thermal_us;
     uint32_t performance_state;
     double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
@@ -56,6 +56,7 @@ nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[
 /* As twin_device, for a call that changes a setting: also checks permission. */
 nvmlReturn_t twin_setting(nvmlDevice_t device, twin_gpu_t **gpu);
 void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz); /* 0, 0: unlocked */
+void twin_request_applications_clock(twin_gpu_t *gpu, uint32_t mhz); /* 0: the default */
 void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw);
 void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled);
 

@@ -1,10 +1,8 @@
 /*
- * The node in NVML: versions, devices by index, UUID, serial number or bus address, processes, error texts.
+ * The node in NVML: versions, devices by index, UUID, serial number or bus address, error texts.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "pci.h"
 #include "state.h"
@@ -188,82 +186,6 @@ NVML_EXPORT nvmlReturn_t nvmlUnitGetHandleByIndex(unsigned int index, nvmlUnit_t
 NVML_EXPORT nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int *count)
 {
     return none(count);
-}
-
-/* ---------------------------------------------------------------- processes */
-
-NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
-{
-    const twin_gpus_t *gpus;
-    char path[32];
-    ssize_t got;
-    int fd;
-    nvmlReturn_t status = twin_session(&gpus);
-
-    if (status != NVML_SUCCESS)
-        return status;
-    if (name == NULL || length == 0)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return NVML_ERROR_NOT_FOUND;
-    got = read(fd, name, length - 1); /* arguments are NUL separated: the first is the name; cut to the buffer */
-    close(fd);
-    name[got > 0 ? got : 0] = '\0';
-    return got >= 0 ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
-}
-
-/* The emulated workload is not a process of this node, so GPUs list no processes. */
-static nvmlReturn_t no_process(nvmlDevice_t device, unsigned int *count)
-{
-    const twin_gpu_t *gpu;
-    nvmlReturn_t status = twin_device(device, count, &gpu);
-
-    if (status == NVML_SUCCESS)
-        *count = 0;
-    return status;
-}
-
-#define NO_PROCESS(function)                                                                          \
-    NVML_EXPORT nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, void *infos)           \
-    {                                                                                                 \
-        (void)infos;                                                                                  \
-        return no_process(device, count);                                                             \
-    }
-
-NO_PROCESS(nvmlDeviceGetComputeRunningProcesses)
-NO_PROCESS(nvmlDeviceGetComputeRunningProcesses_v2)
-NO_PROCESS(nvmlDeviceGetComputeRunningProcesses_v3)
-NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses)
-NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESS(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses)
-NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-NO_PROCESS(nvmlDeviceGetMPSComputeRunningProcesses_v3)
-NO_PROCESS(nvmlDeviceGetEncoderSessions)
-NO_PROCESS(nvmlDeviceGetFBCSessions)
-
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
-{
-    const twin_gpu_t *gpu;
-    nvmlReturn_t status = twin_device(device, list, &gpu);
-
-    if (status == NVML_SUCCESS && list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
-        status = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    if (status == NVML_SUCCESS)
-        list->numProcArrayEntries = 0;
-    return status;
-}
-
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples, unsigned int *count,
-                                                         unsigned long long last_seen_us)
-{
-    nvmlReturn_t status = no_process(device, count);
-
-    (void)samples;
-    (void)last_seen_us;
-    return status == NVML_SUCCESS ? NVML_ERROR_NOT_FOUND : status; /* no sample since then */
 }
 
 /* ---------------------------------------------------------------- error texts */

@@ -19,6 +19,7 @@ from pathlib import Path
 from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
+from twin.nvml import loader_cache
 from twin.serve import mounts, namespace
 from twin.serve.node_server import Ready
 
@@ -53,7 +54,8 @@ def prove(ready: Ready, library: str, environment: Mapping[str, str]) -> None:
     _prove_mounts()
     _prove_processes()
     _prove_gpu_state()
-    _prove_library(library, environment)
+    for each in (environment, {}):  # also for programs that are started without environment
+        _prove_library(library, each)
     _prove_new_mounts(ready.tree_device)
     _prove_no_devices()
     _prove_registers()
@@ -162,6 +164,8 @@ def _prove_library(library: str, environment: Mapping[str, str]) -> None:
         check=False,
     )
     found = probe.stdout.split()
+    if not environment and not os.path.exists(loader_cache.PLACE) and not found:
+        return  # without a list of the loader's there is no default path to it
     if probe.returncode or not found:
         raise TwinError(f"{namespace.NVML_NAME} does not load: {probe.stderr.strip().rpartition(chr(10))[2]}")
     for path in found:

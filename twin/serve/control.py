@@ -6,11 +6,12 @@ A Unix socket at /run/nodectl-twin/control, for root only. From outside the name
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,6 +19,31 @@ from twin.errors import TwinError, nearest
 from twin.serve.namespace import CONTROL
 
 type_command = Callable[[Mapping[str, Any]], Any]
+
+
+class Conversation(Protocol):
+    """What one connection has of its own: further commands, and its end."""
+
+    commands: Mapping[str, type_command]
+
+    def close(self) -> None:
+        """Called once, when the connection has ended."""
+
+
+class Joined:
+    """Several conversations as one."""
+
+    def __init__(self, *parts: Conversation) -> None:
+        self._parts = parts
+        self.commands: Mapping[str, type_command] = {
+            name: command for part in parts for name, command in part.commands.items()
+        }
+
+    def close(self) -> None:
+        """The connection has ended."""
+        for part in self._parts:
+            part.close()
+
 
 _LONGEST_LINE = 1 << 20
 
@@ -39,8 +65,10 @@ class Answer(msgspec.Struct):
 class ControlSocket:
     """Answers requests, each connection in a thread of its own, until the process ends."""
 
-    def __init__(self, commands: Mapping[str, type_command], path: str = CONTROL) -> None:
-        self._commands = commands
+    def __init__(
+        self, commands: Mapping[str, type_command], each: Callable[[], Conversation], path: str = CONTROL
+    ) -> None:
+        self._commands, self._each = commands, each
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(path)
         os.chmod(path, 0o600)
@@ -53,22 +81,25 @@ class ControlSocket:
             threading.Thread(target=self._converse, args=(connection,), daemon=True).start()
 
     def _converse(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as lines:
-            while line := lines.readline(_LONGEST_LINE):
-                try:
-                    connection.sendall(msgspec.json.encode(self._answer(line)) + b"\n")
-                except OSError:
-                    return  # the client did not wait for the response
+        own = self._each()
+        commands = {**self._commands, **own.commands}
+        with contextlib.closing(own), connection, connection.makefile("rb") as lines:
+            try:
+                while line := lines.readline(_LONGEST_LINE):
+                    connection.sendall(msgspec.json.encode(_answer(commands, line)) + b"\n")
+            except OSError:
+                return  # the client did not wait for the response
 
-    def _answer(self, line: bytes) -> Answer:
-        try:
-            request = msgspec.json.decode(line, type=Request)
-            command = self._commands.get(request.do)
-            if command is None:
-                raise TwinError(f'unknown command "{request.do}"{nearest(request.do, self._commands)}')
-            return Answer(command(request.with_))
-        except (TwinError, msgspec.MsgspecError, KeyError, ValueError) as error:
-            return Answer(error=str(error))
+
+def _answer(commands: Mapping[str, type_command], line: bytes) -> Answer:
+    try:
+        request = msgspec.json.decode(line, type=Request)
+        command = commands.get(request.do)
+        if command is None:
+            raise TwinError(f'unknown command "{request.do}"{nearest(request.do, commands)}')
+        return Answer(command(request.with_))
+    except (TwinError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        return Answer(error=str(error))
 
 
 def send_request(path: str, do: str, **arguments: Any) -> Any:

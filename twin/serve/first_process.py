@@ -1,4 +1,5 @@
-"""The first process of a run: it sets up the namespaces, starts the server and the command, and ends with the command.
+"""The first process of a run: it sets up the namespaces, starts the server and the command, and ends with the command,
+or, if the run is kept, with the last process that the command has left.
 
 As init of its PID namespace it adopts orphans, and when it ends, the kernel kills all remaining processes. The server
 ends first, so that remaining readers get ENOTCONN.
@@ -15,7 +16,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +26,7 @@ import msgspec
 from twin._serve import lib
 from twin.build_preload import library_path as preload_path
 from twin.errors import TwinError
+from twin.nvml import loader_cache
 from twin.serve import containment, namespace, node_server
 
 SERVED, GO = b"served", b"go"
@@ -50,7 +53,13 @@ _HOST_SERVICES = (
 
 
 def live(
-    plan: node_server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+    plan: node_server.Plan,
+    command: Sequence[str],
+    library: str,
+    devices: Sequence[str],
+    launcher: socket.socket,
+    *,
+    keep: bool,
 ) -> NoReturn:
     """Body of the forked first process. Its signals are ``WATCHED`` and blocked."""
     status = WRONG_USE
@@ -58,7 +67,7 @@ def live(
         lib.process_die_with(0, signal.SIGKILL)  # the launcher has no process number in this namespace
         if not select.select([launcher], [], [], 0)[0]:  # it lives
             lib.process_rename(containment.FIRST_PROCESS.encode())
-            status = _serve(plan, command, library, devices, launcher)
+            status = _serve(plan, command, library, devices, launcher, keep)
     except TwinError as error:
         say(str(error))
     except Exception:
@@ -68,7 +77,12 @@ def live(
 
 
 def _serve(
-    plan: node_server.Plan, command: Sequence[str], library: str, devices: Sequence[str], launcher: socket.socket
+    plan: node_server.Plan,
+    command: Sequence[str],
+    library: str,
+    devices: Sequence[str],
+    launcher: socket.socket,
+    keep: bool,
 ) -> int:
     try:
         directory = os.getcwd()
@@ -90,6 +104,7 @@ def _serve(
         namespace.cover_sysfs(ready.roots, plan.machine)
         namespace.cover_proc(ready.settings)
         namespace.cover_nvml(library)
+        namespace.offer_nvidia_smi()
         namespace.cover_others()
         launcher.send(SERVED)
         if launcher.recv(64) != GO:
@@ -98,22 +113,27 @@ def _serve(
         if command_pid == 0:
             launcher.close()
             _become(command, _environment(library), ready, ours, library, directory)
-        return _wait(command_pid, server_pid)
+        ended = _wait(command_pid, server_pid)
+        if keep and not ended.by_signal:
+            _wait_for_others(server_pid, ended.status)
+        return ended.status
     finally:
         _end_server(server_pid, ours, ready)
 
 
 def _environment(library: str) -> dict[str, str]:
-    """The command's environment: ours without ``_HOST_SERVICES``, with the twin's NVML first in the library path, and
-    with the library that every program loads (csrc/cpus_preload.c)."""
-    places = [str(Path(library).parent), os.environ.get("LD_LIBRARY_PATH", "")]
+    """The command's environment: ours without ``_HOST_SERVICES``, with the run's own commands on the PATH, and with
+    the library that every program loads (csrc/cpus_preload.c).
+
+    The loader finds the twin's NVML by its list, but looks in LD_LIBRARY_PATH first, so there the twin's is first too.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _HOST_SERVICES}
     preloaded = [str(preload_path()), os.environ.get("LD_PRELOAD", "")]
-    return {
-        **kept,
-        "LD_LIBRARY_PATH": ":".join(place for place in places if place),
-        "LD_PRELOAD": ":".join(path for path in preloaded if path),
-    }
+    places = os.environ.get("LD_LIBRARY_PATH", "")
+    if places or not os.path.exists(loader_cache.PLACE):
+        kept["LD_LIBRARY_PATH"] = ":".join(place for place in (str(Path(library).parent), places) if place)
+    kept["PATH"] = os.pathsep.join((namespace.COMMANDS, os.environ.get("PATH", os.defpath)))
+    return {**kept, "LD_PRELOAD": ":".join(path for path in preloaded if path)}
 
 
 def _await_ready(channel: socket.socket) -> node_server.Ready:
@@ -186,26 +206,59 @@ def _forget_interpreter_signals() -> None:
 # ---- waiting and ending --------------------------------------------------------------------------------------------
 
 
-def _wait(command: int, server_pid: int) -> int:
-    """Wait for the command; forward signals to it, and reap other processes of this namespace.
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """``status`` as a shell has it: the command's, or 128 + N if signal N ended it. ``by_signal``: the run was to end,
+    by a signal sent to it, or one of the terminal that ended the command."""
 
-    Returns the command's status, or 128 + N if signal N ended it.
-    """
+    status: int
+    by_signal: bool
+
+
+def _wait(command: int, server_pid: int) -> _Ended:
+    """Wait for the command; forward signals to it, and reap other processes of this namespace."""
+    is_to_end = False
     while True:
         received = signal.sigwaitinfo(WATCHED)
         if received.si_signo != signal.SIGCHLD:
-            # A signal from the terminal has reached the command as well.
+            # A signal from the terminal has reached the command as well. A shell survives it, and so does the run.
             if received.si_code != SI_KERNEL:
+                is_to_end = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(command, received.si_signo)
             continue
+        for pid, status in _reaped(server_pid):
+            if pid == command:
+                code = os.waitstatus_to_exitcode(status)
+                return _Ended(code if code >= 0 else 128 - code, is_to_end or -code in WATCHED)
+
+
+def _wait_for_others(server_pid: int, status: int) -> None:
+    """Wait until the server is the only child: an orphan becomes our child before its parent can be reaped.
+
+    Returns at the first signal as well, and when the server has ended, since nothing is served then.
+    """
+    if not _has_others(server_pid):
+        return
+    say(f"the command has ended with status {status}; what it left running stays served until it ends, or until Ctrl-C")
+    while _has_others(server_pid):
+        if signal.sigwaitinfo(WATCHED).si_signo != signal.SIGCHLD:
+            return
+        if any(pid == server_pid for pid, _ in _reaped(server_pid)):
+            return
+
+
+def _has_others(server_pid: int) -> bool:
+    return any(int(each) != server_pid for each in Path("/proc/self/task/1/children").read_text().split())
+
+
+def _reaped(server_pid: int) -> Iterator[tuple[int, int]]:
+    """Reap the processes that have ended: number and wait status of each."""
+    with contextlib.suppress(ChildProcessError):  # none is left, not even the server
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == server_pid:
                 say("the twin's server has ended; its files now answer ENOTCONN")
-            _, status = os.waitpid(ended.si_pid, 0)
-            if ended.si_pid == command:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+            yield os.waitpid(ended.si_pid, 0)
 
 
 def _end_server(pid: int, channel: socket.socket, ready: node_server.Ready) -> None:

@@ -106,6 +106,8 @@ class _Operations(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
     def write(self, path: str, data: bytes, offset: int, fi: Any) -> int:
         self._wait_if_slow(path)
+        if delay_s := self._sysfs.write_delay_s:
+            time.sleep(delay_s)
         return self._tree(path).write(path, data)
 
     def truncate(self, path: str, length: int, fh: Any = None) -> int:

@@ -29,12 +29,13 @@ from twin.serve.registered_runs import Process, Register, Run
 _CLONE_NEWPID = 0x20000000
 
 
-def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = ()) -> int:
+def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = (), *, keep: bool = False) -> int:
     """Serve the twin of ``plan`` to ``command``; returns the exit status for our own exit.
 
     Call it in the main thread of a process that does nothing else: its signals stay blocked. ``devices`` are nodes
-    below /dev that the command gets in addition. TwinError, before the command starts, if the twin cannot be served
-    here.
+    below /dev that the command gets in addition. With ``keep`` the run goes on until the last process that the command
+    leaves has ended, or until a signal; the status is still the command's. TwinError, before the command starts, if the
+    twin cannot be served here.
     """
     library = nvml_library()
     library_path()
@@ -52,7 +53,7 @@ def run(plan: Plan, command: Sequence[str], devices: Sequence[str] = ()) -> int:
     first = os.fork()
     if first == 0:
         ours.close()
-        first_process.live(plan, command, library, devices, theirs)
+        first_process.live(plan, command, library, devices, theirs, keep=keep)
     theirs.close()
     record = None
     try:

@@ -21,15 +21,20 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import importlib.util
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+import twin
 from twin._serve import lib
 from twin.errors import TwinError
 from twin.files import procfs
 from twin.files.sysfs_nodes import mask, ranges
 from twin.machine import Machine
+from twin.nvml import loader_cache
 from twin.serve import mounts
 
 RUN_DIRECTORY = "/run/nodectl-twin"
@@ -37,6 +42,10 @@ RUN_DIRECTORY = "/run/nodectl-twin"
 
 CONTROL = f"{RUN_DIRECTORY}/control"
 GPUS = f"{RUN_DIRECTORY}/gpus"
+GPU_READERS = f"{RUN_DIRECTORY}/gpu-readers"
+COMMANDS = f"{RUN_DIRECTORY}/bin"
+"""Commands that a node has and a run has as its own; first on the run's PATH."""
+
 _INSIDE = f"{RUN_DIRECTORY}/inside"  # not in the command's namespace
 TREE = f"{_INSIDE}/tree"
 SPARE = f"{_INSIDE}/spare"
@@ -76,6 +85,14 @@ _NVML_PLACES = (
     "/usr/local/nvidia/lib*",
     "/lib*",
 )
+_SMI_NAME = "nvidia-smi"
+_SMI = """\
+#!{python} -I
+import sys
+sys.path.insert(0, {root!r})
+from twin.smi.smi_program import main
+sys.exit(main())
+"""
 _MPS = "/tmp/nvidia-mps"  # default socket directory of NVIDIA's multi-process service
 
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
@@ -230,11 +247,35 @@ def cover_proc(settings: Iterable[str]) -> None:
 
 
 def cover_nvml(library: str) -> None:
-    """Mount the twin's library over each installed real one, for programs that load it by its full path."""
+    """Put the twin's library on the loader's default path, and mount it over each installed real one, for programs
+    that load it by its full path."""
+    if os.path.exists(loader_cache.PLACE):
+        with open(loader_cache.PLACE, "rb") as known, open(f"{_LAYERS}/ld.so.cache", "xb") as list_of_run:
+            try:
+                list_of_run.write(loader_cache.with_library(known.read(), library))
+            except loader_cache.UnknownListError as error:
+                raise TwinError(f"{loader_cache.PLACE}: {error}") from None
+        mounts.mount(list_of_run.name, loader_cache.PLACE, flags=mounts.BIND)
     places = {os.path.realpath(found) for place in _NVML_PLACES for found in glob.glob(f"{place}/{NVML_NAME}")}
     for place in places:
         if not os.path.samefile(place, library):
             mounts.mount(library, place, flags=mounts.BIND)
+
+
+def offer_nvidia_smi() -> None:
+    """Put the twin's nvidia-smi (twin/smi) into ``COMMANDS``, and mount it over each installed real one. Without
+    pynvml, over which it works, the run has none."""
+    if importlib.util.find_spec("pynvml") is None:
+        return
+    command = f"{COMMANDS}/{_SMI_NAME}"
+    os.mkdir(COMMANDS)
+    with open(command, "x") as file:
+        file.write(_SMI.format(python=sys.executable, root=str(Path(twin.__file__).parents[1])))
+    os.chmod(command, 0o755)
+    folders = {*os.get_exec_path(), *os.defpath.split(":"), "/usr/sbin", "/sbin", "/usr/local/bin"}
+    for place in {os.path.realpath(f"{folder}/{_SMI_NAME}") for folder in folders if folder}:
+        if os.path.exists(place):
+            mounts.mount(command, place, flags=mounts.BIND)
 
 
 def cover_others() -> None:

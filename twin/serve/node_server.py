@@ -6,6 +6,7 @@ of the twin fails with ENOTCONN. It never unmounts anything.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -29,9 +30,11 @@ from twin.msr.msr_files import MsrFiles
 from twin.msr.registers import Registers
 from twin.physics.model import Twin
 from twin.programs.command_load import CommandLoad
+from twin.programs.heartbeat_service import HeartbeatConversation
+from twin.programs.kernel_service import KernelService
 from twin.programs.workload import Workload
 from twin.serve import fuse_tree, namespace
-from twin.serve.control import ControlSocket
+from twin.serve.control import ControlSocket, Joined
 from twin.serve.mirror import Mirror
 from twin.serve.perf_events import EventNames
 from twin.serve.perf_service import PerfService
@@ -117,6 +120,7 @@ class _Server:
             MsrFiles(registers, plan.machine.cpus).mount()
         self._stop = threading.Event()
         self._began_s = time.monotonic()
+        kernels = KernelService(self._twin, plan.seed)
         ControlSocket(
             {
                 "status": self._status,
@@ -124,7 +128,8 @@ class _Server:
                 "fault-add": lambda given: self._faults.add_line(given["line"]),
                 "fault-remove": lambda given: self._faults.remove(given["fault"]),
                 "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
-            }
+            },
+            lambda: Joined(kernels.conversation(), HeartbeatConversation(self._twin, plan.seed)),
         )
         self.ready = Ready(tree_device, self._counters.device, self._tree.roots, settings.roots)
         threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
@@ -181,8 +186,26 @@ def _gpu_memory() -> mmap.mmap:
     fd = os.memfd_create("nodectl-twin-gpus", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, Twin.GPU_BYTES)
     fcntl.fcntl(fd, *_SEALS)
+    os.fchmod(fd, 0o644)  # who has it for reading cannot open it for writing
     os.symlink(f"/proc/{os.getpid()}/fd/{fd}", namespace.GPUS)
+    _offer_to_readers(os.open(namespace.GPUS, os.O_RDONLY | os.O_CLOEXEC))
     return mmap.mmap(fd, Twin.GPU_BYTES)
+
+
+def _offer_to_readers(fd: int) -> None:
+    """Send this descriptor to whoever connects: the kernel lets only root follow the link to another's memory."""
+    readers = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    readers.bind(namespace.GPU_READERS)
+    os.chmod(namespace.GPU_READERS, 0o666)
+    readers.listen(socket.SOMAXCONN)
+
+    def send() -> None:
+        while True:
+            connection, _ = readers.accept()
+            with connection, contextlib.suppress(OSError):  # the reader did not wait
+                socket.send_fds(connection, [b"\0"], [fd])
+
+    threading.Thread(target=send, name="gpu-readers", daemon=True).start()
 
 
 def _host_stat() -> Callable[[], str]:
