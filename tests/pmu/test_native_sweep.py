@@ -33,6 +33,8 @@ NO_SUCH_EVENT = Source(PERF_TYPE_SOFTWARE, 999, "no-such-event")
 
 CPUS = online_cpus(OsFiles())
 
+FAULTS_UNDER_WAY = 100  # at most, at one moment, on the whole machine
+
 
 _refusal = try_open(CPU_CLOCK, CPUS[0])
 counting = pytest.mark.skipif(
@@ -68,7 +70,9 @@ def test_one_sweep_reads_all_events_of_all_cpus(groups: PerfGroups) -> None:
     step = after - before
     assert (before != RAW_MISSING).all() and (step >= 0).all()
     assert step[:, 1].sum() >= 500, "page faults"
-    assert step[:, 1].sum() >= step[:, 3].sum() >= 500, "minor faults are page faults"
+    assert step[:, 3].sum() >= 500, "minor faults"
+    # A fault is counted when it begins, a minor one when it ends: one under way at the first sweep is in one step only.
+    assert step[:, 3].sum() <= step[:, 1].sum() + FAULTS_UNDER_WAY, "minor faults are page faults"
     assert (step[:, 0] > 0).all() and (step[:, 0] < 10 * elapsed_ns).all(), "cpu-clock counts nanoseconds"
     assert groups.errors() == [0] * len(CPUS)
 

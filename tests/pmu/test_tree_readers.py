@@ -72,6 +72,29 @@ def test_a_domain_lists_positions_not_cpu_numbers(tmp_path: Path) -> None:
     assert [(domain.policy, domain.cpus) for domain in domains] == [(0, (0,)), (8, (1, 2))]
 
 
+def test_policies_whose_cpus_share_a_core_are_one_domain(tmp_path: Path) -> None:
+    tree = {key: value for cpu in (0, 1, 8, 9) for key, value in policy(cpu, str(cpu)).items()}
+    domains, (finding,) = cpufreq.find(grow(tmp_path, tree), (0, 1, 8, 9), (0, 1, 0, 1))
+    assert [(domain.policies, domain.cpus) for domain in domains] == [((0, 8), (0, 2)), ((1, 9), (1, 3))]
+    assert finding.name == "cpufreq policy 0-1,8-9"
+    assert "; 2 share a clock, which follows the highest request: they are set together" in finding.why
+
+
+def test_policies_are_one_domain_where_cpufreq_says_that_they_share_a_clock(tmp_path: Path) -> None:
+    tied = {0: "0-2", 1: "0-2", 2: "junk", 3: "3 7"}  # CPU 7 is offline
+    policies = [policy(cpu, str(cpu), freqdomain_cpus=cpus) for cpu, cpus in tied.items()]
+    tree = {key: value for one in policies for key, value in one.items()}
+    domains, findings = cpufreq.find(grow(tmp_path, tree), range(4), range(4))
+    assert [(domain.policies, domain.cpus) for domain in domains] == [((0, 1, 2), (0, 1, 2)), ((3,), (3,))]
+    assert [finding.name for finding in findings] == ["cpufreq policy 0-2", "cpufreq policy 3"]
+
+
+def test_a_domain_of_several_policies_can_be_set_to_what_the_highest_of_them_allows(tmp_path: Path) -> None:
+    tree = policy(0, "0", cpuinfo_max_freq=2_000_000) | policy(1, "1", cpuinfo_min_freq=1_500_000)
+    (domain,), _ = cpufreq.find(grow(tmp_path, tree), (0, 1), (0, 0))
+    assert (domain.min_khz, domain.max_khz) == (1_500_000, 3_200_000)
+
+
 def test_the_nominal_clock_is_what_the_driver_reports(tmp_path: Path) -> None:
     intel = grow(tmp_path / "intel", policy(0, "0", base_frequency=2_400_000))
     amd = grow(tmp_path / "amd", policy(0, "0") | {f"{CPU}/cpu0/acpi_cppc/nominal_freq": 2800})

@@ -20,6 +20,13 @@ unset LD_LIBRARY_PATH
 PATH=/usr/bin:$PATH:/usr/sbin:/sbin
 """
 
+DBUS = """
+mkdir -p /run/dbus; rm -f /run/dbus/pid
+dbus-uuidgen --ensure
+dbus-daemon --system --fork 2>/dev/null
+"""
+"""Starts the system bus that daemons need, inside ``laid``."""
+
 
 def why_not_foreign() -> str:
     """Empty if the programs are unpacked here, else the reason to skip."""

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import psutil
 
+from twin.serve.namespace import RUN_DIRECTORY
+
 _LONGEST = 4096
 _NOT_SETTINGS = (
     *("/sys/fs/cgroup", "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/bpf"),
+    "/sys/kernel/mm/damon",  # follows the size of a virtual machine's memory, which its host changes
     "/sys/devices/virtual/bdi",  # comes and goes with each FUSE mount, of other runs too
 )
 
@@ -19,7 +22,8 @@ _LAST_PID = "/proc/sys/kernel/ns_last_pid"  # counts what anybody on the host st
 
 @dataclass(frozen=True)
 class Host:
-    """``settings`` are all files that root can both read and write below /proc/sys, /proc/irq and /sys."""
+    """``settings`` are all files that root can both read and write below /proc/sys, /proc/irq and /sys; ``processes``
+    those of this PID namespace: another test's run of the same programs has its own."""
 
     settings: dict[str, str]
     mounts: str
@@ -34,13 +38,16 @@ class Host:
             for folder, folders, names in os.walk(top):
                 folders[:] = [name for name in folders if os.path.join(folder, name) not in _NOT_SETTINGS]
                 settings.update(_settings(folder, names))
-        found = [each.info for each in psutil.process_iter(["pid", "create_time", "name"])]
+        here = _pid_namespace(os.getpid())
+        found = [
+            each.info
+            for each in psutil.process_iter(["pid", "create_time", "name"])
+            if _pid_namespace(each.pid) in (here, None)
+        ]
         return Host(
             settings,
             Path("/proc/self/mountinfo").read_text(),
-            tuple(
-                sorted(str(path) for path in Path("/run").rglob("*") if path.suffix != ".json")
-            ),  # other runs' records
+            tuple(sorted(str(path) for path in Path("/run").rglob("*") if not _is_of_register(path))),
             frozenset((each["pid"], each["create_time"], each["name"]) for each in found),
         )
 
@@ -60,6 +67,19 @@ class Host:
         lines += [f"{path} is gone" for path in set(self.run) - set(after.run)]
         new = after.processes - self.processes
         return lines + [f"process {number} {name} is new" for number, _, name in new if name in programs]
+
+
+def _is_of_register(path: Path) -> bool:
+    """Runs are registered there, this one and those of other tests; the directory comes with a host's first run."""
+    return path == Path(RUN_DIRECTORY) or path.suffix == ".json"
+
+
+def _pid_namespace(pid: int) -> str | None:
+    """None where the process has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
 
 
 def _settings(folder: str, names: list[str]) -> dict[str, str]:

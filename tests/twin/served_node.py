@@ -42,9 +42,12 @@ def environment() -> dict[str, str]:
 
 
 class ServedNode:
-    """``with ServedNode("curie", "--workload", "hpl") as node: node.run("perf", "stat", ...)``."""
+    """``with ServedNode("curie", "--workload", "hpl") as node: node.run("perf", "stat", ...)``. A workload lasts
+    as long as any test, however slow the machine is that runs it."""
 
     def __init__(self, machine: str, *options: str) -> None:
+        if "--workload" in options and "--duration" not in options:
+            options += ("--duration", "10h")
         self._process = subprocess.Popen(
             twin_command("run", "--machine", machine, *options, "--", sys.executable, "-c", _OBEY),
             stdin=subprocess.PIPE,

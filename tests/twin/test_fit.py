@@ -111,7 +111,7 @@ def test_speeds_of_one_sharpness_are_predicted_from_those_at_two_clocks() -> Non
 # --- the model ---
 
 
-@pytest.mark.parametrize("name", ["xh2415", "v100", "genoa-h100"])
+@pytest.mark.parametrize("name", ["genoa-h100", "spr-h100"])
 def test_a_machine_that_was_not_fitted_draws_the_same_watts_to_the_last_bit(name: str) -> None:
     gpu = load_machine(name).gpu
     assert gpu is not None
@@ -143,8 +143,7 @@ def test_clock_bound_work_on_the_a100_falls_to_the_measured_share_of_its_power(t
     for mhz in (1005, 1410):
         twin = Twin(machine, load_workload(str(program), machine))
         card = twin.gpus.gpu[0]
-        card.lock_min_mhz = card.lock_max_mhz = mhz
-        card.lock_seq += 1
+        twin.lock_gpu(0, mhz, mhz)
         twin.advance(200.0)  # until it is as warm as it gets
         before = card.energy_uj
         twin.advance(20.0)
@@ -175,7 +174,7 @@ def _fit(*arguments: str | Path) -> str:
 
 def test_the_command_writes_a_machine_whose_other_lines_are_those_of_the_base(tmp_path: Path) -> None:
     output = tmp_path / "mine.toml"
-    shown = _fit(_sweep(tmp_path / "sweep.csv"), "--machine", "v100", "--output", output)
+    shown = _fit(_sweep(tmp_path / "sweep.csv"), "--machine", "genoa-h100", "--output", output)
     assert "left out, watts at two clocks given: 15 points" in shown
     machine = load_machine(str(output))
     assert machine.name == "mine"
@@ -184,7 +183,7 @@ def test_the_command_writes_a_machine_whose_other_lines_are_those_of_the_base(tm
     assert [share.workload for share in machine.gpu.fit.shares] == ["w0", "w1", "w2"]
     assert machine.gpu.power.sm_work == 1.0
     fitted = {"name", "volts", "ready_w", "memory_w", "sm_w"}
-    for line in (MACHINES / "v100.toml").read_text().splitlines():
+    for line in (MACHINES / "genoa-h100.toml").read_text().splitlines():
         if line.split(" =")[0] not in fitted:
             assert line in output.read_text().splitlines()
 
@@ -196,6 +195,19 @@ def test_a_second_fit_replaces_the_first(tmp_path: Path) -> None:
     _fit(sweep, "--machine", "v100", "--output", first)
     _fit(sweep, "--machine", first, "--output", second)
     assert second.read_text() == first.read_text()
+
+
+def test_a_sweep_that_was_read_from_a_sensor_with_a_gain_gives_the_watts_that_the_card_draws(tmp_path: Path) -> None:
+    sweep, text = _sweep(tmp_path / "sweep.csv"), (MACHINES / "a100.toml").read_text()
+    exact = tmp_path / "exact.toml"
+    exact.write_text(re.sub(r"(?m)^power_(gain|offset_w) = .*\n", "", text))
+    watts = []
+    for base, idle_w in ((str(exact), 40.0), ("a100", (40.0 + 1.2) / 0.954)):
+        _fit(sweep, "--machine", base, "--idle", str(idle_w), "--output", tmp_path / "fitted.toml")
+        gpu = load_machine(str(tmp_path / "fitted.toml")).gpu
+        assert gpu is not None
+        watts.append(curves.gpu_kernel_w(gpu, 0.7, 0.5, curves.knee_speed(gpu.clocks_khz, 900.0)))
+    assert 0.954 * watts[1] - 1.2 == pytest.approx(watts[0], rel=0.003)
 
 
 def test_power_above_the_sweeps_highest_clock_goes_on_along_the_law(tmp_path: Path) -> None:
@@ -227,7 +239,7 @@ def test_a_packages_fit_sets_its_volts_and_the_watts_of_a_core(tmp_path: Path) -
     ("name", "sweep", "card"),
     [
         ("a100", "gpu-clock-powercap/clock-powercap.csv", "A100-PCIe-80GB"),
-        ("v100-fitted", "gpu-dvfs/v100-frequency.csv", ""),
+        ("v100", "gpu-dvfs/v100-frequency.csv", ""),
     ],
 )
 def test_a_shipped_fit_is_that_of_its_sweep(name: str, sweep: str, card: str, tmp_path: Path) -> None:

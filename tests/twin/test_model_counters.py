@@ -85,18 +85,19 @@ def test_truth_names_its_seed_and_draws() -> None:
     assert truth == load_workload("easywave", machine, seed=11, bias=0.2).truth
 
 
+def dram_active_s(twin: Twin, mhz: int) -> float:
+    """Seconds that the DRAM of the first GPU shows as active in 3 s at a locked clock."""
+    card = twin.gpus.gpu[0]
+    twin.lock_gpu(0, mhz, mhz)
+    twin.advance(1.0)
+    before = card.gpm_dram_active_s
+    twin.advance(3.0)
+    return float(card.gpm_dram_active_s - before)
+
+
 def test_dram_traffic_of_a_gpu_falls_otherwise_than_speed_does() -> None:
     machine = load_machine("xh2415")
     workload = load_workload("qe-pw", machine, seed=2, bias=0.4)
-    shown = []
-    for mhz in (1410, 1005):
-        twin = Twin(machine, workload)
-        card = twin.gpus.gpu[0]
-        card.lock_min_mhz = card.lock_max_mhz = mhz
-        card.lock_seq += 1
-        twin.advance(1.0)
-        before = card.gpm_dram_active_s
-        twin.advance(3.0)
-        shown.append(card.gpm_dram_active_s - before)
+    shown = [dram_active_s(Twin(machine, workload), mhz) for mhz in (1410, 1005)]
     loss = workload.truth.groups[1].phases[0].counter_error.loss
     assert shown[1] / shown[0] == pytest.approx(1.0 - (1.0 + loss) * (1.0 - 1005 / 1410), abs=0.06)

@@ -21,7 +21,8 @@ def test_a_bias_that_leaves_no_truth_in_the_counters_is_refused(bias: float) -> 
 
 
 def test_the_shipped_machines_are_those_of_the_manual() -> None:
-    assert set(machine_names()) >= {"curie", "skylake-6146", "xh2415", "v100", "genoa-h100", "client", "controlpulp"}
+    named = {"client", "controlpulp", "curie", "genoa-h100", "rome", "skylake-6146", "spr-h100", "v100", "xh2415"}
+    assert set(machine_names()) >= named
 
 
 @pytest.mark.parametrize("name", machine_names())
@@ -37,7 +38,8 @@ def test_every_machine_runs_every_workload_it_can(name: str) -> None:
                 data=None if workload == "taurus" else families.DATA / "v100-sample.csv",
             )
         except TwinError as error:
-            assert "needs a GPU" in str(error) and not machine.gpus
+            no_gpu = "needs a GPU" in str(error) and not machine.gpus
+            assert no_gpu or ("needs [memory.bandwidth]" in str(error) and not machine.memory.bandwidth)
             continue
         assert fitted.seconds == pytest.approx(1.0)
         twin = Twin(machine, fitted)
@@ -109,6 +111,9 @@ def _edited(tmp_path: Path, old: str, new: str) -> str:
         ("latency_us = 10 ", 'latency_us = "x" ', 'key "frequency.latency_us": expected a whole number, got text'),
         ('"llc-misses"]', '"llc-mises"]', 'unknown event "llc-mises" (nearest: llc-misses)'),
         ('governor = "ondemand"', 'governor = "ondemnd"', "(nearest: ondemand)"),
+        ('domain = "socket"', 'domain = "socket"\npolicy = "core"', 'key "frequency.policy"'),
+        ("latency_us = 10 ", "preference_khz = [[192, 1], [128, 2]]\nlatency_us = 10 ", "ascend within 0 to 255"),
+        ("latency_us = 10 ", "preference_khz = [[256, 1]]\nlatency_us = 10 ", "ascend within 0 to 255"),
         ("sockets = 2", "sockets = ", "Invalid value (at line"),
         ("[[zone]]", "[[zne]]", 'unknown key "zne" (nearest: zone)'),
         ("min_khz = 1200000", "min_khz = 9200000", "frequency.min_khz: 9200000 is above max_khz, 2700000"),
@@ -172,6 +177,12 @@ def test_a_wrong_workload_is_explained(name: str, said: str) -> None:
 def test_a_wrong_machine_name_names_the_nearest() -> None:
     with pytest.raises(TwinError, match=r'unknown machine "curry" \(nearest: curie\)'):
         load_machine("curry")
+
+
+def test_a_workload_that_asks_for_all_bandwidth_is_refused_where_nothing_bounds_it() -> None:
+    message = r'workload "triad" needs \[memory.bandwidth\]; machine "curie" has none'
+    with pytest.raises(TwinError, match=message):
+        load_workload("triad", load_machine("curie"))
 
 
 def test_a_gpu_workload_needs_a_gpu() -> None:

@@ -15,12 +15,9 @@ FULL = RECORDED / "gpu-dvfs" / "v100-frequency.csv"
 MEASURED_MHZ = (757, 825, 885, 952, 1012, 1080, 1140, 1207, 1275, 1335, 1402, 1462, 1530)
 
 
-def _lock(twin: Twin, low_mhz: int, high_mhz: int, gpu: int | None = None) -> None:
+def _lock(twin: Twin, low_mhz: int, high_mhz: int) -> None:
     for index in range(twin.machine.gpus):
-        if gpu is None or gpu == index:
-            card = twin.gpus.gpu[index]
-            card.lock_min_mhz, card.lock_max_mhz = low_mhz, high_mhz
-            card.lock_seq += 1
+        twin.lock_gpu(index, low_mhz, high_mhz)
 
 
 def _to_end(twin: Twin) -> Report:
@@ -159,15 +156,60 @@ def test_a_lock_takes_effect_after_its_latency() -> None:
     machine = load_machine("xh2415")
     twin = Twin(machine, load_workload("easywave", machine))
     twin.advance(1.0)
-    _lock(twin, 0, 1005, gpu=2)
+    twin.lock_gpu(2, 0, 1005)
     twin.advance(0.005)
     assert twin.gpus.gpu[2].sm_clock_mhz == 1365  # the firmware's own choice still
     twin.advance(0.040)
     assert twin.gpus.gpu[2].sm_clock_mhz == 1005
     assert twin.gpus.gpu[1].sm_clock_mhz == 1365
-    _lock(twin, 0, 0, gpu=2)
+    twin.lock_gpu(2, 0, 0)
     twin.advance(0.050)
     assert twin.gpus.gpu[2].sm_clock_mhz == 1365
+
+
+def test_a_range_of_all_clocks_is_no_lock_and_any_smaller_one_is() -> None:
+    machine = load_machine("xh2415")
+    twin = Twin(machine, load_workload("easywave", machine))
+    twin.advance(1.0)
+    for low_mhz, high_mhz, runs_mhz in ((225, 1410, 1410), (210, 1410, 1365), (210, 1395, 1395), (0, 2000, 1365)):
+        twin.lock_gpu(2, low_mhz, high_mhz)
+        twin.advance(0.1)
+        assert (twin.gpus.gpu[2].sm_clock_mhz, twin.gpus.gpu[2].throttle_reasons) == (runs_mhz, 0)
+
+
+def test_applications_clocks_set_the_clock_and_are_its_reason_and_with_a_lock_the_lower_applies() -> None:
+    machine = load_machine("xh2415")
+    twin = Twin(machine, load_workload("easywave", machine))
+    card = twin.gpus.gpu[2]
+    free_mhz = 1365
+    for applied_mhz, lock, runs_mhz, reasons in (
+        (1005, (0, 0), 1005, 0x2),
+        (1005, (1200, 1200), 1005, 0x2),
+        (1005, (210, 900), 900, 0),
+        (1410, (0, 0), free_mhz, 0),  # the highest clock leaves the choice to the firmware
+        (0, (900, 900), 900, 0),
+        (0, (0, 0), free_mhz, 0),
+    ):
+        card.applications_mhz = applied_mhz
+        twin.lock_gpu(2, *lock)
+        twin.advance(1.0)
+        assert (card.sm_clock_mhz, card.throttle_reasons) == (runs_mhz, reasons)
+        assert twin.gpus.gpu[1].sm_clock_mhz == free_mhz
+
+
+def test_a_card_above_its_slowdown_temperature_halves_its_clock_and_says_why() -> None:
+    """Bits of NVML: hardware slowdown, and hardware thermal slowdown."""
+    machine = load_machine("v100")
+    twin = Twin(machine, load_workload("v100:3MM", machine, duration_s=500.0, data=SAMPLE))
+    twin.advance(100.0)
+    card = twin.gpus.gpu[0]
+    free_mhz = card.sm_clock_mhz
+    assert (card.throttle_reasons, card.violation_thermal_us) == (0, 0)
+    card.slowdown_c = card.temperature_c - 5
+    twin.advance(0.1)
+    assert card.throttle_reasons == 0x8 | 0x40
+    assert card.sm_clock_mhz < 0.7 * free_mhz
+    assert card.violation_thermal_us > 50_000
 
 
 def test_an_unlocked_idle_card_falls_to_its_idle_clock() -> None:

@@ -20,9 +20,7 @@ def _instruments(twin: Twin) -> tuple[bytes, tuple[int, ...], int]:
 
 def _lock(twin: Twin, mhz: int) -> None:
     for gpu in range(twin.machine.gpus):
-        card = twin.gpus.gpu[gpu]
-        card.lock_min_mhz = card.lock_max_mhz = mhz
-        card.lock_seq += 1
+        twin.lock_gpu(gpu, mhz, mhz)
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
@@ -39,11 +37,14 @@ def test_the_same_inputs_give_the_same_bits() -> None:
     assert seen[0] == seen[1]
 
 
-def test_slicing_time_changes_nothing() -> None:
-    machine = load_machine("curie")
-    workload = load_workload("mixed-cpu:3", machine)
+@pytest.mark.parametrize(
+    ("name", "work", "seconds"), [("curie", "mixed-cpu:3", 3.0), ("rome", "triad", 0.5), ("spr-h100", "triad", 0.3)]
+)
+def test_slicing_time_changes_nothing(name: str, work: str, seconds: float) -> None:
+    machine = load_machine(name)
+    workload = load_workload(work, machine)
     whole, sliced = Twin(machine, workload), Twin(machine, workload)
-    whole.advance(3.0)
+    whole.advance(seconds)
     for part in np.random.default_rng(1).integers(1, 9, 20_000):
         sliced.advance(float(part) * 50e-6)
         if sliced.time_ns >= whole.time_ns:

@@ -162,7 +162,7 @@ def test_core_energies_of_amd_add_up_to_less_than_the_package(genoa: Node) -> No
 # ---- clocks --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("machine", ["skylake-6146", "curie", "client", "xh2415", "genoa-h100"])
+@pytest.mark.parametrize("machine", ["skylake-6146", "curie", "client", "xh2415", "genoa-h100", "spr-h100"])
 def test_aperf_mperf_and_tsc_give_the_clock_that_cpufreq_shows(machine: str) -> None:
     node = Node(machine)
     node.tree.write(f"{CPUFREQ.format(0)}/scaling_max_freq", b"1500000")  # a clock that no limit lowers
@@ -199,6 +199,16 @@ def test_hardware_p_states_show_and_set_the_range(skylake: Node) -> None:
     assert skylake.khz(3) == 3_200_000
 
 
+def test_the_energy_preference_of_a_request_lowers_the_clock_that_the_hardware_chooses() -> None:
+    client = Node("client")
+    client.twin.stop_workload()
+    client.twin.set_load([1.0] + [0.0] * 7)
+    for preference, khz in ((128, 4_700_000), (255, 2_800_000), (160, 4_200_000)):
+        client.wrmsr(0x774, 4 | 47 << 8 | preference << 24)
+        client.twin.advance(0.2)
+        assert (client.khz(), client.rdmsr(0x774, 15, 8)) == (khz, 47), "the request itself stays"
+
+
 def test_perf_ctl_sets_the_clock_of_a_processor_without_hardware_p_states(curie: Node) -> None:
     curie.tree.write(f"{CPUFREQ.format(0)}/scaling_governor", b"performance")
     curie.wrmsr(0x199, 15 << 8)
@@ -211,8 +221,10 @@ def test_cppc_of_amd_agrees_with_acpi_cppc_and_sets_the_range(genoa: Node) -> No
     for name, low in (("lowest_perf", 0), ("nominal_perf", 16), ("highest_perf", 24)):
         assert genoa.rdmsr(0xC00102B0, low + 7, low) == int(genoa.file(f"{folder}/{name}"))
     assert genoa.rdmsr(0xC00102B3, 7, 0) == 255
-    genoa.wrmsr(0xC00102B3, round(255 * 1500 / 3700) | 28 << 8)
-    genoa.twin.advance(0.1)
+    for cpu in (0, 192):  # each thread of the core has the register, and the higher request counts
+        assert genoa.khz() == 3_700_000
+        genoa.wrmsr(0xC00102B3, round(255 * 1500 / 3700) | 28 << 8, cpu)
+        genoa.twin.advance(0.1)
     assert genoa.khz() == 1_500_000
     genoa.tree.write(f"{CPUFREQ.format(0)}/scaling_governor", b"powersave")
     genoa.tree.write(f"{CPUFREQ.format(0)}/energy_performance_preference", b"power")
@@ -228,7 +240,11 @@ def test_p_states_of_amd_are_the_tables_clocks() -> None:
         assert node.rdmsr(definition, 7, 0) * 200_000 // node.rdmsr(definition, 13, 8) == khz
     node.wrmsr(0xC0010062, 2)
     node.twin.advance(0.1)
-    assert node.khz() == steps[2] and node.rdmsr(0xC0010063) == 2
+    commands = [node.rdmsr(0xC0010062, cpu=cpu) for cpu in (0, 48)]
+    assert commands == [2, 0] and node.rdmsr(0xC0010063) == 0, "a command for each thread; the core has one state"
+    node.wrmsr(0xC0010062, 2, cpu=48)
+    node.twin.advance(0.1)
+    assert node.khz() == steps[2] and node.rdmsr(0xC0010063) == node.rdmsr(0xC0010063, cpu=48) == 2
 
 
 def test_turbo_is_switched_by_the_register_and_by_the_file() -> None:
@@ -284,7 +300,7 @@ def test_a_machine_that_is_no_x86_has_no_registers() -> None:
 
 
 def test_every_register_of_every_shipped_machine_reads(tmp_path: Path) -> None:
-    for name in ("client", "curie", "genoa-h100", "skylake-6146", "taurus", "v100", "xh2415"):
+    for name in ("client", "curie", "genoa-h100", "rome", "skylake-6146", "spr-h100", "taurus", "v100", "xh2415"):
         machine = load_machine(name)
         registers = Registers(SysfsTree(Twin(machine)))
         values = {number: registers.read(machine.cpus - 1, number) for number in registers.numbers}

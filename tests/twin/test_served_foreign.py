@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.twin.foreign import FOREIGN, laid, why_not_foreign
+from tests.twin.foreign import DBUS, FOREIGN, laid, why_not_foreign
 from tests.twin.host import Host
 from tests.twin.served_node import ServedNode, why_not_served
 
@@ -23,12 +23,6 @@ if why_not_foreign():
 PROGRAMS = ("crun", "dbus-daemon", "power-profiles-", "thermald", "tlp", "tuned", "sh")
 MAX_KHZ = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq"
 WAIT = "until {condition}; do sleep 0.1; done"
-
-DBUS = """
-mkdir -p /run/dbus; rm -f /run/dbus/pid
-dbus-uuidgen --ensure
-dbus-daemon --system --fork 2>/dev/null
-"""
 
 
 @pytest.fixture(scope="module")

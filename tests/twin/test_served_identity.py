@@ -38,6 +38,7 @@ def lines(node: ServedNode, script: str) -> list[str]:
 def test_every_file_below_sys_says_that_it_is_of_sysfs(node: ServedNode) -> None:
     paths = f"/sys {CPU} {CPU}/online /sys/class/hwmon /sys/kernel /sys/kernel/mm /sys/power/state /sys/kernel/notes"
     assert set(lines(node, f"stat -f -c %T {paths}")) == {"sysfs"}
+    assert lines(node, "stat -f -c %T /sys/kernel/debug") == ["debugfs"]  # as systemd mounts it
     assert lines(node, "cd /sys/class; stat -f -c %T ../devices/system/cpu ../kernel/notes") == ["sysfs", "sysfs"]
     assert set(lines(node, "stat -f -c %T /proc /proc/cpuinfo /proc/sys /proc/sys/vm/swappiness")) == {"proc"}
 

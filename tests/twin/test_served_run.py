@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -139,6 +141,116 @@ def test_the_report_has_the_truth_about_the_workload(tmp_path: Path) -> None:
     assert not report["finished"]
 
 
+# ---- kept runs -----------------------------------------------------------------------------------------------------
+
+DAEMON = """
+import os, sys, time
+if os.fork():
+    sys.exit(3)
+os.setsid()
+served = open("/sys/class/powercap/intel-rapl:0/name").read().strip()
+with open(sys.argv[1], "w") as file:
+    file.write(served)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+with open(sys.argv[1], "a") as file:
+    file.write(" " + open("/sys/class/powercap/intel-rapl:0/name").read().strip())
+"""
+"""Forks to the background; writes what it is served, at its start and again when the second file exists."""
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run whose command has ended with status 3 and left a daemon."""
+
+    process: subprocess.Popen[str]
+    line: str  # the first on standard error
+    written: Path
+    end: Path  # the daemon ends when it exists
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[KeptRun]:
+    written, end = tmp_path / "written", tmp_path / "end"
+    command = (sys.executable, "-c", DAEMON, str(written), str(end))
+    run = subprocess.Popen(
+        twin_command("run", "--machine", MACHINE, "--keep", "--", *command),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    assert run.stderr
+    line = run.stderr.readline()
+    assert within(PATIENCE_S, lambda: written.exists() and written.read_text() == "package-0")
+    yield KeptRun(run, line, written, end)
+    run.kill()
+    run.wait(timeout=PATIENCE_S)
+    run.stderr.close()
+
+
+def of_run(run: subprocess.Popen[str]) -> list[str]:
+    return [str(child.pid) for child in psutil.Process(run.pid).children(recursive=True)]
+
+
+def is_registered(run: subprocess.Popen[str]) -> bool:
+    return any(each.launcher.number == run.pid for each in registered_runs.Register().runs())
+
+
+def test_a_kept_daemon_is_served_until_it_ends_and_the_status_is_the_commands(kept: KeptRun) -> None:
+    assert kept.line.startswith("nodectl twin: the command has ended with status 3; what it left running stays served")
+    twin("clean")
+    assert is_registered(kept.process)
+    assert json.loads(twin("status", "--json", "--run", str(kept.process.pid)).stdout)[0]["machine"] == MACHINE
+    assert kept.process.poll() is None
+    kept.end.touch()
+    assert kept.process.wait(timeout=PATIENCE_S) == 3
+    assert kept.written.read_text() == "package-0 package-0"
+    assert kept.process.stderr and kept.process.stderr.read() == ""
+    assert not is_registered(kept.process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_kept_run_with_all_its_processes(kept: KeptRun, number: signal.Signals) -> None:
+    started = of_run(kept.process)
+    assert len(started) == 3  # the first process, the server, the daemon
+    kept.process.send_signal(number)
+    assert kept.process.wait(timeout=PATIENCE_S) == 3
+    assert not any(_is_running(each) for each in started)
+    assert not is_registered(kept.process)
+
+
+def test_a_killed_launcher_takes_a_kept_daemon_with_it(kept: KeptRun) -> None:
+    started = of_run(kept.process)
+    kept.process.kill()
+    kept.process.wait(timeout=PATIENCE_S)
+    assert within(PATIENCE_S, lambda: not any(_is_running(each) for each in started))
+
+
+def test_a_kept_run_whose_command_leaves_nothing_ends_at_once_without_a_word() -> None:
+    done = twin("run", "--machine", MACHINE, "--keep", "--", "sh", "-c", "exit 7")
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_signal_while_the_command_runs_ends_a_kept_run_too() -> None:
+    trap = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))"
+    daemon = "import subprocess; subprocess.Popen(['sleep', '300'])"
+    run = start(
+        sys.executable, "-c", f"{trap}; {daemon}; print('up', flush=True); time.sleep(300)", options=("--keep",)
+    )
+    try:
+        run.terminate()
+        assert run.wait(timeout=PATIENCE_S) == 5
+        assert run.stderr and run.stderr.read() == ""
+    finally:
+        run.kill()
+
+
+def test_without_keep_a_daemon_ends_with_the_command(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", DAEMON, str(tmp_path / "written"), str(tmp_path / "end"))
+    assert twin("run", "--machine", MACHINE, "--", *command).returncode == 3  # the test would not end else
+
+
 # ---- the host ------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +374,7 @@ MUST_NOT_RUN = ("touch", "/tmp/nodectl-twin-must-not-exist")
     ("sabotage", "complaint"),
     [
         ("import twin.serve.namespace as n; n.cover_sysfs = lambda *_: None", "of the twin cannot be reached"),
-        ("import twin.serve.first_process as f; f._environment = lambda _: {}", "libnvidia-ml.so.1 does not load"),
+        ("import twin.serve.namespace as n; n.cover_nvml = lambda _: None", "libnvidia-ml.so.1 does not load"),
         ("import twin.serve.containment as c; c.GPU_MAGIC = 1", "is not the state of the twin's GPUs"),
         ("import twin.serve.namespace as n; n.cover_proc = lambda settings: None", "/proc/cpuinfo is not the twin's"),
         (

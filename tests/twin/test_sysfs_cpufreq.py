@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from twin.files.sysfs_tree import SysfsTree
 from twin.machine import MACHINES, load_machine
@@ -65,6 +67,87 @@ def test_a_policy_shows_its_cpus_limits_and_steps(curie: Policy) -> None:
     assert steps == sorted(steps, reverse=True) and steps[0] == 2_700_000
     assert curie.tree.readlink("/sys/devices/system/cpu/cpu9/cpufreq") == "../cpufreq/policy8"
     assert "base_frequency" not in curie.tree.listdir(POLICY)
+
+
+@pytest.mark.parametrize(
+    ("machine", "policies"), [("client", 8), ("xh2415", 96), ("genoa-h100", 384), ("curie", 2), ("skylake-6146", 24)]
+)
+def test_each_logical_cpu_has_a_policy_of_its_own_where_the_driver_has_it_so(machine: str, policies: int) -> None:
+    tree = SysfsTree(Twin(load_machine(machine)))
+    folder = "/sys/devices/system/cpu/cpufreq"
+    numbers = [int(name[6:]) for name in tree.listdir(folder) if name.startswith("policy")]
+    assert len(numbers) == policies
+    own = {number: tree.read(f"{folder}/policy{number}/affected_cpus").decode() for number in numbers}
+    assert own == {number: tree.read(f"{folder}/policy{number}/related_cpus").decode() for number in numbers}
+    if machine != "curie":  # its two sockets have a clock each, which software coordinates
+        assert own == {number: f"{number}\n" for number in numbers}
+    last = load_machine(machine).cpus - 1
+    assert tree.readlink(f"/sys/devices/system/cpu/cpu{last}/cpufreq") == f"../cpufreq/policy{max(numbers)}"
+
+
+def test_a_machine_file_may_say_what_has_a_policy(tmp_path: Path) -> None:
+    for policy, numbers in (("domain", {"0 4", "1 5", "2 6", "3 7"}), ("cpu", {str(cpu) for cpu in range(8)})):
+        text = (MACHINES / "client.toml").read_text()
+        path = tmp_path / f"{policy}.toml"
+        path.write_text(text.replace('domain = "core"', f'domain = "core"\npolicy = "{policy}"'))
+        tree = SysfsTree(Twin(load_machine(str(path))))
+        folder = "/sys/devices/system/cpu/cpufreq"
+        names = [name for name in tree.listdir(folder) if name.startswith("policy")]
+        assert {tree.read(f"{folder}/{name}/related_cpus").decode().strip() for name in names} == numbers
+
+
+def test_acpi_cpufreq_lists_the_threads_of_a_core_as_those_that_share_its_clock() -> None:
+    zen2 = Policy("xh2415")
+    assert (zen2["related_cpus"], zen2["freqdomain_cpus"]) == ("0", "0 48")
+    assert "freqdomain_cpus" not in Policy("client").tree.listdir(POLICY)
+
+
+LIMITS = st.sampled_from(range(1_500_000, 2_900_000, 100_000))
+
+
+@given(
+    governors=st.tuples(*[st.sampled_from(["performance", "powersave", "userspace"])] * 2),
+    limits=st.tuples(*[st.tuples(LIMITS, LIMITS, LIMITS)] * 2),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_core_runs_at_the_higher_request_of_its_threads(
+    governors: tuple[str, str], limits: tuple[tuple[int, int, int], tuple[int, int, int]]
+) -> None:
+    """Whatever each of them requests: the clock of both is the higher of what each would have alone."""
+
+    def clocks(threads: tuple[int, ...]) -> list[int]:
+        tree = SysfsTree(twin := Twin(load_machine("xh2415")))
+        for thread in (0, 48):
+            folder = f"/sys/devices/system/cpu/cpu{thread}/cpufreq"
+            asked = thread if thread in threads else threads[0]
+            governor, (low, high, speed) = governors[asked // 48], limits[asked // 48]
+            tree.write(f"{folder}/scaling_governor", governor.encode())
+            tree.write(f"{folder}/scaling_min_freq", b"%d" % low)
+            tree.write(f"{folder}/scaling_max_freq", b"%d" % high)
+            if governor == "userspace":
+                tree.write(f"{folder}/scaling_setspeed", b"%d" % speed)
+        twin.advance(BENCH_S)
+        names = [f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/{name}" for cpu in (0, 48) for name in SHOWN_CLOCKS]
+        return [int(tree.read(name)) for name in names]
+
+    alone = [clocks((0,))[0], clocks((48,))[0]]
+    assert clocks((0, 48)) == [max(alone)] * 4
+
+
+SHOWN_CLOCKS = ("scaling_cur_freq", "cpuinfo_cur_freq")
+
+
+def test_a_governor_follows_the_load_of_its_own_cpu_and_the_core_the_busier() -> None:
+    client = Policy("client")
+    tree, loads = client.tree, [0.0] * 8
+    loads[4] = 1.0  # the second thread of core 0
+    client.twin.set_load(loads)
+    client.twin.advance(1.0)
+    shown = [int(tree.read(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")) for cpu in (0, 4, 1)]
+    assert shown == [4_700_000, 4_700_000, 400_000]
+    tree.write("/sys/devices/system/cpu/cpu4/cpufreq/scaling_max_freq", b"1500000")
+    client.twin.advance(1.0)
+    assert int(client["scaling_cur_freq"]) == 1_500_000, "the idle thread, though free, requests the lowest clock"
 
 
 def test_the_clock_follows_a_lowered_maximum(curie: Policy) -> None:
@@ -177,6 +260,73 @@ def test_the_performance_governor_of_intel_pstate_fixes_the_energy_preference(in
     intel_pstate["scaling_governor"] = "performance"
     assert intel_pstate["energy_performance_preference"] == "performance"
     assert intel_pstate.errno_of("energy_performance_preference", "power") == errno.EBUSY
+
+
+def prefer(tree: SysfsTree, word: str, *threads: int) -> None:
+    for thread in threads:
+        tree.write(f"/sys/devices/system/cpu/cpu{thread}/cpufreq/energy_performance_preference", word.encode())
+
+
+@pytest.mark.parametrize(
+    ("word", "khz"),
+    [("performance", 4_700_000), ("default", 4_700_000), ("balance_power", 3_700_000), ("power", 2_800_000)],
+)
+def test_an_energy_preference_lowers_the_clock_that_the_hardware_chooses_and_its_watts(word: str, khz: int) -> None:
+    client, watts = Policy("client"), []
+    client.twin.set_load([1.0] + [0.0] * 7)
+    for preference in ("default", word):
+        prefer(client.tree, preference, *range(8))
+        client.twin.advance(1.0)
+        before_j = client.twin.node_j
+        client.twin.advance(1.0)
+        watts.append(client.twin.node_j - before_j)
+    assert int(client["scaling_cur_freq"]) == khz
+    assert watts[1] < 0.8 * watts[0] if khz < 4_700_000 else watts[1] == pytest.approx(watts[0], rel=0.02)
+
+
+def test_intel_drivers_take_a_preference_as_a_number_and_show_its_name_if_it_has_one() -> None:
+    client = Policy("client")
+    client.twin.set_load([1.0] + [0.0] * 7)
+    for text, shown, khz in (("255", "power", 2_800_000), ("160\n", "160", 4_200_000), ("0", "performance", 4_700_000)):
+        client["energy_performance_preference"] = text
+        client.twin.advance(0.1)
+        assert (client["energy_performance_preference"], int(client["scaling_cur_freq"])) == (shown, khz)
+    assert client.errno_of("energy_performance_preference", "256") == errno.EINVAL
+    assert client.errno_of("energy_performance_preference", "0x10") == errno.EINVAL
+    client["scaling_governor"] = "performance"
+    assert client.errno_of("energy_performance_preference", "1") == errno.EBUSY
+    client["energy_performance_preference"] = "0"
+    assert Policy("genoa-h100").errno_of("energy_performance_preference", "128") == errno.EINVAL
+
+
+def test_of_two_threads_preferences_the_choice_for_the_busy_one_counts() -> None:
+    client = Policy("client")
+    prefer(client.tree, "power", 0)
+    client.twin.set_load([1.0] + [0.0] * 7)
+    client.twin.advance(1.0)
+    assert client["scaling_cur_freq"] == "2800000", "the other thread is idle: it requests the lowest clock"
+    client.twin.set_load([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    client.twin.advance(1.0)
+    assert client["scaling_cur_freq"] == "4700000"
+
+
+def test_a_lowest_clock_and_the_performance_governor_have_precedence_over_the_preference() -> None:
+    client = Policy("client")
+    client.twin.set_load([1.0] + [0.0] * 7)
+    prefer(client.tree, "power", 0)
+    client["scaling_min_freq"] = "3500000"
+    client.twin.advance(0.1)
+    assert client["scaling_cur_freq"] == "3500000"
+    client["scaling_governor"] = "performance"
+    client.twin.advance(0.1)
+    assert client["scaling_cur_freq"] == "4700000"
+
+
+def test_a_preference_without_a_law_in_the_machine_file_changes_nothing(intel_pstate: Policy) -> None:
+    intel_pstate.twin.set_load([1.0] * 8)
+    intel_pstate["energy_performance_preference"] = "power"
+    intel_pstate.twin.advance(1.0)
+    assert intel_pstate["scaling_cur_freq"] == "3000000"
 
 
 def test_turbo_off_and_a_per_cent_limit_lower_every_clock_of_intel_pstate(intel_pstate: Policy) -> None:

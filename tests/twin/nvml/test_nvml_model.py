@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
 from twin.programs.workload import load_workload
+
+SAMPLE = Path(__file__).parents[3] / "twin" / "data" / "v100-sample.csv"
 
 POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
 
@@ -73,11 +76,29 @@ def test_a_power_limit_throttles_and_says_so(twin: Twin, nvml: Any) -> None:
     assert nvml.nvmlDeviceGetViolationStatus(gpu, nvml.NVML_PERF_POLICY_POWER).violationTime > 0.5e9
 
 
+def test_the_process_of_the_model_computes_on_a_card_while_it_has_work(library: Any) -> None:
+    machine = load_machine("v100")
+    twin = Twin(machine, load_workload("v100:3MM", machine, duration_s=3.0, data=SAMPLE))
+    with InProcess(twin) as node:
+        nvml: Any = node.ports.nvml
+        nvml.nvmlInit()
+        card = nvml.nvmlDeviceGetHandleByIndex(0)
+        twin.advance(1.0)
+        (process,) = nvml.nvmlDeviceGetComputeRunningProcesses(card)
+        used = nvml.nvmlDeviceGetMemoryInfo(card).used
+        assert (process.pid, process.usedGpuMemory) == (os.getpid(), used) and used > 100 << 20
+        twin.advance(5.0)
+        assert nvml.nvmlDeviceGetComputeRunningProcesses(card) == []
+        nvml.nvmlShutdown()
+
+
 def test_energy_is_the_integral_of_what_was_drawn(twin: Twin, nvml: Any) -> None:
     gpu = nvml.nvmlDeviceGetHandleByIndex(2)
     twin.advance(3.0)
     shown_j = nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
-    assert shown_j == pytest.approx(twin.report().energy_j["gpu-2"], rel=0.01)
+    sensors = twin.machine.gpu.sensors  # type: ignore[union-attr]
+    true_j = twin.report().energy_j["gpu-2"]
+    assert shown_j == pytest.approx(sensors.power_gain * true_j + sensors.power_offset_w * 3.0, rel=0.01)
     _, samples = nvml.nvmlDeviceGetSamples(gpu, nvml.NVML_TOTAL_POWER_SAMPLES, 0)
     mean_w = sum(sample.sampleValue.uiVal for sample in samples) / len(samples) / 1e3
     assert shown_j == pytest.approx(3.0 * mean_w, rel=0.1)

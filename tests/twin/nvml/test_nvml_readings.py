@@ -89,13 +89,47 @@ def test_modes_of_a_data_centre_card(nvml: Any, handles: list[Any]) -> None:
             question(v100)
 
 
-def test_no_process_runs_on_an_emulated_card(nvml: Any, handles: list[Any]) -> None:
+VERSIONS = ("", "_v2", "_v3")
+
+
+def test_no_process_runs_on_a_card_without_work(nvml: Any, handles: list[Any]) -> None:
     for mode in ("Compute", "Graphics", "MPSCompute"):
-        for version in ("", "_v2", "_v3"):
+        for version in VERSIONS:
             assert getattr(nvml, f"nvmlDeviceGet{mode}RunningProcesses{version}")(handles[0]) == []
     assert nvml.nvmlDeviceGetRunningProcessDetailList(handles[0], nvml.nvmlProcessDetailList_v1, 0) == []
     with raises(nvml, "NOT_FOUND"):
         nvml.nvmlDeviceGetProcessUtilization(handles[0], 0)
+
+
+def test_the_process_of_the_work_is_listed_with_its_memory(
+    nvml: Any, gpus: Any, handles: list[Any], publish: Callable[..., None]
+) -> None:
+    publish(gpus.gpu[0], process_pid=4711)
+    for version in VERSIONS:
+        (process,) = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses{version}")(handles[0])
+        assert (process.pid, process.usedGpuMemory) == (4711, 1024 << 20)
+    (process,) = nvml.nvmlDeviceGetRunningProcessDetailList(handles[0], nvml.nvmlProcessDetailList_v1, 0)
+    assert (process.pid, process.usedGpuMemory, process.gpuInstanceId) == (4711, 1024 << 20, 0xFFFFFFFF)
+    (sample,) = nvml.nvmlDeviceGetProcessUtilization(handles[0], 0)
+    assert (sample.pid, sample.timeStamp, sample.smUtil, sample.memUtil) == (4711, 5_000_000, 97, 41)
+    assert (sample.encUtil, sample.decUtil) == (0, 0)
+    with raises(nvml, "NOT_FOUND"):
+        nvml.nvmlDeviceGetProcessUtilization(handles[0], 5_000_000)
+    assert nvml.nvmlDeviceGetRunningProcessDetailList(handles[0], nvml.nvmlProcessDetailList_v1, 1) == []
+    assert nvml.nvmlDeviceGetGraphicsRunningProcesses(handles[0]) == []
+    assert nvml.nvmlDeviceGetComputeRunningProcesses(handles[1]) == []
+
+
+def test_the_first_version_of_the_list_has_the_shorter_entries(
+    library: ctypes.CDLL, nvml: Any, gpus: Any, handles: list[Any], publish: Callable[..., None]
+) -> None:
+    publish(gpus.gpu[0], process_pid=4711)
+    entry, count = (ctypes.c_uint64 * 3)(0, 0, 77), ctypes.c_uint(1)
+    assert library.nvmlDeviceGetComputeRunningProcesses(handles[0], ctypes.byref(count), entry) == 0
+    assert (count.value, list(entry)) == (1, [4711, 1024 << 20, 77])
+    count.value = 0
+    assert library.nvmlDeviceGetComputeRunningProcesses(handles[0], ctypes.byref(count), None) == 7
+    assert count.value == 1
 
 
 def test_topology_knows_numa_nodes(nvml: Any, handles: list[Any]) -> None:

@@ -95,10 +95,31 @@ def test_memory_clocks_can_be_locked_from_ampere_on(nvml: Any, handles: list[Any
         nvml.nvmlDeviceSetMemoryLockedClocks(handles[2], 877, 877)
 
 
-def test_applications_clocks_cannot_be_changed(nvml: Any, gpus: Any, handles: list[Any]) -> None:
-    with raises(nvml, "NOT_SUPPORTED"):
-        nvml.nvmlDeviceSetApplicationsClocks(handles[0], 1593, 1005)
-    assert gpus.gpu[0].lock_seq == 0
+# ---------------------------------------------------------------- applications clocks
+
+
+def test_applications_clocks_are_a_supported_pair_which_is_read_back_until_the_reset(
+    nvml: Any, gpus: Any, handles: list[Any]
+) -> None:
+    for card, mhz in zip(handles, (1005, 1200, 757), strict=True):  # Ampere, Hopper, Volta
+        top_mhz = nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM)
+        nvml.nvmlDeviceSetApplicationsClocks(card, 1593, mhz)
+        assert nvml.nvmlDeviceGetApplicationsClock(card, nvml.NVML_CLOCK_GRAPHICS) == mhz
+        assert nvml.nvmlDeviceGetClock(card, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_ID_APP_CLOCK_TARGET) == mhz
+        assert nvml.nvmlDeviceGetApplicationsClock(card, nvml.NVML_CLOCK_MEM) == 1593
+        assert nvml.nvmlDeviceGetDefaultApplicationsClock(card, nvml.NVML_CLOCK_SM) == top_mhz
+        nvml.nvmlDeviceResetApplicationsClocks(card)
+        assert nvml.nvmlDeviceGetApplicationsClock(card, nvml.NVML_CLOCK_SM) == top_mhz
+    assert (gpus.gpu[0].applications_mhz, gpus.gpu[0].lock_seq) == (0, 2)
+
+
+@pytest.mark.parametrize("pair", [(810, 1005), (1593, 1006), (1593, 5000), (1593, 0), (1593, 195)])
+def test_applications_clocks_that_are_no_supported_pair_are_invalid(
+    nvml: Any, gpus: Any, handles: list[Any], pair: tuple[int, int]
+) -> None:
+    with raises(nvml, "INVALID_ARGUMENT"):
+        nvml.nvmlDeviceSetApplicationsClocks(handles[0], *pair)
+    assert (gpus.gpu[0].applications_mhz, gpus.gpu[0].lock_seq) == (0, 0)
 
 
 # ---------------------------------------------------------------- power limit, persistence
