@@ -9,7 +9,8 @@ the time that its clocks lose. One price of loss, the same in all phases, decide
 second lost then saves equally much in every phase.
 
     loss_l    beta * (f_max / f_l - 1)                          relative extra time at level l; beta: share of the
-                                                                phase's time that scales with the clock
+                                                                phase's time that scales with the clock; f_max: the
+                                                                highest clock that the phase reaches
     energy_l  (P_l + rest_w / packages) * (1 + loss_l) / mean   energy of one piece of work; P_l: watts of the package;
                                                                 mean: W at the highest clock, over all phases
     level     argmin over l of energy_l + caution * loss_l**2 + price * loss_l
@@ -52,12 +53,13 @@ A package whose signature cannot be read runs free.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from nodectl.journal.state import LATER
 from nodectl.policies.api import Policy, Request
 from nodectl.policies.parts.clocks import ClockLadder
 from nodectl.policies.parts.cpu_phases import (
@@ -177,7 +179,8 @@ class State:
     ``reason``. Per package, of the last interval: ``last_level`` (-1 = none, or more than one clock), ``last_view``
     (IPC, clock, beta, watts), and ``agreed``: how many intervals in a row before it agree. ``shift``: the lasting shift
     of IPC at the present clock. ``top_clock``: the mean clock at level 0 over the ladder's highest. ``closed_s``:
-    seconds lost that no row of the table carries, between phases and in forgotten ones.
+    seconds lost that no row of the table carries, between phases and in forgotten ones. ``tops``: that field of the
+    ``PhaseTable``.
     """
 
     facts: type_f64
@@ -193,6 +196,7 @@ class State:
     top_clock: float
     closed_s: float
     time_s: float
+    tops: type_f64 | None = field(default=None, kw_only=True, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         if self.facts.shape != (PHASES, len(FACTS)):
@@ -297,7 +301,8 @@ def _table(state: State, sample: Sample, ladder: ClockLadder, top_clock: float) 
     clock = ladder.relative.copy()
     clock[0] = max(top_clock, 1.0)
     reported = _reported(state, sample, len(clock))
-    return PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, reported)
+    tops = None if state.tops is None else state.tops.copy()
+    return PhaseTable(state.facts.copy(), state.curves.copy(), clock, state.time_s + sample.elapsed_s, reported, tops)
 
 
 def _learn(table: PhaseTable, packages: list[_Package], closed_s: float) -> float:
@@ -321,7 +326,7 @@ def _learn(table: PhaseTable, packages: list[_Package], closed_s: float) -> floa
 def _recognise(table: PhaseTable, package: _Package, view: View) -> float:
     """Where the package ran, which phase it is in, and whether this interval shows it: within the phase's looks, and
     without a lasting shift of IPC. Returns the seconds lost of the phase whose row it takes."""
-    level = package.ran_at = _level_of(table.clock, view, package.requested)
+    level = package.ran_at = _level_of(table, package, view)
     if level >= 0 and level == package.before_at and agree(view, package.before):
         package.agreed = package.before_agreed + 1
     was = package.before_shift
@@ -378,9 +383,9 @@ def _next_state(
         table.time_s,
     )
     if table.progress is None:
-        return State(*known)
+        return State(*known, tops=table.tops)
     progress = sample.progress
-    return ToldState(*known, table.progress, progress.source, (progress.units, sample.elapsed_s))
+    return ToldState(*known, table.progress, progress.source, (progress.units, sample.elapsed_s), tops=table.tops)
 
 
 def _reported(state: State, sample: Sample, levels: int) -> type_f64 | None:
@@ -424,10 +429,20 @@ def _top_clock(state: State, packages: list[_Package]) -> float:
     return max(free) if state.time_s == 0 else state.top_clock + 0.1 * (max(free) - state.top_clock)
 
 
-def _level_of(clock: type_f64, view: View, requested: int) -> int:
-    """The level at which an interval ran; -1 = between levels: the clock changed within it, or is set by others."""
-    if requested == 0 and view.clock > clock[min(1, len(clock) - 1)]:
-        return 0
+def _level_of(table: PhaseTable, package: _Package, view: View) -> int:
+    """The level at which an interval ran; -1 = between levels: the clock changed within it, or is set by others.
+
+    Without a request the package has its highest clock. Turbo bins, wide vectors or a power limit may keep that below
+    the ladder's; then it counts once it is steady, or as the phase had it before.
+    """
+    clock, requested = table.clock, package.requested
+    if requested == 0:
+        known = float(table.clocks[max(package.phase, 0), 0])
+        is_steady = any(abs(view.clock / top - 1.0) < STEADY_CLOCK for top in (known, package.before.clock))
+        if is_steady or view.clock > clock[min(1, len(clock) - 1)]:
+            return 0
+        if table.tops is not None:
+            return -1  # a clock that limits move, which may be near any level
     near = (
         requested
         if abs(view.clock / clock[requested] - 1.0) < STEADY_CLOCK
@@ -470,7 +485,7 @@ def _charge(table: PhaseTable, elapsed_s: float, packages: list[_Package]) -> tu
             beta = float(table.facts[package.phase, TAKEN_BETA])
             beta = beta if package.is_known else 0.5 * (beta + NEXT_BETA)
             level = package.ran_at if package.ran_at >= 0 else package.requested  # -1: between levels
-            package.loss = beta * float(table.steepness[level])
+            package.loss = beta * float(table.steepness[package.phase, level])
             if slowest is None or package.loss > slowest.loss:
                 slowest, charged_level = package, level
     if slowest is None:
@@ -486,8 +501,9 @@ def _energy(params: Params, table: PhaseTable, packages: int, rows: npt.NDArray[
 
     Infinite below ``floor`` and at repeated levels.
     """
-    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness
-    allowed = table.is_step & (table.clock >= params.floor * table.clock[0])
+    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness[rows]
+    clocks = table.clocks[rows]
+    allowed = table.is_step[rows] & (clocks >= params.floor * clocks[..., :1])
     energy = (table.curves[POWER, rows] + params.rest_w / max(packages, 1)) * (1.0 + loss)
     return np.asarray(np.where(allowed, energy, np.inf))
 
@@ -502,7 +518,7 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
     energy = _energy(params, table, packages, rows)
     mean = float(share @ energy[:, 0])
     energy = energy / mean
-    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness
+    loss = table.facts[rows, TAKEN_BETA, None] * table.steepness[rows]
     chosen = np.argmin(energy + params.caution * loss**2 + PRICES[:, None, None] * loss, axis=2)
     each = np.arange(len(rows))
     spends = loss[each, chosen] @ share
@@ -514,8 +530,13 @@ def _planned(params: Params, table: PhaseTable, packages: int, spent_s: float) -
     ramp = (promise - least) / (full - least)
     bound = params.small_bound + (params.bound - params.small_bound) * min(max(ramp, 0.0), 1.0)
     room_s = bound * table.time_s - spent_s
-    price = float(PRICES[np.argmax(spends <= max(bound + room_s / params.horizon_s, 0.0))])
-    return Plan(price, promise, bound, mean)
+    return Plan(_price(spends, bound + room_s / params.horizon_s), promise, bound, mean)
+
+
+def _price(spends: type_f64, may_spend: float) -> float:
+    """The lowest price that spends no more than ``may_spend``; the highest if all spend more."""
+    fits = spends <= max(may_spend, 0.0)
+    return float(PRICES[np.argmax(fits)] if fits.any() else PRICES[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,11 +562,11 @@ class _Account:
         if self._is_top_too_short(phase, current):
             return 0, BASELINE
         if facts[STALL_N] == 0 and measured[1:].sum() * period_s < params.probe_s - period_s / 2:
-            probe = int(np.argmin(np.abs(table.clock / table.clock[0] - params.probe_clock)))
+            probe = table.nearest_level(phase, params.probe_clock)
             begun = current == probe
-            needed_s = 0.5 * params.probe_s * float(table.steepness[probe])  # half of the most a phase can lose
+            needed_s = 0.5 * params.probe_s * float(table.steepness[phase, probe])  # half of the most a phase can lose
             return (probe, PROBE) if begun or params.bound * table.time_s - self.spent_s > needed_s else (0, ACCOUNT)
-        loss = facts[TAKEN_BETA] * table.steepness
+        loss = facts[TAKEN_BETA] * table.steepness[phase]
         energy = _energy(params, table, self.packages, phase) / plan.mean_w
         cost = energy + params.caution * loss**2 + plan.price * loss
         wanted = int(np.argmin(cost))
@@ -556,7 +577,7 @@ class _Account:
         if table.time_s - facts[TOP_S] > params.rebaseline_s:
             return 0, BASELINE
         room_s = plan.bound * table.time_s - self.spent_s
-        charged = min(facts[TAKEN_BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepness
+        charged = min(facts[TAKEN_BETA] + params.margin * facts[BETA_ERROR], 1.0) * table.steepness[phase]
         affordable = charged <= (plan.bound + room_s / SPEND_S if room_s > 0 else 0.0)
         if affordable[wanted]:
             return wanted, BOUNDED

@@ -201,6 +201,43 @@ def test_turbo_above_the_ladder_counts_as_lost_where_it_is_given_up() -> None:
     assert state.top_clock == pytest.approx(1.15)
 
 
+@pytest.mark.parametrize("has_stalls", [True, False])
+def test_cores_that_turbo_bins_keep_below_the_ladders_highest_clock_save_within_the_bound(has_stalls: bool) -> None:
+    """All cores active reach 2.5 of 3.2 GHz: that is the highest clock, and losses count against it."""
+    node, params, reached = layout(), Params(), 2_500_000.0
+    state = bounded.initial(params, node)
+    khz, done, clocks = np.full(4, reached), 0.0, []
+    for _ in range(600):
+        done += 0.1 / (0.2 * reached / khz[0] + 0.8)
+        clocks.append(khz[0] / reached)
+        beta = 0.2 * MAX_KHZ / (0.2 * MAX_KHZ + 0.8 * reached)  # of time at a clock that it never reaches
+        state, request = bounded.decide(params, node, state, sample(node, khz, beta, has_stalls=has_stalls))
+        khz = np.minimum(np.where(request.target == 0, MAX_KHZ, request.target), reached)
+    assert state.tops is not None and state.tops[0] == pytest.approx(reached / MAX_KHZ)
+    assert np.mean(clocks) < 0.95
+    assert 0.015 < 60.0 / done - 1.0 <= 0.03
+
+
+def test_a_state_of_a_journal_from_before_turbo_bins_decides_the_same() -> None:
+    node, params = layout(), Params()
+    state, _, _ = drive(node, [0.2] * 50, params)
+    encoded = encode_state(state)
+    assert "tops" not in [name for name, _ in encoded[3]]
+    older = decode_state(encoded, ["nodectl.policies.bdpo_cpu_bounded"])
+    assert older.tops is None
+    interval = sample(node, np.full(4, MAX_KHZ, float), 0.2)
+    after, other = (bounded.decide(params, node, each, interval)[0] for each in (state, older))
+    assert encode_state(after) == encode_state(other)
+
+
+def test_where_every_price_spends_more_than_is_left_the_highest_is_taken() -> None:
+    prices = bounded.PRICES
+    spends = np.linspace(0.03, 0.002, len(prices))
+    assert bounded._price(spends, 0.001) == bounded._price(spends, -0.5) == prices[-1]
+    assert bounded._price(spends, 0.04) == prices[0]
+    assert bounded._price(spends, 0.01) == prices[np.argmax(spends <= 0.01)]
+
+
 def test_a_job_resumed_from_a_journal_decides_the_same() -> None:
     node, params = layout(), Params()
     state, _, _ = drive(node, [0.2] * 50, params)

@@ -54,6 +54,9 @@ MEMORY_TICKS = 400.0
 SHARE_MEMORY_S = 300.0
 """How long a phase's share of the run is remembered (ours)."""
 
+TOP_TICKS = 10.0
+"""The same for the highest clock that a phase reaches where that is below the ladder's (ours)."""
+
 RECENT_TICKS = 5.0
 """The same as ``MEMORY_TICKS``, for watts at the highest clock. A package warms up for minutes, so watts at other
 clocks are stored as shares of what the phase drew at the highest clock shortly before (ours)."""
@@ -104,15 +107,27 @@ class PhaseTable:
     clock: type_f64  # [levels] clock over the highest; the first may be above 1: turbo
     time_s: float
     progress: type_f64 | None = None  # [`len(PROGRESS)`, PHASES, levels]; None: the application reports no progress
-    steepness: type_f64 = field(init=False)  # [levels] loss for beta = 1
-    drop: type_f64 = field(init=False)  # [levels] by how much the clock-dependent part of the power falls
-    is_step: npt.NDArray[np.bool_] = field(init=False)  # [levels] lower than the level above it
+    tops: type_f64 | None = None  # [PHASES] highest clock reached if below the second level, else 0
+    clocks: type_f64 = field(init=False)  # [PHASES, levels] as ``clock``, no higher than the phase reaches
+    steepness: type_f64 = field(init=False)  # [PHASES, levels] loss for beta = 1
+    drop: type_f64 = field(init=False)  # [PHASES, levels] by how much the clock-dependent part of the power falls
+    is_step: npt.NDArray[np.bool_] = field(init=False)  # [PHASES, levels] lower than the level above it
 
     def __post_init__(self) -> None:
-        self.steepness = self.clock[0] / self.clock - 1.0
-        self.drop = 1.0 - (self.clock / self.clock[0]) ** POWER_EXPONENT
-        self.is_step = np.ones(len(self.clock), np.bool_)
-        np.less(self.clock[1:], self.clock[:-1], out=self.is_step[1:])
+        self._set_clocks()
+
+    def _set_clocks(self) -> None:
+        """What each level is worth in each phase. One row for all where all reach the ladder's highest clock."""
+        clocks = self.clock[None]
+        if self.tops is not None:
+            clocks = np.minimum(clocks, np.where(self.tops > 0, self.tops, clocks[0, 0])[:, None])
+        top = clocks[:, :1]
+        is_step = np.ones(clocks.shape, np.bool_)
+        np.less(clocks[:, 1:], clocks[:, :-1], out=is_step[:, 1:])
+        shape = (PHASES, len(self.clock))
+        self.clocks, self.is_step = np.broadcast_to(clocks, shape), np.broadcast_to(is_step, shape)
+        self.steepness = np.broadcast_to(top / clocks - 1.0, shape)
+        self.drop = np.broadcast_to(1.0 - (clocks / top) ** POWER_EXPONENT, shape)
 
     @staticmethod
     def empty(levels: int) -> tuple[type_f64, type_f64]:
@@ -149,7 +164,7 @@ class PhaseTable:
         facts, ipc, watts = self.facts[phase], self._ipc(phase, level), self.curves[POWER, phase]
         slack_w = 0.0
         if self.curves[IPC_N, phase, level] == 0:  # never measured here: any IPC that its range of beta allows fits
-            top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[level])
+            top, steepness = float(self.curves[IPC, phase, 0]), float(self.steepness[phase, level])
             beta, slack = (float(facts[BETA]), BETA_SLACK) if facts[BETA_ERROR] > 0 else (0.5, 0.7)
             slowest, fastest = (
                 top / (1.0 + (beta + slack) * steepness),
@@ -179,6 +194,9 @@ class PhaseTable:
         self.facts[phase], self.curves[:, phase] = facts[phase], curves[:, phase]
         if self.progress is not None:
             self.progress[:, phase] = 0.0
+        if self.tops is not None:
+            self.tops[phase] = 0.0
+            self._set_clocks()
         return phase, lost_s
 
     # -- learning ----------------------------------------------------------------------------------------------------
@@ -198,9 +216,20 @@ class PhaseTable:
         facts = self.facts[phase]
         if level == 0:
             facts[TOP_S] = self.time_s
+            self._learn_top(phase, view.clock)
         if math.isfinite(view.beta):
             facts[STALL_N] = min(facts[STALL_N] + 1.0, MEMORY_TICKS)
             facts[STALL_BETA] += (view.beta - facts[STALL_BETA]) / facts[STALL_N]
+
+    def _learn_top(self, phase: int, clock: float) -> None:
+        """The highest clock of a phase that turbo bins, wide vectors or a power limit keep below the second level."""
+        is_below = clock < self.clock[min(1, len(self.clock) - 1)]
+        if self.tops is None:
+            if not is_below:
+                return
+            self.tops = np.zeros(PHASES)
+        known = self.tops[phase]
+        self.tops[phase] = (known + (clock - known) / TOP_TICKS if known > 0 else clock) if is_below else 0.0
 
     def add_progress(self, phase: int, level: int, units: float, seconds: float, *, begins: bool) -> None:
         """Count the units that the application reported for a stretch of time; ``begins``: a new stretch begins."""
@@ -210,6 +239,8 @@ class PhaseTable:
 
     def conclude(self, phase: int) -> None:
         """Update beta and the power curve of a phase after ``learn``."""
+        if self.tops is not None:
+            self._set_clocks()
         beta, error, reported = self._beta(phase)
         low, high = MAYBE_CLOCK_BOUND
         doubt = (1.0 - reported) * min(max((beta - low) / (high - low), 0.0), 1.0)
@@ -220,7 +251,7 @@ class PhaseTable:
         """Charge an interval to a phase at a clock, and count it to the phase's share of the run."""
         self.curves[SECONDS, phase, level] += elapsed_s
         self.facts[:, SHARE_S] *= max(1.0 - elapsed_s / SHARE_MEMORY_S, 0.0)
-        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, TAKEN_BETA] * self.steepness[level])
+        self.facts[phase, SHARE_S] += elapsed_s / (1.0 + self.facts[phase, TAKEN_BETA] * self.steepness[phase, level])
         self.facts[phase, LAST_S] = self.time_s
 
     def _beta(self, phase: int) -> tuple[float, float, float]:
@@ -232,7 +263,7 @@ class PhaseTable:
             value = min(max(float(facts[STALL_BETA]), 0.0), 1.0)
             weight = (ESTIMATOR_ERROR * value + 0.02) ** -2
             total, weighted = total + weight, weighted + weight * value
-        steepness = self.steepness
+        steepness = self.steepness[phase]
         count = np.minimum(self.curves[IPC_N, phase], 30.0) * (steepness > 0)
         leverage = float(count @ steepness**2)
         if leverage > 0 and ipc[0] > 0:
@@ -242,7 +273,7 @@ class PhaseTable:
             weight = 1.0 / ((ESTIMATOR_ERROR * value + 0.01) ** 2 + IPC_NOISE**2 / leverage)
             total, weighted = total + weight, weighted + weight * value
         if self.progress is not None:
-            value, variance = progress_beta(self.progress[:, phase], self.steepness)
+            value, variance = progress_beta(self.progress[:, phase], steepness)
             reported = 1.0 / variance
             total, weighted = total + reported, weighted + reported * min(max(value, 0.0), 1.2)
         return (min(weighted / total, 1.0), total**-0.5, reported / total) if total > 0 else (1.0, 0.0, 0.0)
@@ -251,20 +282,27 @@ class PhaseTable:
         """Watts of a package at each level: through the measured points, by the common shape elsewhere."""
         count, watts = self.curves[WATTS_N, phase], self.curves[WATTS, phase]
         top = float(watts[0]) if count[0] > 0 else UNKNOWN_WATTS
-        common = self._fall(self.curves[WATTS_N], self.curves[WATTS], DYNAMIC_SHARE)
-        curve = 1.0 - self._fall(count[None], watts[None], common) * self.drop
+        common = self._fall(self.drop, self.curves[WATTS_N], self.curves[WATTS], DYNAMIC_SHARE)
+        clock, drop = self.clocks[phase], self.drop[phase]
+        curve = 1.0 - self._fall(drop, count[None], watts[None], common) * drop
         known = np.flatnonzero(count > 0)[::-1]  # clocks ascend for interp; the last one is the highest
         if len(known) > 1:
             off = (watts[known] - curve[known]) * count[known] / (count[known] + 2.0)
             off[-1] = 0.0  # at the highest clock watts are absolute and need no correction
-            curve = curve + np.interp(self.clock, self.clock[known], off)
+            curve = curve + np.interp(clock, clock[known], off)
         return np.asarray(top * np.minimum.accumulate(np.maximum(curve, 0.05)))
 
-    def _fall(self, count: type_f64, watts: type_f64, guess: float) -> float:
+    @staticmethod
+    def _fall(drop: type_f64, count: type_f64, watts: type_f64, guess: float) -> float:
         """The share of the watts at the highest clock that falls with ``drop``, by least squares from a guess."""
-        weight = np.minimum(count, 30.0) * self.drop  # drop is 0 at the highest clock
+        weight = np.minimum(count, 30.0) * drop  # drop is 0 at the highest clock
         fallen = float((weight * (1.0 - watts)).sum())
-        return (fallen + GUESS_WEIGHT * guess) / (float((weight * self.drop).sum()) + GUESS_WEIGHT)
+        return (fallen + GUESS_WEIGHT * guess) / (float((weight * drop).sum()) + GUESS_WEIGHT)
+
+    def nearest_level(self, phase: int, share: float) -> int:
+        """The level whose clock is nearest to this share of the highest that the phase reaches."""
+        clocks = self.clocks[phase]
+        return int(np.argmin(np.abs(clocks / clocks[0] - share)))
 
     # -- what each clock costs ---------------------------------------------------------------------------------------
 
