@@ -33,6 +33,7 @@ COMMANDS: Final = {
     ),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
+    "calibrate": ("calibration.commands.calibrate", "calibrate", "Measure what this node can do, without load."),
     "demo": ("lab.commands.node_demo", "demo", "Measure what is saved, on an emulated node."),
     "twin": ("lab.commands.twin", "twin", "Serve an emulated node to any program."),
     "scmi": ("nodectl.commands.scmi", "scmi", "Talk to an on-chip controller: caps, levels, sensors."),

@@ -167,6 +167,9 @@ class Config(msgspec.Struct, frozen=True):
 
     state_dir: str = "/var/lib/nodectl"
 
+    calibration: str = ""
+    """The file of ``nodectl calibrate limits``: how soon the knobs of this node have an effect; empty: not measured."""
+
     def choice(self, domain: str) -> PolicyChoice:
         """The policy of one domain of knobs. ``policies`` has those of every domain but "cpu" and "gpu"."""
         own = {"cpu": self.cpu_policy, "gpu": self.gpu_policy}

@@ -14,14 +14,24 @@ import msgspec
 
 
 class FrequencyDomain(msgspec.Struct, frozen=True):
-    """CPUs that share one clock: a cpufreq policy. Kilohertz, as cpufreq writes them."""
+    """CPUs that share one clock, and the cpufreq policies that limit it. Kilohertz, as cpufreq writes them.
 
-    policy: int  # number in /sys/devices/system/cpu/cpufreq/policyN
+    Most drivers give each CPU a policy, also the threads of one core. The hardware runs at the highest clock that any
+    of them requests, so they have an effect only together.
+    """
+
+    policy: int  # number in /sys/devices/system/cpu/cpufreq/policyN: the lowest of them
     cpus: tuple[int, ...]  # indices into Layout.cpus, not CPU numbers
     min_khz: int
     max_khz: int
     base_khz: int  # nominal (reference) clock; 0 unknown
     steps_khz: tuple[int, ...] = ()  # ascending; empty = any value between min and max
+    other_policies: tuple[int, ...] = ()  # ascending; of these CPUs
+
+    @property
+    def policies(self) -> tuple[int, ...]:
+        """The numbers of all policies, ascending."""
+        return (self.policy, *self.other_policies)
 
 
 class EnergyZone(msgspec.Struct, frozen=True):
@@ -50,7 +60,11 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class KnobRange(msgspec.Struct, frozen=True):
-    """In which range one knob may be moved during a run, found at its start, in the unit that its name ends in."""
+    """In which range one knob may be moved during a run, found at its start, in the unit that its name ends in.
+
+    Knobs of which the highest counts, such as the clock limits of two threads of a core, are one row, and all get one
+    value: ``also`` names the others.
+    """
 
     name: str  # the knob's
     domain: str  # what a policy is chosen for: "cpu", "gpu", "uncore"
@@ -59,6 +73,12 @@ class KnobRange(msgspec.Struct, frozen=True):
     steps: tuple[int, ...] = ()  # ascending; empty = any value between low and high
     cpus: tuple[int, ...] = ()  # indices into Layout.cpus: those that it concerns
     words: tuple[str, ...] = ()  # where values are words: the word of 1, 2, ...
+    also: tuple[str, ...] = ()  # the names of the other knobs of this row
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all knobs of this row."""
+        return (self.name, *self.also)
 
 
 type_kind = Literal["counter", "level", "flag"]

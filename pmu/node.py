@@ -29,7 +29,7 @@ ANY_KHZ = 1_000_000
 def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
     """The layout of this node, and a finding for everything found or missing; a missing instrument is no error."""
     machine = topology.find(ports.files)
-    domains, frequency_findings = cpufreq.find(ports.files, machine.cpus)
+    domains, frequency_findings = cpufreq.find(ports.files, machine.cpus, machine.core_of)
     reference_khz, rate_source = cpufreq.reference_khz(ports.files, domains)
     counted, missing = _try_events(ports, machine.cpus)
     estimated = _estimated_events(ports, machine.cpus, counted)

@@ -18,6 +18,7 @@ from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
 from nodectl.knobs import known_tools
 from nodectl.knobs.api import SIGNS
+from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.shell.errors import NodectlError
@@ -61,7 +62,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     proof = "" if is_doubted else declared.proof(config, controller)
     verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
     ceilings = _ceilings(found, save_places(state_dir, ports.lock_path), node_id(ports.lock_path))
-    others = [*_site_limits(ceilings, config), *_site_locks(found, config)]
+    others = [*_site_limits(ceilings, config), *_site_locks(found, config), *_applications_clocks(found)]
     others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
     others += service_account.remarks(config, service_account.service_user())
     if as_json:
@@ -125,6 +126,16 @@ def _site_locks(found: Survey, config: Config) -> list[str]:
             )
         lines.setdefault(text, []).append(f"gpu/{gpu.index}")
     return [f"clock lock of the site: {_with_ranges(names)}: {text}" for text, names in lines.items()]
+
+
+def _applications_clocks(found: Survey) -> list[str]:
+    """The GPUs whose applications clocks are below their default; no lock, though the clock looks like one."""
+    lines: dict[int, list[str]] = {}
+    for knob in found.knobs:
+        if isinstance(knob, ClockLock) and (clock_mhz := knob.applications_mhz()):
+            lines.setdefault(clock_mhz, []).append(knob.name.rpartition("/")[0])
+    what = "no lock runs faster; `nvidia-smi -rac` resets them"
+    return [f"applications clocks: {_with_ranges(names)}: set to {mhz} MHz: {what}" for mhz, names in lines.items()]
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:

@@ -7,6 +7,7 @@ network.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ from prometheus_client.registry import Collector
 
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH
-from nodectl.loop.metrics_page import STALE_S, metrics_path
+from nodectl.loop.metrics_page import STALE_PERIODS, STALE_S, metrics_path
 from nodectl.shell.errors import UsageError
 from nodectl.shell.scrapes import serve_scrapes
 from pmu.system import node_lock_path
 
 
 class PageCollector(Collector):
-    """Reads the agent's page for each scrape. ``nodectl_up`` is 0 if there is none, or if it is ``STALE_S`` old."""
+    """Reads the agent's page for each scrape. ``nodectl_up`` is 0 if there is none, or an old one (``STALE_S``)."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -35,12 +36,14 @@ class PageCollector(Collector):
         """What the agent has published; nothing but ``nodectl_up`` when it is down."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                is_fresh = time.time() - os.fstat(file.fileno()).st_mtime < STALE_S
-                families = list(text_string_to_metric_families(file.read())) if is_fresh else []
+                age_s = time.time() - os.fstat(file.fileno()).st_mtime
+                families = list(text_string_to_metric_families(file.read()))
         except (OSError, ValueError):
-            is_fresh, families = False, []
+            age_s, families = math.inf, []
+        periods_s = [row.value for one in families if one.name == "nodectl_period_seconds" for row in one.samples]
+        is_fresh = age_s < max(STALE_S, STALE_PERIODS * max(periods_s, default=0.0))
         yield GaugeMetricFamily("nodectl_up", "Whether the agent runs.", float(is_fresh))
-        yield from families
+        yield from families if is_fresh else ()
 
 
 @click.command()

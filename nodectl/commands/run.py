@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from nodectl.shell.notify import Notifier
 from nodectl.shell.plain_text import echo, json_text
 from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
 from nodectl.wire.keys import KeyFileError
+from nodectl.write.lock import passed_on
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile, progress_of
@@ -124,6 +126,8 @@ def run(
     }
     given |= dict(policy_of_domain(text) for text in others)
     config = configure(file, {path: option for path, option in given.items() if option[1] is not None})
+    if config.scmi.url and config.writes and click.get_current_context().obj:
+        below_restorer()
     try:
         return _run(config, file, writer_at, duration, as_json, command)
     except ExtensionFailedError as error:  # at the next start it would fail again, and move clocks until then
@@ -158,6 +162,16 @@ def _run(
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
             return _serve(agent, writer, interruptions, ports.clock, duration, as_json)
+
+
+def below_restorer() -> None:
+    """Become the child of a restorer, which puts knobs back when this process is killed or stopped: for a run that
+    writes by itself. Returns where there is one already, and in a service, whose unit does that."""
+    from nodectl.writer_process.writer_link import RESTORER, restorer_there
+
+    if not passed_on() and "NOTIFY_SOCKET" not in os.environ:
+        restorer_there()
+        os.execv(RESTORER, [str(RESTORER), "run", "--kill-stopped", "--", *sys.orig_argv])
 
 
 def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWriter | None:
@@ -304,8 +318,9 @@ def _serve(
 ) -> int:
     """Run until a signal or for ``duration_ms``; notify systemd."""
     notifier = Notifier()
+    interruptions.while_waiting = lambda: notifier.alive(clock.now_ns())
     if writer:
-        writer.while_waiting = lambda: notifier.alive(clock.now_ns())
+        writer.while_waiting = interruptions.while_waiting
     try:
         notifier.send("READY=1", f"STATUS={summary_of(agent.config)}")
 

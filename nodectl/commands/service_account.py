@@ -72,7 +72,8 @@ def remarks(config: Config, user: str) -> list[str]:
         return []
     lines = [f"service: {problem}" for _, problem in problems(config, user)]
     if user == "root":
-        return [f"service: {UNIT} runs as root and moves knobs itself", *lines]
+        who = "moves knobs itself" if config.scmi.url else "starts a writer of its own, which moves knobs for it"
+        return [f"service: {UNIT} runs as root and {who}", *lines]
     opened = find_root_files()
     reads = f", and opens {len(opened)} sensor file{'s' if len(opened) != 1 else ''} that only root may read"
     return [f"service: {UNIT} runs as {user}; nodectl-writer moves knobs for it{reads if opened else ''}", *lines]

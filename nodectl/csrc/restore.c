@@ -120,12 +120,14 @@ static void wait_with_signals(void)
 
 static int rest(const options_t *options, const char *program)
 {
+    const char *leave = options->leaves_cluster ? "--leave-cluster" : NULL;
+    const char *first = options->dry_run ? "--dry-run" : leave, *second = options->dry_run ? leave : NULL;
     sigset_t none;
 
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     fflush(stdout);
-    execl(program, program, "restore", options->dry_run ? "--dry-run" : (char *)NULL, (char *)NULL);
+    execl(program, program, "restore", first, second, (char *)NULL);
     complain("cannot start the program of --rest-by");
     return 1;
 }

@@ -131,10 +131,10 @@ static void end_child(watch_t *watch, const char *why)
     kill(watch->child, SIGKILL);
 }
 
-/* Is the agent gone that this was started by, and for long? Only a writer has one. */
+/* Is the run gone that this was started by, and for long? A run waits for a refusal; a shell does not, and may go. */
 static bool is_left_alone(watch_t *watch, uint64_t now_ns, uint64_t lease_ns)
 {
-    if (!watch->alone_ns && watch->options->kills_stopped && getppid() != watch->parent)
+    if (!watch->alone_ns && watch->options->refusal_fd > 0 && getppid() != watch->parent)
         watch->alone_ns = now_ns;
     return watch->alone_ns && now_ns - watch->alone_ns >= LEASES_ALONE * lease_ns;
 }
@@ -160,6 +160,9 @@ static void look_at_lease(watch_t *watch)
         take_node(watch, "the program was stopped for longer than its lease: its knobs are put back");
         if (watch->stop_signal == SIGTSTP) /* by Ctrl-Z: a shell waits for this process to stop too */
             raise(SIGSTOP);
+    } else if (turn_is_over(&watch->turn, number) && watch->options->kills_stopped) {
+        turn_next(&watch->turn); /* it ends when the kernel lets it, and writes nothing until then */
+        end_child(watch, "the program has not renewed its lease: it is killed, then its knobs are put back");
     } else if (turn_is_over(&watch->turn, number)) {
         take_node(watch, "the program has not renewed its lease: its knobs are put back");
     }

@@ -29,6 +29,11 @@ RECORDED_MODULES: Final = {
 _MOVED: Final = {recorded: module for module, recorded in RECORDED_MODULES.items()}
 
 
+LATER: Final = "later"
+"""In the metadata of a dataclass field: states of older journals lack it. It is None by default, and not written while
+it is None, so those journals replay to the same bytes."""
+
+
 class StateError(TypeError):
     """A state has a part that cannot be stored, or names a class that does not exist here."""
 
@@ -56,7 +61,11 @@ def encode_state(value: Any) -> Any:
 def _encode_object(value: Any) -> list[Any]:
     """A dataclass or Struct as its module, name and fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
+        names = [
+            field.name
+            for field in dataclasses.fields(value)
+            if LATER not in field.metadata or getattr(value, field.name) is not None
+        ]
     elif isinstance(value, msgspec.Struct):
         names = list(value.__struct_fields__)
     else:

@@ -1,6 +1,9 @@
-"""The clock limit of a frequency domain: cpufreq's ``scaling_max_freq``.
+"""The clock limit of a cpufreq policy: ``scaling_max_freq``.
 
-Writing it changes one request in the kernel's list of frequency requests for the domain; the governor goes on choosing
+Policies of one frequency domain (``pmu.instruments.cpufreq``) limit its clock only together, since the hardware follows
+the highest request. So their knobs are one row, and are set to one value; each has a captured value of its own.
+
+Writing it changes one request in the kernel's list of frequency requests for the policy; the governor goes on choosing
 a clock below the lowest of them, so its name and tunables stay as they were. Reading it returns what is in force after
 *all* requests, so a value below ours may also be the firmware's (``bios_limit``, ACPI _PPC) or a cooling device's.
 A value out of range is refused with EINVAL, a busy driver with EBUSY.
@@ -16,9 +19,9 @@ import numpy as np
 
 from nodectl.knobs.api import Reason
 from nodectl.knobs.attribute_file import NumberFile
-from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, file_finding
+from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, file_finding, pairs
 from nodectl.knobs.recipe import FileRecipe
-from pmu.layout import KnobRange, Layout
+from pmu.layout import FrequencyDomain, KnobRange, Layout
 from pmu.ports import Files, Ports
 from pmu.readings import Sample, type_f64
 
@@ -63,11 +66,11 @@ class ClockLimit(NumberFile):
         return "", ""
 
     def explain(self, requested: int, present: int | None) -> tuple[Reason, str]:
-        """Find out what else limits this domain's clock."""
+        """Find out what else limits this policy's clock."""
         in_force = requested if present is None else present
         bios_khz = self._optional_khz("bios_limit")
         if bios_khz is not None and bios_khz < requested and in_force >= bios_khz:
-            return "firmware", f"the firmware limits this domain to {bios_khz} kHz (bios_limit)"
+            return "firmware", f"the firmware limits this policy to {bios_khz} kHz (bios_limit)"
         cooling = self._active_cooling()
         if cooling and in_force <= requested:
             return "thermal", f"{cooling} keeps the clock lower"
@@ -120,18 +123,19 @@ class _ClocksSeen:
     """The fastest busy CPU of each domain. Above nominal a clock is the processor's gift: the floor ends there."""
 
     def __init__(self, row_of: Mapping[str, int], layout: Layout) -> None:
-        domains = [(row_of.get(_name(domain.policy)), domain) for domain in layout.domains]
-        known = [(row, domain) for row, domain in domains if row is not None]
-        self.rows = np.array([row for row, _ in known], np.int64)
-        self.rounding = np.array([0.0 if domain.steps_khz else ROUNDING_KHZ for _, domain in known])
-        self._base_khz = np.array([domain.base_khz or np.inf for _, domain in known])
-        self._members = np.array([cpu for _, domain in known for cpu in domain.cpus], np.int64)
-        self._starts = np.cumsum([0, *(len(domain.cpus) for _, domain in known)])[:-1].astype(np.int64)
+        limits = [(name, index) for index, domain in enumerate(layout.domains) for name in _limits(domain)]
+        self.rows, known = pairs(row_of, [name for name, _ in limits])
+        self._domains = np.array([index for _, index in limits], np.int64)[known]
+        self.rounding = np.array([0.0 if domain.steps_khz else ROUNDING_KHZ for domain in layout.domains])
+        self.rounding = self.rounding[self._domains]
+        self._base_khz = np.array([domain.base_khz or np.inf for domain in layout.domains])[self._domains]
+        self._members = np.array([cpu for domain in layout.domains for cpu in domain.cpus], np.int64)
+        self._starts = np.cumsum([0, *(len(domain.cpus) for domain in layout.domains)])[:-1].astype(np.int64)
 
     def look(self, sample: Sample, seen: type_f64, floor: type_f64) -> None:
         is_busy = sample.cpu.busy[self._members] >= BUSY_SHARE
         clocks = np.where(is_busy, sample.cpu.frequency_khz[self._members], np.nan)
-        seen[self.rows] = np.fmax.reduceat(clocks, self._starts)
+        seen[self.rows] = np.fmax.reduceat(clocks, self._starts)[self._domains]
         floor[self.rows] = self._base_khz
 
 
@@ -139,8 +143,13 @@ def _name(policy: int) -> str:
     return f"cpu/policy{policy}/max_khz"
 
 
+def _limits(domain: FrequencyDomain) -> list[str]:
+    """The names of all clock limits of a domain."""
+    return [_name(policy) for policy in domain.policies]
+
+
 def _names(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
-    return [_name(domain.policy) for domain in layout.domains], ""
+    return [name for domain in layout.domains for name in _limits(domain)], ""
 
 
 def _open(ports: Ports, name: re.Match[str]) -> ClockLimit:
@@ -151,8 +160,9 @@ def _open(ports: Ports, name: re.Match[str]) -> ClockLimit:
 
 def _rows(layout: Layout) -> list[KnobRange]:
     return [
-        KnobRange(_name(domain.policy), "cpu", domain.min_khz, domain.max_khz, domain.steps_khz, domain.cpus)
+        KnobRange(first, "cpu", domain.min_khz, domain.max_khz, domain.steps_khz, domain.cpus, also=tuple(others))
         for domain in layout.domains
+        for first, *others in [_limits(domain)]
     ]
 
 

@@ -108,7 +108,7 @@ class EnergyPreference:
 
     def range(self, layout: Layout) -> KnobRange:
         """Every word of the list."""
-        cpus = next((domain.cpus for domain in layout.domains if domain.policy == self.policy), ())
+        cpus = next((domain.cpus for domain in layout.domains if self.policy in domain.policies), ())
         places = tuple(range(1, len(self.words) + 1))
         return KnobRange(self.name, "epp", 1, len(places), places, cpus, self.words)
 
@@ -130,7 +130,7 @@ class EnergyPreference:
 
 
 def _find(files: Files, layout: Layout) -> tuple[Sequence[str], str]:
-    policies = [domain.policy for domain in layout.domains]
+    policies = [policy for domain in layout.domains for policy in domain.policies]
     found = [at for at in policies if files.exists(f"{CPUFREQ}/policy{at}/energy_performance_preference")]
     why = "no cpufreq policy has energy_performance_preference: its driver (see frequency) or processor takes no hint"
     return [f"epp/policy{at}/preference" for at in found], why

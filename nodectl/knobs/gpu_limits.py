@@ -42,6 +42,7 @@ _NO_PERMISSION = 4
 _THERMAL = 0x20 | 0x40  # software, hardware thermal slowdown
 _POWER = 0x04 | 0x80  # software power cap, power brake
 _SLOWDOWN = 0x08
+_APPLICATIONS = 0x02
 
 
 class _NvmlKnob(WholeNumber):
@@ -69,6 +70,8 @@ class _NvmlKnob(WholeNumber):
             return "thermal", f"the driver throttles clocks for temperature (reasons {bits:#x})"
         if bits & (_POWER | _SLOWDOWN):
             return "firmware", f"the driver throttles clocks for power (reasons {bits:#x})"
+        if bits & _APPLICATIONS:
+            return "firmware", "the applications clocks are lower (`nvidia-smi -rac` resets them)"
         return "firmware", "the card chooses another clock by itself"
 
     def _event_reasons(self) -> int:
@@ -128,6 +131,19 @@ class ClockLock(_NvmlKnob):
         """The card's highest SM clock."""
         getter, sm_clock = self._nvml.nvmlDeviceGetMaxClockInfo, self._nvml.NVML_CLOCK_SM
         return int(self._call("read its highest clock", getter, self._device, sm_clock))
+
+    def applications_mhz(self) -> int | None:
+        """The applications clock of the SMs if it is below its default: no lock then runs faster. None: it is not, or
+        the card has none."""
+        applied, default = self._nvml.nvmlDeviceGetApplicationsClock, self._nvml.nvmlDeviceGetDefaultApplicationsClock
+        try:
+            applied_mhz, default_mhz = (
+                int(self._call("read its applications clock", getter, self._device, self._nvml.NVML_CLOCK_SM))
+                for getter in (applied, default)
+            )
+        except KnobError:
+            return None
+        return applied_mhz if applied_mhz < default_mhz else None
 
     def matches(self, requested: int, present: int) -> bool:
         """Never called: there is nothing to compare with."""

@@ -42,7 +42,8 @@ class Domain:
     is_there: Callable[[Layout], bool] | None = None
     """Whether a policy can be requested on this node; None: where there are rows."""
     of_layout: Callable[[Layout], Sequence[KnobRange]] | None = None
-    """The rows, where the layout already describes what the knobs move; None: those that ``range_of`` found."""
+    """The rows, where the layout already describes what the knobs move; None: those that ``range_of`` found. A row may
+    have several knobs (``KnobRange.also``)."""
     range_of: Callable[[Any, Layout], KnobRange] | None = None
     """The row of one knob: the range that it may be moved in during this run. Its ``high`` is the limit found at the
     start, so that no policy asks for more."""

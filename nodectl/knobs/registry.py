@@ -6,6 +6,7 @@ from typing import Final
 
 from nodectl.knobs import clock_limit, energy_preference, gpu_limits, package_power_limit, uncore_limit
 from nodectl.knobs.kind import Domain, KnobKind
+from pmu.layout import Layout
 
 KINDS: Final[tuple[KnobKind, ...]] = (
     clock_limit.KIND,  # cpu/policyN/max_khz: cpufreq scaling_max_freq
@@ -29,3 +30,9 @@ def domain_of(name: str) -> str:
     """The domain of the knob with that name; "" if no policy moves it."""
     kind = kind_of(name)
     return kind.domain.name if kind and kind.domain else ""
+
+
+def rows_of_several(layout: Layout) -> dict[str, tuple[str, ...]]:
+    """For the name of each knob that is one of several in a row: the names of all of them."""
+    rows = [row for domain in DOMAINS.values() for row in domain.rows(layout) if row.also]
+    return {name: row.names for row in rows for name in row.names}

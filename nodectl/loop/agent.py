@@ -26,6 +26,7 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, Fi
 from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
+from nodectl.knobs.timing import Deadline, least_period_s, read_deadlines
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
@@ -84,10 +85,11 @@ class Agent:
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
         notices = Notices(ports.clock, log)
+        due = read_deadlines(config.calibration) if config.writes else ()
         found = survey(ports)
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
-            actuation = _open_actuation(ports, config, found, connect, notices, opened, writer)
+            actuation = _open_actuation(ports, config, found, connect, notices, opened, writer, due)
             fitted, lines = fit_to_node(config, found)
             for line in lines:
                 notices.add(line)
@@ -106,6 +108,7 @@ class Agent:
             agent = cls(
                 ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices, not_read,
                 cluster or caps or FixedCap(config.caps.node_w), cluster, wait,
+                _least_period_s(config, found, due, notices),
             )  # fmt: skip
             opened.pop_all()
             return agent
@@ -125,6 +128,7 @@ class Agent:
         caps: CapSource,
         cluster: ClusterCap | None,
         wait: Callable[[int], None] | None,
+        least_period_s: float,
     ) -> None:
         """Of parts that are open; ``open`` makes them. No ``actuation``: this run only looks, or is a dry run."""
         self.layout, self.config = layout, config
@@ -149,7 +153,7 @@ class Agent:
         if cluster and self._shares:
             cluster.resume(layout, self._shares, first)
         self._record(first, Decisions(), [], 0, 0)
-        self._pace = Pace(ports.clock, config.period_ms, config.budget, wait)
+        self._pace = Pace(ports.clock, config.period_ms, config.budget, wait, least_period_s)
         if actuation:
             actuation.renew_every(self._pace.period_ns)
 
@@ -326,7 +330,7 @@ class Agent:
 
 def _open_actuation(
     ports: Ports, config: Config, found: Survey, connect: Callable[[], Client] | None, notices: Notices,
-    opened: contextlib.ExitStack, writer: RemoteWriter | None,
+    opened: contextlib.ExitStack, writer: RemoteWriter | None, due: Sequence[Deadline],
 ) -> Actuation | None:  # fmt: skip
     """Take the node and put back what a killed run left moved; a run that does not write only says what is left."""
     if not config.writes:
@@ -334,7 +338,7 @@ def _open_actuation(
         if left:
             notices.add(left)
         return None
-    actuation = Actuation(ports, config, found, _delegation(ports, config, connect), writer)
+    actuation = Actuation(ports, config, found, _delegation(ports, config, connect), writer, due)
     opened.callback(lambda: notices.report(actuation.stop()))
     outcomes, remarks = actuation.start()
     for line in (*actuation.notices(), *remarks):
@@ -344,6 +348,15 @@ def _open_actuation(
         notices.add(f"put back {back} knob{'s' if back > 1 else ''} that a killed run had left moved")
     notices.report(outcomes)
     return actuation
+
+
+def _least_period_s(config: Config, found: Survey, due: Sequence[Deadline], notices: Notices) -> float:
+    """The shortest period in which every knob has followed its last write, as a calibration has measured it."""
+    gaps = least_period_s((knob.name for knob in found.knobs), due)
+    slowest = max(gaps, key=gaps.__getitem__, default="")
+    if slowest and gaps[slowest] * 1e3 > config.period_ms:
+        notices.add(f"period {gaps[slowest] * 1e3:.0f} ms: by the calibration {slowest} takes so long to follow")
+    return gaps.get(slowest, 0.0)
 
 
 def _delegation(ports: Ports, config: Config, connect: Callable[[], Client] | None) -> Delegation | None:

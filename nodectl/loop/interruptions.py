@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import subprocess
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -18,16 +19,21 @@ from pmu.ports import Clock
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+STEP_S: Final = 1.0
+"""Ours: whoever sleeps for long does something else so often, such as feeding a watchdog (15 s in the unit)."""
+
 
 class Interruptions:
     """Collects signals from its making to the end of its ``with`` block; ``wait`` is a sleep that they end.
 
     Without a command any of the stop signals ends the run. Around a command they are passed on to it, and the run
-    continues until it has ended; a second one kills it.
+    continues until it has ended; a second one kills it. ``while_waiting`` is called each ``STEP_S`` that a sleep
+    takes: a loop with a long period does not hang.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.while_waiting: Callable[[], object] = lambda: None
         self._child: subprocess.Popen[bytes] | None = None
         self._stops = 0
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -64,7 +70,8 @@ class Interruptions:
             left_ns = deadline_ns - self._clock.now_ns()
             if left_ns <= 0:
                 return
-            select.select([self._read_fd], [], [], left_ns / 1e9)
+            select.select([self._read_fd], [], [], min(left_ns / 1e9, STEP_S))
+            self.while_waiting()
 
     def _take_signals(self) -> None:
         try:

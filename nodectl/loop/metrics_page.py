@@ -28,8 +28,9 @@ from pmu.readings import Quality, Sample, type_f64
 EVERY_NS: Final = 1_000_000_000
 """Ours: sites scrape every 15 s or so."""
 
-STALE_S: Final = 10.0
-"""Ours: an agent that has not replaced its page for so long is down. Its watchdog ends one that hangs after 15 s."""
+STALE_S, STALE_PERIODS = 10.0, 3
+"""Ours: an agent that has not replaced its page for so long, and for so many of its periods, is down. Its watchdog ends
+one that hangs after 15 s."""
 
 Row = tuple[dict[str, str], float]
 

@@ -20,17 +20,23 @@ TICKS_JUDGED: Final = 32  # ours: a mean over fewer would back off after one slo
 class Pace:
     """When the next tick is due, and how late the ticks were.
 
-    ``wait(deadline_ns)`` sleeps until the deadline, or less if it is interrupted.
+    ``wait(deadline_ns)`` sleeps until the deadline, or less if it is interrupted. ``least_s``: no period is shorter,
+    since a knob that is written in each would not have followed the last write (``nodectl.knobs.timing``).
     """
 
     def __init__(
-        self, clock: Clock, period_ms: float, budget: Budget, wait: Callable[[int], None] | None = None
+        self,
+        clock: Clock,
+        period_ms: float,
+        budget: Budget,
+        wait: Callable[[int], None] | None = None,
+        least_s: float = 0.0,
     ) -> None:
         self._clock = clock
         self._wait = wait or clock.sleep_until_ns
         self._budget = budget
-        self._requested_ns = round(period_ms * 1e6)
-        self._longest_ns = round(budget.max_period_ms * 1e6)
+        self._requested_ns = max(round(period_ms * 1e6), round(least_s * 1e9))
+        self._longest_ns = max(round(budget.max_period_ms * 1e6), self._requested_ns)
         self.period_ns = self._requested_ns
         self._deadline_ns = clock.now_ns()
         self._work_ns = 0

@@ -43,13 +43,16 @@ def survey(ports: Ports) -> Survey:
 
 def at_present_limits(layout: Layout, knobs: Sequence[Knob], config: Config) -> Layout:
     """The layout with each frequency domain's present limit as its highest clock, and with the ranges of the other
-    knobs that ``config`` has a policy for.
+    knobs that ``config`` has a policy for. Of a domain with several policies, the highest limit counts.
 
     An administrator may have lowered ``scaling_max_freq`` below what the hardware can do. Then a free clock is that
     limit: no policy requests more, and slowdown is measured against it.
     """
     limits = {knob.name: _limit_khz(knob) for knob in knobs if domain_of(knob.name) == "cpu"}
-    domains = tuple(_below(domain, limits.get(f"cpu/policy{domain.policy}/max_khz")) for domain in layout.domains)
+    domains = tuple(
+        _below(domain, [limits.get(f"cpu/policy{policy}/max_khz") for policy in domain.policies])
+        for domain in layout.domains
+    )
     ranges = tuple(row for knob in knobs for row in _range(knob, layout, config))
     return msgspec.structs.replace(layout, domains=domains, ranges=ranges)
 
@@ -109,8 +112,9 @@ def _limit_khz(knob: Knob) -> int | None:
         return None  # its row in the survey says why; the hardware's own range applies
 
 
-def _below(domain: FrequencyDomain, limit_khz: int | None) -> FrequencyDomain:
-    if limit_khz is None or not domain.min_khz <= limit_khz < domain.max_khz:
+def _below(domain: FrequencyDomain, limits_khz: Sequence[int | None]) -> FrequencyDomain:
+    limit_khz = max(domain.max_khz if limit is None else limit for limit in limits_khz)
+    if not domain.min_khz <= limit_khz < domain.max_khz:
         return domain
     steps = tuple(step for step in domain.steps_khz if step <= limit_khz)
     return msgspec.structs.replace(domain, max_khz=limit_khz, steps_khz=steps)

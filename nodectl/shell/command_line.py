@@ -81,12 +81,14 @@ def call(
     """Run a command line (None: this process's own) and return its exit status.
 
     ``NodectlError`` and what else is ``expected`` become one line on stderr, as do wrong use and an extra that is not
-    installed.
+    installed. A command finds in ``click.Context.obj`` whether the process is all its own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     who = f"{program} {given[0]}" if given and given[0] in commands.table else program
     try:
-        status = commands.main(args=given or ["--help"], prog_name=program, standalone_mode=False)
+        status = commands.main(
+            args=given or ["--help"], prog_name=program, standalone_mode=False, obj=arguments is None
+        )
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except _HELP_INSTEAD as error:

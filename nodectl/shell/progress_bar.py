@@ -1,4 +1,4 @@
-"""How far a long replay is: a bar with the time left on a terminal, nothing in a pipe."""
+"""How far long work is: a bar with the time left on a terminal, nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 
 
 @contextmanager
-def progress(jobs: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of jobs that have ended so far."""
+def progress(jobs: int, label: str = "replaying") -> Iterator[Callable[[int], None]]:
+    """Yield a function to call with the number of jobs, or other pieces of work, that have ended so far."""
     if not sys.stderr.isatty():
         yield lambda ended: None
         return
-    with click.progressbar(length=jobs, label="replaying", file=sys.stderr) as bar:
+    with click.progressbar(length=jobs, label=label, file=sys.stderr) as bar:
 
         def advance(ended: int) -> None:
             bar.update(ended - bar.pos)

@@ -15,6 +15,8 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
 from nodectl.knobs.api import SIGNS
 from nodectl.knobs.known_tools import Names
+from nodectl.knobs.registry import rows_of_several
+from nodectl.knobs.timing import Deadline
 from nodectl.loop.survey import Survey
 from nodectl.write.ceilings import under
 from nodectl.write.lock import NodeLock
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 TROUBLE: Final = frozenset({"refused", "no-effect", "foreign", "vanished", "left"})
 """Outcomes worth a notice; the others are the normal course of things."""
 
+HUNG_S, HUNG_PERIODS = 10.0, 3
+"""Ours: a loop that writes by itself and hangs for so long, and for so many of its periods, is ended by the
+restorer above it. A writer process has as long for an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class _CapKnobs:
@@ -52,7 +58,9 @@ class _CapKnobs:
         packages = [zone.name for zone in layout.zones if zone.kind == "package"]
         limits = [f"rapl/{package}/long_term_uw" for package in packages]
         boards = [f"gpu/{gpu.index}/power_limit_mw" for gpu in layout.gpus]
-        lowest_khz = {f"cpu/policy{domain.policy}/max_khz": domain.min_khz for domain in layout.domains}
+        lowest_khz = {
+            f"cpu/policy{policy}/max_khz": domain.min_khz for domain in layout.domains for policy in domain.policies
+        }
         return cls(
             boards=[name for name in boards if name in own],
             all_boards=boards,
@@ -77,8 +85,10 @@ class Actuation:
         survey: Survey,
         delegation: Delegation | None = None,
         remote: RemoteWriter | None = None,
+        deadlines: Sequence[Deadline] = (),
     ) -> None:
-        """``remote``: a writer in a process of its own, which locks the node itself; it moves no delegated knobs."""
+        """``remote``: a writer in a process of its own, which locks the node itself; it moves no delegated knobs.
+        ``deadlines``: by when a calibration has seen the effect of a write."""
         self._clock = ports.clock
         self._lock = NodeLock(config.state_dir, ports.lock_path)
         self._remote = remote
@@ -93,12 +103,14 @@ class Actuation:
         self._names = Names(ports.files, ports.clock)
         self._notices: list[str] = []
         self._logged: set[tuple[str, str]] = set()
-        self._watch = EffectWatch(survey.knobs, survey.layout)
+        self._watch = EffectWatch(survey.knobs, survey.layout, deadlines)
         self._own = {knob.name for knob in survey.knobs}
         self._movable = {*self._own, *(delegation.rows if delegation else ()), CAP_ROW}
+        self._rows_of_several = rows_of_several(survey.layout)
         self._find_rows(())
         self._cap_knobs = _CapKnobs.of(survey.layout, self._own, delegated)
         self._trouble = ""
+        self._claim_s = HUNG_S
 
     def start(self) -> tuple[list[Outcome], list[str]]:
         """Lock the node and restore what an earlier run left moved; outcomes, and remarks on its save."""
@@ -176,6 +188,7 @@ class Actuation:
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
         settings = self._within_the_sites_limits(settings)
         written = self._writer.apply(settings)
+        self._claim()
         self._watch.wrote(written, settings, self._clock.now_ns())
         enforcing = {*knobs.rapl, *knobs.boards, *knobs.controller}
         wrong = (one for one in (*outcomes, *written) if one.knob in enforcing and one.status in TROUBLE)
@@ -227,16 +240,25 @@ class Actuation:
             self._notices.append(f"{news[0]}{others}: {text}")
 
     def _find_rows(self, knobs: tuple[str, ...]) -> None:
-        """Which rows of the decisions can be moved here; the decider gives the same tuple at each tick."""
+        """Which knobs of the decisions can be moved here, and the row of each: several knobs may follow one row. The
+        decider gives the same tuple at each tick."""
         self._knobs = knobs
-        rows = [row for row, name in enumerate(knobs) if name in self._movable]
-        self._rows = np.array(rows, np.int64)
-        self._row_names = [knobs[row] for row in rows]
+        named = [(row, name) for row, first in enumerate(knobs) for name in self._rows_of_several.get(first, (first,))]
+        movable = [(row, name) for row, name in named if name in self._movable]
+        self._rows = np.array([row for row, _ in movable], np.int64)
+        self._row_names = [name for _, name in movable]
 
     def renew_every(self, period_ns: int) -> None:
         """``apply`` is called once in this time, and renews the leases of the written knobs."""
+        self._claim_s = max(HUNG_S, HUNG_PERIODS * period_ns / 1e9)
         if self._remote:
             self._remote.renew_every(period_ns)
+
+    def _claim(self) -> None:
+        """Have the restorer above this process, where there is one, put the knobs back if the loop hangs from now on. A
+        writer process has the leases of its knobs for that."""
+        if not self._remote:
+            self._lock.renew(self._claim_s)
 
     def notices(self) -> list[str]:
         """What people should know of the site's limits, of the link to a controller and of the writer process, each
@@ -247,6 +269,7 @@ class Actuation:
 
     def stop(self) -> list[Outcome]:
         """Restore every knob and release the node."""
+        self._claim()
         try:
             if self._delegation:
                 self._delegation.before_restoring()

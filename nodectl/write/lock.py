@@ -47,6 +47,7 @@ class FileLock:
         self._claim = claim
         self._fix = fix
         self._fd = -1
+        self._is_parents = False
 
     def acquire(self, patience_s: float = MOMENT_S) -> None:
         """Take the lock, creating the file and its directory if need be; ``LockError`` if it is still taken after
@@ -54,6 +55,7 @@ class FileLock:
         try:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             fd = self._passed_on()
+            self._is_parents = fd is not None
             if fd is None:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileExistsError as error:
@@ -72,8 +74,9 @@ class FileLock:
         """Release the lock; harmless where it was not taken. The file stays: removing it would race with the next
         ``acquire``."""
         if self._fd >= 0:
-            with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever the file system says
-                os.ftruncate(self._fd, 0)
+            if not self._is_parents:
+                with contextlib.suppress(OSError):  # the lock goes with the descriptor, whatever the file system says
+                    os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 
@@ -97,6 +100,8 @@ class FileLock:
                 time.sleep(BETWEEN_TRIES_S)
             except OSError as error:
                 raise LockError(f"cannot lock {self._path}: {error.strerror}") from error
+        if self._is_parents:
+            return  # the file has the parent's number, who has the lock for longer
         with contextlib.suppress(OSError):  # a full disk takes the number out of a message, and nothing else
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

@@ -259,8 +259,9 @@ class Writer:
                 self._tighten(name)
         return failed
 
-    def _find_foreign(self, names: Iterable[str]) -> list[Outcome]:
-        """Which of these captured knobs are no longer at our value? Only those get an outcome."""
+    def _find_foreign(self, names: Iterable[str], are_at_rest: bool = False) -> list[Outcome]:
+        """Which of these captured knobs are no longer at our value? Only those get an outcome. A knob that somebody has
+        put back to its captured value may be set again, but ``are_at_rest`` nobody would notice: so that is foreign."""
         outcomes: list[Outcome] = []
         names = list(names)
         known = self._many.present(names) if self._many else {}
@@ -274,7 +275,10 @@ class Writer:
                 present = self._settings[name].present = knob.read_back()
                 if present is None:
                     continue
-                if is_ours(knob, captured, present) and not self._is_lowered(knob, captured, before, present):
+                is_first = are_at_rest and present == knob.number(captured.value)
+                is_put_back = is_first and not knob.matches(setting.written, present)
+                is_lowered = self._is_lowered(knob, captured, before, present)
+                if is_ours(knob, captured, present) and not is_put_back and not is_lowered:
                     continue
                 _, text = knob.explain(last_of_ours(knob, captured), present)
             except KnobError as error:
@@ -283,6 +287,8 @@ class Writer:
             if not text:  # not firmware, not temperature: somebody
                 self._note_foreign(name, present)
                 detail = f"somebody else set it to {knob.shown(present)}; it is left to them"
+                if is_put_back:
+                    detail = f"somebody else put it back to {knob.shown(present)}; it is set again later"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
 
@@ -471,7 +477,7 @@ class Writer:
             is_quiet = setting and setting.written and setting.trouble is None
             if is_quiet and name not in changes and name in self._captured:
                 names.append(name)
-        found = self._find_foreign(names)
+        found = self._find_foreign(names, are_at_rest=True)
         left = self._left(found)
         again = {one.knob for one in found} - {one.knob for one in left}
         writes = {name: self._settings[name].written for name in names if name in again}

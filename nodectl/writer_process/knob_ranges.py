@@ -23,7 +23,8 @@ LEAST_PACKAGE_UW: Final = 1_000_000
 
 def ranges(layout: Layout, knobs: Iterable[Knob]) -> dict[str, type_range]:
     """Lowest and highest value of each knob; a knob without a range of its own takes any positive number."""
-    known = {row.name: (row.low, row.high) for domain in DOMAINS.values() for row in domain.rows(layout)}
+    rows = [row for domain in DOMAINS.values() for row in domain.rows(layout)]
+    known = {name: (row.low, row.high) for row in rows for name in row.names}
     for gpu in layout.gpus:
         low, high = _milliwatts(gpu.min_power_limit_w), _milliwatts(gpu.max_power_limit_w)
         known[f"gpu/{gpu.index}/power_limit_mw"] = low, high

@@ -92,14 +92,19 @@ def below_restorer(writer: Sequence[str], refusal: int, options: Sequence[str] =
     return [str(RESTORER), "run", *own, *options, "--", *writer]
 
 
+def restorer_there() -> None:
+    """``WriterLostError`` if the restorer is not installed."""
+    if not os.access(RESTORER, os.X_OK):
+        raise WriterLostError(f"{RESTORER}: not there, or no program; install nodectl again")
+
+
 def start_writer(state_dir: str, settings: Path | None = None) -> Link:
     """A writer process of our own code, connected by a socket that no other process has, below a restorer; this process
     may be below one already, which then has the lock. ``settings``: the file that it reads ``may_raise`` and
     ``foreign`` from, if not the default one."""
     if passed_on():
         return _start(lambda descriptor, _: writer_command(state_dir, descriptor, settings))
-    if not os.access(RESTORER, os.X_OK):
-        raise WriterLostError(f"{RESTORER}: not there, or no program; install nodectl again")
+    restorer_there()
     return _start(lambda descriptor, refusal: below_restorer(writer_command(state_dir, descriptor, settings), refusal))
 
 

@@ -1,19 +1,28 @@
-"""Frequency domains (cpufreq policies) and the rate at which reference cycles count.
+"""Frequency domains, their cpufreq policies, and the rate at which reference cycles count.
 
-A policy is a set of CPUs that share one clock: a socket on Sandy Bridge, a core with its threads on newer processors.
+A domain is a set of CPUs that share one clock: a socket on Sandy Bridge, a core with its threads on newer processors. A
+cpufreq policy is a set of CPUs that the kernel requests one clock for. Where the hardware coordinates requests, the
+kernel gives each CPU a policy of its own and ``related_cpus`` lists that CPU alone (intel_pstate, amd-pstate,
+acpi-cpufreq on AMD before family 0x19). The clock then follows the highest request, so policies of one clock are one
+domain here: those that share a core, and those that ``freqdomain_cpus`` lists (shown by acpi-cpufreq and
+cppc_cpufreq).
+
 Drivers with a table list their steps in ``scaling_available_frequencies`` (acpi-cpufreq); others take any value and
 round it themselves (intel_pstate: 100 MHz). acpi-cpufreq names turbo by a step 1 MHz above the nominal clock.
 
 Reference cycles count at the rate of the time-stamp counter, which is the nominal clock: ``base_frequency`` from
 intel_pstate, ``acpi_cppc/nominal_freq`` (MHz) on AMD and Arm. Both have three digits at most, so the measured share of
 busy time may exceed 1 by some parts in a thousand.
-Sources: Documentation/admin-guide/pm/{cpufreq,intel_pstate,amd-pstate}.rst; drivers/cpufreq/acpi-cpufreq.c.
+Sources: Documentation/admin-guide/pm/{cpufreq,intel_pstate,amd-pstate}.rst (of intel_pstate "Coordination of P-State
+Limits"); Documentation/ABI/testing/sysfs-devices-system-cpu (freqdomain_cpus);
+drivers/cpufreq/{acpi-cpufreq,intel_pstate,amd-pstate}.c.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pmu.cpulist import format_list, parse_list
 from pmu.findings import Finding, absent, read_number, read_or_none
@@ -31,17 +40,17 @@ ABSURD_KHZ = 10_000_000
 """Ours: no processor runs at 10 GHz."""
 
 
-def find(files: Files, cpus: Sequence[int]) -> tuple[tuple[FrequencyDomain, ...], list[Finding]]:
-    """Domains with at least one of ``cpus``, and one finding for each run of domains that are alike."""
+def find(
+    files: Files, cpus: Sequence[int], core_of: Sequence[int] | None = None
+) -> tuple[tuple[FrequencyDomain, ...], list[Finding]]:
+    """Domains with at least one of ``cpus``, and one finding for each run of policies that are alike. ``core_of``: the
+    physical core of each CPU; None: no two share one."""
     index_of = {cpu: index for index, cpu in enumerate(cpus)}
-    domains = []
-    for policy in _policies(files):
-        domain = _domain(files, policy, index_of)
-        if domain is not None:
-            domains.append(domain)
-    if not domains:
+    policies = [found for number in _policies(files) if (found := _policy(files, number, index_of))]
+    if not policies:
         return (), [absent("cpufreq", "frequency", _why_none(files))]
-    return tuple(domains), _findings(files, domains)
+    groups = _by_clock(policies, range(len(cpus)) if core_of is None else core_of)
+    return tuple(_domain(files, group) for group in groups), _findings(files, groups)
 
 
 def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int, str]:
@@ -89,19 +98,77 @@ def _policies(files: Files) -> list[int]:
     return sorted(int(name[6:]) for name in names if re.fullmatch(r"policy\d+", name))
 
 
-def _domain(files: Files, policy: int, index_of: dict[int, int]) -> FrequencyDomain | None:
-    folder = f"{CPUFREQ}/policy{policy}"
-    members = read_or_none(files, f"{folder}/related_cpus") or read_or_none(files, f"{folder}/affected_cpus") or ""
-    try:
-        cpus = tuple(index_of[cpu] for cpu in parse_list(members) if cpu in index_of)
-    except ValueError:
-        return None
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """CPUs are indices. ``tied``: those that share its clock as far as cpufreq shows it, its own among them."""
+
+    number: int
+    cpus: tuple[int, ...]
+    tied: tuple[int, ...]
+    min_khz: int
+    max_khz: int
+    steps_khz: tuple[int, ...]
+
+
+def _policy(files: Files, number: int, index_of: dict[int, int]) -> _Policy | None:
+    folder = f"{CPUFREQ}/policy{number}"
+    members = read_or_none(files, f"{folder}/related_cpus") or read_or_none(files, f"{folder}/affected_cpus")
+    cpus = _indices(members, index_of)
+    tied = _indices(read_or_none(files, f"{folder}/freqdomain_cpus"), index_of)
     low = read_number(files, f"{folder}/cpuinfo_min_freq")
     high = read_number(files, f"{folder}/cpuinfo_max_freq")
     if not cpus or not low or not high or not 0 < low <= high < ABSURD_KHZ:
         return None
     steps = _steps(read_or_none(files, f"{folder}/scaling_available_frequencies"))
-    return FrequencyDomain(policy, cpus, low, high, _base_khz(files, policy, steps), steps)
+    return _Policy(number, cpus, (*cpus, *tied), low, high, steps)
+
+
+def _indices(text: str | None, index_of: dict[int, int]) -> tuple[int, ...]:
+    """The CPUs of a list that are in use; none where it is absent or makes no sense."""
+    try:
+        return tuple(index_of[cpu] for cpu in parse_list(text or "") if cpu in index_of)
+    except ValueError:
+        return ()
+
+
+def _by_clock(policies: Sequence[_Policy], core_of: Sequence[int]) -> list[list[_Policy]]:
+    """The policies of each clock, by their lowest numbers: CPUs tied to each other or of one core are merged."""
+    clock_of = list(range(len(core_of)))  # each CPU refers to one of the same clock, the lowest to itself
+
+    def lowest(cpu: int) -> int:
+        while clock_of[cpu] != cpu:
+            cpu = clock_of[cpu]
+        return cpu
+
+    def merge(one: int, other: int) -> None:
+        one, other = lowest(one), lowest(other)
+        clock_of[max(one, other)] = min(one, other)
+
+    first_of: dict[int, int] = {}  # by core
+    for cpu, core in enumerate(core_of):
+        merge(cpu, first_of.setdefault(core, cpu))
+    for policy in policies:
+        for cpu in policy.tied:
+            merge(cpu, policy.cpus[0])
+    groups: dict[int, list[_Policy]] = {}
+    for policy in policies:
+        groups.setdefault(lowest(policy.cpus[0]), []).append(policy)
+    return list(groups.values())
+
+
+def _domain(files: Files, policies: Sequence[_Policy]) -> FrequencyDomain:
+    """The domain of the policies of one clock. Their ranges are the same wherever they are known to share a clock."""
+    first, others = policies[0], policies[1:]
+    steps = first.steps_khz
+    return FrequencyDomain(
+        first.number,
+        tuple(sorted({cpu for policy in policies for cpu in policy.cpus})),
+        max(policy.min_khz for policy in policies),
+        max(policy.max_khz for policy in policies),
+        _base_khz(files, first.number, steps),
+        steps,
+        tuple(policy.number for policy in others),
+    )
 
 
 def _steps(text: str | None) -> tuple[int, ...]:
@@ -122,21 +189,23 @@ def _base_khz(files: Files, policy: int, steps: Sequence[int]) -> int:
     return steps[-1] if steps else 0  # a table without a turbo step ends at the nominal clock
 
 
-def _findings(files: Files, domains: Sequence[FrequencyDomain]) -> list[Finding]:
+def _findings(files: Files, groups: Sequence[Sequence[_Policy]]) -> list[Finding]:
     alike: dict[tuple[bool, bool, str], list[int]] = {}
-    for domain in domains:
-        folder = f"{CPUFREQ}/policy{domain.policy}"
+    for policy, sharing in [(policy, len(group)) for group in groups for policy in group]:
+        folder = f"{CPUFREQ}/policy{policy.number}"
         is_readable = read_number(files, f"{folder}/scaling_cur_freq") is not None
         is_writable = files.writable(f"{folder}/scaling_max_freq")
         driver = read_or_none(files, f"{folder}/scaling_driver") or "unknown driver"
-        size = "1 CPU" if len(domain.cpus) == 1 else f"{len(domain.cpus)} CPUs"
-        why = f"{size} each, {domain.min_khz}-{domain.max_khz} kHz, {driver}"
+        size = "1 CPU" if len(policy.cpus) == 1 else f"{len(policy.cpus)} CPUs"
+        why = f"{size} each, {policy.min_khz}-{policy.max_khz} kHz, {driver}"
+        if sharing > 1:
+            why += f"; {sharing} share a clock, which follows the highest request: they are set together"
         if not is_writable:
             why += "; writing scaling_max_freq needs root"
-        alike.setdefault((is_readable, is_writable, why), []).append(domain.policy)
+        alike.setdefault((is_readable, is_writable, why), []).append(policy.number)
     return [
-        Finding(f"cpufreq policy {format_list(policies)}", "frequency", True, is_readable, is_writable, False, why)
-        for (is_readable, is_writable, why), policies in alike.items()
+        Finding(f"cpufreq policy {format_list(sorted(found))}", "frequency", True, is_readable, is_writable, False, why)
+        for (is_readable, is_writable, why), found in alike.items()
     ]
 
 

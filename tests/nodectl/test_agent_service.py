@@ -143,6 +143,33 @@ def test_the_watchdog_is_fed_by_the_loop_and_by_nothing_else(tmp_path, monkeypat
     assert fed_while_hung == []
 
 
+def test_a_loop_with_a_long_period_feeds_the_watchdog_while_it_sleeps(tmp_path, monkeypatch):
+    monkeypatch.setattr("nodectl.loop.interruptions.STEP_S", 0.01)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "10000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    monkeypatch.setattr(run, "_print", lambda *_, **__: None)
+
+    class SleepingAgent:
+        config = Config()
+
+        def run(self, until_ns, is_over, each_tick):
+            interruptions.wait(in_ns(0.3))
+            systemd.setblocking(False)
+            assert [systemd.recv(100) for _ in range(3)] == [
+                b"READY=1\nSTATUS=monitor, every 100 ms",
+                *[b"WATCHDOG=1"] * 2,
+            ]
+
+        def stop(self): ...
+
+        def summary(self): ...
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd, Interruptions(RealClock()) as interruptions:
+        systemd.bind(str(tmp_path / "notify"))
+        assert run._serve(SleepingAgent(), None, interruptions, RealClock(), None, as_json=True) == 0
+
+
 def test_a_stop_signal_ends_the_sleep_at_once():
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         with Interruptions(RealClock()) as interruptions:

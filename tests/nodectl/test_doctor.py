@@ -99,6 +99,20 @@ def test_a_gpu_whose_lock_nobody_has_declared_is_said_to_be_left_alone(examined,
     assert "clock lock of the site: gpu/3: declared as not locked" in text
 
 
+def test_applications_clocks_below_their_default_are_named_and_are_no_lock_of_the_site(examined):
+    assert "applications clocks" not in examined("xh2415")[0]
+
+    def apply(inside: InProcess) -> None:
+        for index in (1, 2):
+            nvml = inside.ports.nvml
+            nvml.nvmlDeviceSetApplicationsClocks(nvml.nvmlDeviceGetHandleByIndex(index), 1593, 1005)
+
+    text, report = examined("xh2415", prepare=apply)
+    line = "applications clocks: gpu/1..2: set to 1005 MHz: no lock runs faster; `nvidia-smi -rac` resets them"
+    assert line in text.splitlines() and line in report["others"]
+    assert "clock lock of the site: gpu/0..3: not declared" in text
+
+
 def test_a_running_tool_that_writes_the_same_knobs_is_named(examined, monkeypatch):
     monkeypatch.setattr("nodectl.knobs.known_tools.running", lambda files: [TOOLS[0], TOOLS[2]])
     text, _ = examined("curie")

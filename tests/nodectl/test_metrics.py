@@ -110,6 +110,11 @@ def test_what_an_agent_has_left_or_what_is_no_page_is_served_as_down(tmp_path: P
     old = time.time() - STALE_S - 1
     os.utime(page, (old, old))
     assert names() == [("nodectl_up", 0.0)]
+    page.write_text("# TYPE nodectl_period_seconds gauge\nnodectl_period_seconds 30.0\n")
+    os.utime(page, (old - 30, old - 30))
+    assert names() == [("nodectl_up", 1.0), ("nodectl_period_seconds", 30.0)], "it is replaced once per period"
+    os.utime(page, (old - 90, old - 90))
+    assert names() == [("nodectl_up", 0.0)]
     page.write_text("not a page {")
     assert names() == [("nodectl_up", 0.0)]
 

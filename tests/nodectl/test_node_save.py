@@ -286,7 +286,7 @@ def test_a_lock_that_was_passed_on_is_taken_by_the_child_and_stays_the_parents(
     assert child.is_current() and not parent.is_current()
     child.release()
     monkeypatch.setenv(LOCK_FD, "999999")
-    with pytest.raises(LockError):
+    with pytest.raises(LockError, match=rf"^pid {os.getpid()} already runs this node"):
         NodeLock(str(tmp_path / "b"), path).acquire()
     parent.release()
 

@@ -270,6 +270,9 @@ def test_what_needs_python_is_said_kept_and_passed_on(restorer: Path, tmp_path: 
     done = restore(restorer, node, path, "--rest-by", str(other))
     assert done.returncode == 3 and (tmp_path / "called").read_text() == "restore\n"
     assert list(read_save(str(path)).knobs)[-1].startswith("scmi")
+    (tmp_path / "called").unlink()
+    restore(restorer, node, path, "--rest-by", str(other), "--dry-run", "--leave-cluster")
+    assert (tmp_path / "called").read_text() == "restore --dry-run --leave-cluster\n"
     done = restore(restorer, node, path)
     assert done.returncode == 1 and "only `nodectl restore` can put it back" in done.stdout
 

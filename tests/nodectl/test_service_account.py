@@ -56,7 +56,10 @@ def test_a_user_that_is_missing_and_settings_that_it_may_not_read_are_named(tmp_
 def test_doctor_says_who_moves_knobs_for_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_account, "find_root_files", lambda: ["/sys/class/powercap/intel-rapl:0/energy_uj"])
     assert service_account.remarks(Config(), "") == []
-    assert service_account.remarks(Config(), "root") == ["service: nodectl-agent runs as root and moves knobs itself"]
+    writes = "service: nodectl-agent runs as root and starts a writer of its own, which moves knobs for it"
+    assert service_account.remarks(Config(), "root") == [writes]
+    controlled = Config(scmi=Scmi(url="scmi+shm:/run/controller"))
+    assert service_account.remarks(controlled, "root") == ["service: nodectl-agent runs as root and moves knobs itself"]
     assert service_account.remarks(Config(), NOBODY) == [
         "service: nodectl-agent runs as nobody; nodectl-writer moves knobs for it, and opens 1 sensor file"
         " that only root may read"

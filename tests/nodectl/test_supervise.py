@@ -45,6 +45,10 @@ for step in range(10**9):
 """
 
 
+SHELL = ("sh", "-c", '"$@" & wait', "sh")
+"""A parent that can be killed."""
+
+
 @pytest.fixture(scope="module")
 def restorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("restorer") / "nodectl-restorer")
@@ -58,17 +62,30 @@ class Supervised:
     """A writer that moves two clocks of a node of files, below its restorer."""
 
     def __init__(
-        self, restorer: Path, folder: Path, lease_s: float = 0.0, stopped_s: float = 0.3, agent: tuple[str, ...] = ()
+        self,
+        restorer: Path,
+        folder: Path,
+        lease_s: float = 0.0,
+        stopped_s: float = 0.3,
+        starter: tuple[str, ...] = (),
+        is_run: bool = False,
     ) -> None:
-        """``agent``: what starts the restorer; then this is ``process``."""
+        """``starter``: what starts the restorer; then this is ``process``. ``is_run``: it reads refusals."""
         self.node = file_node(folder / "node", policies=2)
         self.lock, self.save, self.output = folder / "lock", folder / "captured.jsonl", folder / "said"
         where = ["--lock", str(self.lock), "--root", str(self.node.files.root), "--lease", str(stopped_s)]
         writer = [sys.executable, "-c", WRITER, str(self.node.files.root), str(self.lock), str(lease_s)]
+        if starter:
+            where.append("--kill-stopped")
+        reads, said = os.pipe()
+        if is_run:
+            where += ["--refusal-fd", str(said)]
         self.process = subprocess.Popen(
-            [*agent, restorer, "run", *(["--kill-stopped"] if agent else []), *where, "--", *writer],
-            cwd=ROOT, stdout=self.output.open("w"), stderr=subprocess.PIPE, text=True,
+            [*starter, restorer, "run", *where, "--", *writer],
+            cwd=ROOT, stdout=self.output.open("w"), stderr=subprocess.PIPE, text=True, pass_fds=[said],
         )  # fmt: skip
+        os.close(reads)
+        os.close(said)
         assert_comes(lambda: "\n" in self.said, "the writer's number")
         self.writer = int(self.said.split()[0])
         if not lease_s:
@@ -88,6 +105,11 @@ class Supervised:
     def khz(self) -> list[int]:
         texts = [self.node.files.read(limit_path(policy)) for policy in range(2)]
         return [int(text or 0) for text in texts]  # empty: it is being written
+
+    def assert_moves(self) -> None:
+        """Wait until it moves the clocks, on and on."""
+        seen = self.khz
+        assert_comes(lambda: self.khz != seen, "it moves the clocks")
 
     def is_back(self) -> bool:
         return self.khz == [MAX_KHZ] * 2 and not self.save.exists()
@@ -152,18 +174,41 @@ def test_a_writer_that_does_not_renew_its_lease_loses_the_node(restorer: Path, t
         supervised.end()
 
 
+def test_a_program_that_claims_the_node_and_hangs_is_killed_and_leaves_every_knob_as_it_was(
+    restorer: Path, tmp_path: Path
+) -> None:
+    supervised = Supervised(restorer, tmp_path, lease_s=1.5, stopped_s=600, starter=SHELL)
+    try:
+        assert_comes(lambda: not is_locked(str(supervised.lock)), "writer and restorer have ended")
+        assert supervised.is_back() and not Path(f"/proc/{supervised.writer}").exists()
+        assert "refused" not in supervised.said
+        error = supervised.process.communicate(timeout=PATIENCE_S)[1]
+        assert "the program has not renewed its lease: it is killed" in error
+    finally:
+        supervised.end()
+
+
 def test_a_writer_that_hangs_when_its_agent_is_gone_is_killed_and_leaves_every_knob_as_it_was(
     restorer: Path, tmp_path: Path
 ) -> None:
-    supervised = Supervised(restorer, tmp_path, stopped_s=0.05, agent=("sh", "-c", '"$@" & wait', "sh"))
+    supervised = Supervised(restorer, tmp_path, stopped_s=0.05, starter=SHELL, is_run=True)
     try:
-        seen = supervised.khz
-        assert_comes(lambda: supervised.khz != seen, "it moves the clocks, on and on")
+        supervised.assert_moves()
         supervised.process.kill()
         assert_comes(lambda: not is_locked(str(supervised.lock)), "writer and restorer have ended")
         assert supervised.is_back() and not Path(f"/proc/{supervised.writer}").exists()
         error = supervised.process.communicate(timeout=PATIENCE_S)[1]
         assert "the run is gone, and the program has not ended: it is killed" in error
+    finally:
+        supervised.end()
+
+
+def test_a_program_whose_shell_is_gone_goes_on(restorer: Path, tmp_path: Path) -> None:
+    supervised = Supervised(restorer, tmp_path, stopped_s=0.05, starter=SHELL)
+    try:
+        supervised.process.kill()
+        time.sleep(1.5)
+        supervised.assert_moves()
     finally:
         supervised.end()
 

@@ -335,3 +335,15 @@ def test_what_could_not_be_put_back_at_once_is_put_back_by_the_unit_that_tries_a
         assert systemd.run("mv", "/srv/away", "/srv/nodectl-restorer").returncode == 0
         done = systemd.run("systemctl", "start", "nodectl-restore")
         systemd.assert_comes(lambda: systemd.limit == 3_200_000, f"the captured limit {done}")
+
+
+def test_what_a_stop_could_not_put_back_is_tried_again_by_the_unit_without_anybody_starting_it(systemd):
+    systemd.add(RESTORE, SETTINGS + "RestartSec=300ms\n", {RESTORER: "/srv/nodectl-restorer"}, is_wanted=False)
+    with systemd:
+        systemd.assert_comes(lambda: systemd.limit == 1_200_000 and systemd.agents(), "a lowered clock limit")
+        assert systemd.run("mv", "/srv/nodectl-restorer", "/srv/away").returncode == 0
+        systemd.run("systemctl", "stop", "nodectl-writer")  # this program ends at SIGTERM and puts nothing back
+        systemd.assert_comes(lambda: not systemd.agents(), "the end of the agent")
+        assert systemd.limit == 1_200_000, "the restorer cannot start"
+        assert systemd.run("mv", "/srv/away", "/srv/nodectl-restorer").returncode == 0
+        systemd.assert_comes(lambda: systemd.limit == 3_200_000, "the captured limit")

@@ -224,6 +224,22 @@ def test_a_foreign_value_is_found_even_while_nothing_changes(node, save_path):
     assert {outcome.knob for outcome in found} == {NAMES[3]}
 
 
+def test_a_knob_that_is_put_back_to_its_first_value_while_nothing_changes_is_noticed_and_set_again(node, save_path):
+    writer = writer_for(node, save_path)
+    writer.start()
+    wish = dict.fromkeys(NAMES, 1_200_000)
+    writer.apply(wish)
+    node.files.put(limit_path(3), MAX_KHZ)
+    found = [outcome for _ in range(3) for outcome in writer.apply(wish) if outcome.status == "foreign"]
+    assert {(outcome.knob, outcome.reason) for outcome in found} == {(NAMES[3], "foreign writer")}
+    assert found[0].detail == f"somebody else put it back to {MAX_KHZ} kHz; it is set again later"
+    wait(node, 2)
+    assert statuses(writer.apply(wish)) == ["unchanged"] * 3 + ["written"]
+    assert limits(node) == [1_200_000] * 4
+    writer.restore_all()
+    assert limits(node) == [MAX_KHZ] * 4
+
+
 def test_a_knob_given_back_by_the_other_writer_is_ours_again(node, save_path):
     writer = writer_for(node, save_path)
     writer.start()
