@@ -1,1 +1,1 @@
-"""Measures a node and writes its P-state table. No measurement is implemented yet."""
+"""Measures a node: how fast it computes, and what it draws at each clock. Imports nodectl and pmu, never the twin."""

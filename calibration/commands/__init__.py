@@ -1,0 +1,1 @@
+"""``nodectl calibrate`` and its commands, one file each, imported when the command is called."""

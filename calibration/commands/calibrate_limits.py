@@ -1,0 +1,86 @@
+"""``nodectl calibrate limits``: minimal operating power, latencies of knobs, and caps of this node."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from calibration.commands.calibrate_kernels import kernel_port
+from calibration.commands.calibrate_run import own_writer, through_writer
+from calibration.kernels.emulated import is_served
+from calibration.limits.heartbeat import NativeHeartbeat, served_heartbeat
+from calibration.limits.limits_file import report_of_limits, text_of_limits
+from calibration.limits.limits_of_node import measure_limits
+from calibration.limits.minimal_power import MopPlan
+from calibration.limits.probes import HeartbeatPort
+from calibration.limits.session_probes import Knobs
+from calibration.measure.node_session import NodeSession, SessionError, open_session
+from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
+from calibration.table.table_file import write_whole
+from nodectl.config import Config
+from nodectl.loop.interruptions import Interruptions
+from nodectl.shell.errors import UsageError
+from nodectl.shell.plain_text import echo
+from pmu.ports import Ports
+from pmu.system import system_ports
+
+
+@click.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("limits.toml"), show_default=True
+)
+@click.option("--step-w", type=click.FloatRange(0.5, 100.0), default=MopPlan().step_w, show_default=True)
+@click.option(
+    "--bound-ms", type=click.FloatRange(0.1, 100.0), default=MopPlan().bound_s * 1e3, show_default=True,
+    help="99 of 100 heartbeats must be less late than this.",
+)  # fmt: skip
+@click.option("--gpus", is_flag=True, help="Also the knobs of the first GPU, under a load that you run on it.")
+@click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
+@click.option("--again", is_flag=True, help="Replace a file.")
+def limits(output: Path, step_w: float, bound_ms: float, gpus: bool, state_dir: str, again: bool) -> int:
+    """Measure how low this node can be capped, how soon its knobs have an effect, and how well caps are kept.
+
+    Nothing else may run on it: the search goes down until the node responds slowly. Knobs are moved by a process that
+    puts them back at the end, on Ctrl-C and after a kill.
+    """
+    if output.exists() and not again:
+        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
+    refuse_unfit_place(output)
+    ports = system_ports()
+    refuse_other_use(ports.files)
+    plan = MopPlan(step_w=step_w, bound_s=bound_ms / 1e3)
+    with (
+        Interruptions(ports.clock) as interruptions,
+        kernel_port(ports.files) as (port, _),
+        contextlib.closing(own_writer(state_dir)) as writer,
+    ):
+        writer.start()
+        seen = through_writer(ports, writer)
+        with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
+            return _measure(session, plan, gpus, output)
+
+
+def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path) -> int:
+    def wait(until_ns: int) -> None:
+        session.wait(until_ns)
+        if session.is_over():
+            raise KeyboardInterrupt
+
+    knobs = Knobs(session.ports, session.writer, wait)
+    try:
+        found = measure_limits(
+            session, knobs, _heartbeat(session.ports), plan, gpus, lambda line: echo(line, to_stderr=True)
+        )
+    except KeyboardInterrupt:
+        raise SessionError("stopped: nothing is written, and every knob is back") from None
+    write_whole(output, text_of_limits(found))
+    for line in report_of_limits(found):
+        echo(line)
+    echo(f"written: {output}")
+    return 0 if found.mop else 1
+
+
+def _heartbeat(ports: Ports) -> HeartbeatPort:
+    return served_heartbeat() if is_served() else NativeHeartbeat(ports.clock)

@@ -1,0 +1,163 @@
+"""``nodectl calibrate run``: measure this node's P-state table."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from calibration.commands.calibrate_kernels import kernel_port
+from calibration.kernels.port import KERNELS, Kernel, mix
+from calibration.measure.node_session import NodeSession, SessionError, label, open_session
+from calibration.measure.partial_file import VERSION, PartialFile, Plan
+from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
+from calibration.table.adaptive_sweep import Aim, Progress, Sweep
+from calibration.table.finished_table import finished_table, package_limits_w
+from calibration.table.node_identity import identity
+from calibration.table.table_file import write_table
+from calibration.table.table_report import show_lines
+from nodectl.config import Config
+from nodectl.loop.interruptions import Interruptions
+from nodectl.shell.errors import UsageError, nearest
+from nodectl.shell.plain_text import echo
+from pmu.ports import Ports
+from pmu.system import system_ports
+
+if TYPE_CHECKING:
+    from nodectl.writer_process.remote_writer import RemoteWriter
+
+PRECISIONS: Final = (0.005, 0.2)
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float:
+    if text is None:
+        return 0.0
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(s|min|h)\s*", text)
+    if not match or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is not a time such as 60s, 5min or 1h", context, option)
+    return float(match[1]) * {"s": 1, "min": 60, "h": 3600}[match[2]]
+
+
+def _share(context: click.Context, option: click.Parameter, text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*%\s*", text)
+    share = float(match[1]) / 100 if match else 0.0
+    low, high = PRECISIONS
+    if not low <= share <= high:
+        raise click.BadParameter(f"{text!r} is not from {low:.1%} to {high:.0%}, such as 2%", context, option)
+    return share
+
+
+def _kernel(text: str) -> Kernel:
+    name, _, intensity = text.partition("-")
+    if name == "mix" and intensity:
+        try:
+            return mix(float(intensity))
+        except ValueError:
+            raise UsageError(f"--kernel: {intensity!r} is no number of flops per byte") from None
+    known = {label(kernel): kernel for kernel in KERNELS}
+    if text not in known:
+        raise UsageError(f"--kernel: no kernel is called {text!r}{nearest(text, known)}")
+    return known[text]
+
+
+@click.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("pstates.toml"), show_default=True,
+    help="The table. What was measured so far is kept next to it, in FILE.partial.",
+)  # fmt: skip
+@click.option("--time-budget", "budget_s", callback=_seconds, metavar="TIME", help="Measure for this long: 60s, 5min.")
+@click.option(
+    "--precision", callback=_share, default="2%", show_default=True,
+    help="Without a time: until no 95 % interval is wider than this to either side.",
+)  # fmt: skip
+@click.option(
+    "--kernel", "names", multiple=True, metavar="NAME",
+    help=f"Only these: {', '.join(label(kernel) for kernel in KERNELS)}.",
+)  # fmt: skip
+@click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
+@click.option("--again", is_flag=True, help="Replace a table, and do not continue an earlier run.")
+def run(output: Path, budget_s: float, precision: float, names: tuple[str, ...], state_dir: str, again: bool) -> int:
+    """Measure this node's P-state table. Nothing else may run on it.
+
+    Clock limits are moved by a process that puts them back at the end, on Ctrl-C and after a kill. A run that was
+    stopped goes on where it was.
+    """
+    partial = output.with_name(f"{output.name}.partial")
+    if output.exists() and not again:
+        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
+    kernels = [_kernel(name) for name in dict.fromkeys(names)] or list(KERNELS)
+    refuse_unfit_place(output)
+    ports = system_ports()
+    refuse_other_use(ports.files)
+    if again:
+        partial.unlink(missing_ok=True)
+    with (
+        Interruptions(ports.clock) as interruptions,
+        kernel_port(ports.files) as (port, _),
+        contextlib.closing(own_writer(state_dir)) as writer,
+    ):
+        writer.start()
+        seen = through_writer(ports, writer)
+        with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
+            return _measure(session, kernels, Aim(precision, budget_s), output, partial)
+
+
+def _measure(session: NodeSession, kernels: list[Kernel], aim: Aim, output: Path, partial: Path) -> int:
+    who, emulated = identity(session.ports, session.found.layout), session.kernels.is_emulated
+    plan = Plan(VERSION, who, tuple(map(label, kernels)), session.clocks, emulated)
+    with contextlib.closing(PartialFile(partial, plan)) as kept:
+        if kept.dwells:
+            echo(f"continues with {len(kept.dwells)} stays of {partial}", to_stderr=True)
+        limits_w = package_limits_w(session.ports.files, session.packages)
+        sweep = Sweep(session, kernels, aim, kept, limits_w, _reporter())
+        try:
+            sweep.run()
+        except KeyboardInterrupt:
+            raise SessionError(f"stopped; the same command goes on from {partial}") from None
+        table = finished_table(sweep, who, datetime.datetime.now(datetime.UTC))
+        write_table(output, table)
+        kept.remove()
+    for line in show_lines(table)[:3]:
+        echo(line)
+    echo(f"written: {output}")
+    return 0
+
+
+def own_writer(state_dir: str) -> RemoteWriter:
+    """A writer in a process of its own, not started yet. ``SessionError`` without the rights."""
+    from nodectl.writer_process.remote_writer import RemoteWriter
+    from nodectl.writer_process.writer_link import start_writer
+
+    if os.geteuid() != 0:
+        raise SessionError("no right to move clocks: run it as root")
+    return RemoteWriter(lambda: start_writer(state_dir))
+
+
+def through_writer(ports: Ports, writer: RemoteWriter) -> Ports:
+    """This process writes no file: what may be moved, the writer moves."""
+    from nodectl.writer_process.root_files import AgentFiles
+
+    return replace(ports, files=AgentFiles(writer.opened, writer.movable))
+
+
+def _reporter() -> Callable[[Progress], None]:
+    """A line that is overwritten on a terminal; elsewhere one line every ten stays."""
+    is_terminal = sys.stderr.isatty()
+
+    def report(progress: Progress) -> None:
+        widest = f"widest interval {progress.widest:.1%} ({progress.where})" if progress.where else "first look"
+        line = f"{progress.stays} stays, {widest}, about {progress.left_s:.0f} s left"
+        if is_terminal:
+            click.echo(f"\r{line:<100}", nl=False, err=True)
+        elif progress.stays % 10 == 1:
+            echo(line, to_stderr=True)
+
+    return report

@@ -1,0 +1,311 @@
+"""A P-state table of an emulated node in virtual time: near the truth, restored, sealed, resumable."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from calibration.kernels.port import FMA, STREAM
+from calibration.measure import refusals
+from calibration.measure.batch_means import mean_of, student_t
+from calibration.measure.node_session import Dwell, NodeSession, SessionError, Setting, clocks_khz, label, open_session
+from calibration.measure.partial_file import VERSION, PartialFile, Plan
+from calibration.table.adaptive_sweep import Aim, Sweep
+from calibration.table.clock_curve import predict
+from calibration.table.finished_table import finished_table, package_limits_w
+from calibration.table.least_energy import least_energy
+from calibration.table.node_identity import differences, identity
+from calibration.table.pstate_table import Table
+from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
+from calibration.table.table_file import TableError, is_expired, read_table, text_of, write_table
+from calibration.table.table_report import diff_lines, show_lines
+from lab.emulated.emulated_kernels import emulated_kernels
+from nodectl.write.lock import LockError
+from twin.in_process_node import InProcess
+from twin.machine import load_machine
+from twin.physics.model import Twin
+
+LIMIT = "/sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq"
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def session_of(node: InProcess, directory: Path) -> NodeSession:
+    return open_session(node.ports, emulated_kernels(node.twin), str(directory))
+
+
+def plan_of(session: NodeSession) -> Plan:
+    who = identity(session.ports, session.found.layout)
+    return Plan(VERSION, who, (label(FMA), label(STREAM)), session.clocks, True)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path_factory.mktemp("state")) as session:
+        limits_w = package_limits_w(node.ports.files, session.packages)
+        sweep = Sweep(session, (FMA, STREAM), Aim(), limits_w=limits_w)
+        sweep.run()
+        return finished_table(sweep, identity(session.ports, session.found.layout), NOW)
+
+
+def test_watts_and_speed_are_near_those_of_a_node_that_has_settled(table: Table) -> None:
+    twin = Twin(load_machine("taurus"))
+    port = emulated_kernels(twin)
+    port.start(FMA, range(12))
+    settled: dict[int, tuple[float, float]] = {}
+    for khz in (2301000, 1700000, 1200000):
+        for domain in range(2):
+            twin.set_domain(domain, max_khz=khz)
+        twin.advance(600.0)
+        joules, units = twin.report().energy_j, port.units_done()
+        twin.advance(1.0)
+        watts = {name: value - joules[name] for name, value in twin.report().energy_j.items()}
+        settled[khz] = watts["package-0"] + watts["package-1"], port.units_done() - units
+    points = {point.khz: point for point in table.of("fma", "all")}
+    for khz, (watts_w, speed) in settled.items():
+        assert points[khz].package_w == pytest.approx(watts_w, rel=0.02)
+        assert points[khz].speed == pytest.approx(speed / settled[2301000][1], rel=0.01)
+    assert points[2301000].clock_khz == pytest.approx(2_600_000, rel=0.01)  # turbo, as found
+    assert table.conditions.is_emulated and not points[1700000].is_measured
+
+
+def test_every_clock_limit_is_back_after_a_session_and_after_an_error_in_it(tmp_path: Path) -> None:
+    with InProcess(Twin(load_machine("taurus"))) as node:
+        before = node.ports.files.read(LIMIT)
+        with session_of(node, tmp_path) as session:
+            session.dwell(FMA, "one", session.clocks[0], 0.25, 4)
+            assert node.ports.files.read(LIMIT) != before
+        assert node.ports.files.read(LIMIT) == before
+        with pytest.raises(KeyboardInterrupt), session_of(node, tmp_path) as session:
+            session.set_clock(session.clocks[0])
+            session.is_over = lambda: True
+            session.rest(1.0)
+        assert node.ports.files.read(LIMIT) == before
+
+
+def test_another_program_that_moves_a_clock_ends_the_measurement(tmp_path: Path) -> None:
+    with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path) as session:
+        session.set_clock(session.clocks[3])
+        node.ports.files.write(LIMIT, str(session.clocks[5]))
+        with pytest.raises(SessionError, match="somebody else set it"):
+            session.rest(5.0)
+
+
+def test_a_second_session_on_one_node_is_refused(tmp_path: Path) -> None:
+    with (
+        InProcess(Twin(load_machine("taurus"))) as node,
+        session_of(node, tmp_path),
+        pytest.raises(LockError, match="already runs this node"),
+    ):
+        session_of(node, tmp_path)
+
+
+def test_a_node_without_energy_is_refused(tmp_path: Path) -> None:
+    machine = msgspec.structs.replace(load_machine("taurus"), zones=())
+    with InProcess(Twin(machine)) as node, pytest.raises(SessionError, match="no energy of the packages"):
+        session_of(node, tmp_path)
+
+
+def test_a_run_that_was_stopped_measures_nothing_twice(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml.partial"
+    with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path) as session:
+        kept = PartialFile(path, plan_of(session))
+        sweep = Sweep(session, (FMA, STREAM), Aim(), kept)
+        stays = 0
+
+        def stop(progress: object) -> None:
+            nonlocal stays
+            stays += 1
+            if stays == 10:
+                raise KeyboardInterrupt
+
+        sweep.report = stop
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run()
+        kept.close()
+        with path.open("ab") as file:
+            file.write(b'{"type":"stay","dwell":{"set')  # cut off by a kill
+        again = PartialFile(path, plan_of(session))
+        assert len(again.dwells) == 10 and again.idle
+        other = Sweep(session, (FMA, STREAM), Aim(), again)
+        assert other.run()
+        assert other.dwells[:10] == again.dwells[:10] == sweep.dwells
+        first = [dwell.setting for dwell in other.dwells[:18]]
+        assert len(set(first)) == 18
+        again.close()
+        with pytest.raises(SessionError, match="of another machine or plan"):
+            PartialFile(path, msgspec.structs.replace(plan_of(session), kernels=("chase",)))
+
+
+def test_a_budget_is_kept_and_one_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path) as session:
+        sweep = Sweep(session, (FMA, STREAM), Aim(budget_s=60.0))
+        begin_s = session.now_s
+        assert sweep.run()
+        assert 45.0 < session.now_s - begin_s <= 61.0
+        with pytest.raises(SessionError, match="give more time or fewer kernels"):
+            Sweep(session, (FMA, STREAM), Aim(budget_s=10.0)).run()
+
+
+def test_a_table_is_read_back_as_it_was_written(table: Table, tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    write_table(path, table)
+    again = read_table(path)
+    assert text_of(again) == text_of(table)
+    assert again.identity == table.identity and len(again.points) == len(table.points) == 78
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: text[: len(text) // 2], "its end is missing"),
+        (lambda text: text.replace("fma", "fmb", 1), "its sha256 differs"),
+        (lambda text: "", "its end is missing"),
+        (lambda text: text[:-70] + "0" * 64 + "\n", "its sha256 differs|its end is missing"),
+    ],
+)
+def test_a_damaged_table_is_refused_in_one_line(table: Table, tmp_path: Path, damage: object, reason: str) -> None:
+    path = tmp_path / "t.toml"
+    write_table(path, table)
+    assert callable(damage)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(TableError, match=reason) as error:
+        read_table(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+def test_a_table_of_another_processor_does_not_apply_and_another_kernel_is_a_remark(table: Table) -> None:
+    other = msgspec.structs.replace(table.identity, cpu_model="Z80", kernel="2.6")
+    wrong, remarks = differences(table.identity, other)
+    assert [line.partition(":")[0] for line in wrong] == ["cpu_model"]
+    assert [line.partition(":")[0] for line in remarks] == ["kernel"]
+    assert not is_expired(table, NOW) and is_expired(table, NOW + datetime.timedelta(days=200))
+
+
+def test_rapl_alone_favours_slower_clocks_and_its_lack_of_a_meter_is_said(table: Table) -> None:
+    assert any(min(one.by_rapl) < min(one.by_node) for one in least_energy(table))
+    assert all(min(one.by_rapl) <= min(one.by_node) for one in least_energy(table))
+    conditions = msgspec.structs.replace(table.conditions, has_meter=False)
+    assert all(not one.by_node for one in least_energy(msgspec.structs.replace(table, conditions=conditions)))
+    assert "EMULATED" in show_lines(table)[0]
+
+
+def test_two_tables_differ_where_their_intervals_do_not_meet(table: Table) -> None:
+    assert diff_lines(table, table)[1] is False
+    changed = [msgspec.structs.replace(point, package_w=2 * point.package_w) for point in table.points]
+    lines, is_different = diff_lines(table, msgspec.structs.replace(table, points=tuple(changed)))
+    assert is_different and "+100.0 %" in lines[0]
+
+
+def test_an_export_is_a_machine_file_part_and_csv_comes_back(table: Table, tmp_path: Path) -> None:
+    part = msgspec.toml.decode(machine_part(table))
+    machine = load_machine("taurus")
+    assert part["cpu"]["cores_per_socket"] == 6 and tuple(part["frequency"]["steps_khz"]) == machine.steps_khz
+    assert part["power"]["rest_w"] == pytest.approx(machine.power.rest_w, rel=0.02)
+    assert part["power"]["dram_w_per_gbs"] == pytest.approx(machine.power.dram_w_per_gbs, rel=0.05)
+    assert csv_of(table).count("\n") == 79
+    sweep = tmp_path / "sweep.csv"
+    sweep.write_text(
+        "kernel,level,cores,khz,units_per_s,package_w\nhpl,all,12,1200000,1e9,60\nhpl,all,12,2300000,2e9,90\n"
+    )
+    found = table_from_csv(sweep, table.identity, NOW.isoformat(), NOW.isoformat())
+    assert [point.speed for point in found.points] == [0.5, 1.0]
+    assert all(math.isinf(point.package_half) for point in found.points)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("kernel,level\n", "column cores is missing"),
+        (
+            "kernel,level,cores,khz,units_per_s,package_w\nhpl,all,12,1200000,x,60\n",
+            ":2: units_per_s: 'x' is no number",
+        ),
+        (
+            "kernel,level,cores,khz,units_per_s,package_w\nhpl,all,12,1200000,1,nan\n",
+            ":2: package_w: nan is not above 0",
+        ),
+        ("kernel,level,cores,khz,units_per_s,package_w\nhpl,most,12,1200000,1,6\n", ":2: level 'most' is none of"),
+        ("kernel,level,cores,khz,units_per_s,package_w\n", "has no rows"),
+        ("", "column kernel is missing"),
+    ],
+)
+def test_a_wrong_line_of_csv_is_named(table: Table, tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "sweep.csv"
+    path.write_text(text)
+    with pytest.raises(TableError, match=reason):
+        table_from_csv(path, table.identity, NOW.isoformat(), NOW.isoformat())
+
+
+def test_an_interval_of_correlated_windows_covers_their_mean_in_most_cases() -> None:
+    random = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        noise, stay = 0.0, []
+        for _ in range(80):
+            noise = 0.7 * noise + float(random.standard_normal())
+            stay.append(10.0 + noise)
+        mean = mean_of([stay])
+        covered += abs(mean.value - 10.0) <= mean.half
+    assert covered / 400 > 0.85
+    assert math.isinf(mean_of([[1.0, 1.1]]).half) and math.isnan(mean_of([]).value)
+    assert student_t(20) == pytest.approx(2.086, rel=1e-3)
+
+
+def test_a_curve_passes_through_what_is_certain_and_is_less_certain_between() -> None:
+    clocks = [1.2, 2.0, 3.2]
+    watts = [20 + 10 * f + 2 * f**3 for f in clocks]
+    curve = predict("watts", clocks, watts, [0.01] * 3, [1.2, 1.6, 2.0, 2.6, 3.2])
+    assert curve.value[[0, 2, 4]] == pytest.approx(watts, rel=1e-3)
+    assert curve.value[1] == pytest.approx(20 + 16 + 2 * 1.6**3, rel=0.01)
+    assert curve.half[1] > 5 * curve.half[0] and curve.half[3] > 5 * curve.half[4]
+
+
+def test_clocks_of_a_node_are_those_that_all_its_domains_have() -> None:
+    with InProcess(Twin(load_machine("taurus"))) as node, InProcess(Twin(load_machine("skylake-6146"))) as other:
+        from pmu.node import discover
+
+        assert clocks_khz(discover(node.ports)[0].domains) == load_machine("taurus").steps_khz
+        assert len(clocks_khz(discover(other.ports)[0].domains)) == 21
+
+
+def test_other_work_a_full_disk_and_a_job_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(_: float, percpu: bool) -> Sequence[float]:
+        return [100.0, 80.0]
+
+    monkeypatch.setattr("calibration.measure.refusals.psutil.cpu_percent", busy)
+    with pytest.raises(SessionError, match=r"other work keeps 1\.8 CPUs busy"):
+        refusals.refuse_other_work(0.01)
+    with pytest.raises(SessionError, match="there is no directory"):
+        refusals.refuse_unfit_place(tmp_path / "none" / "t.toml")
+    monkeypatch.setattr(refusals, "LEAST_FREE", 2**60)
+    with pytest.raises(SessionError, match="MiB are needed"):
+        refusals.refuse_unfit_place(tmp_path / "t.toml")
+
+    class Slurm:
+        def listdir(self, path: str) -> list[str]:
+            return ["job_7", "system"]
+
+    with InProcess(Twin(load_machine("taurus"))) as node:
+        files = replace(node.ports, files=Slurm()).files  # type: ignore[arg-type]
+        with pytest.raises(SessionError, match="job 7 of Slurm"):
+            refusals.refuse_job(files, "")
+        refusals.refuse_job(files, "7")
+
+
+def test_disturbed_windows_do_not_count(table: Table, tmp_path: Path) -> None:
+    from calibration.table.pstate_table import measured_points
+
+    with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path) as session:
+        stay = session.dwell(FMA, "one", session.clocks[0], 0.25, 8)
+    wrong = [msgspec.structs.replace(one, package_w=(1e3, 1e3), is_disturbed=True) for one in stay.windows[:4]]
+    mixed = Dwell(stay.setting, stay.cores, (*wrong, *stay.windows[4:]), stay.seconds)
+    found = measured_points([mixed], None)[Setting("fma", "one", session.clocks[0])]
+    assert found.package.n == 4 and found.package.value < 100.0
