@@ -14,6 +14,8 @@ NAMES = (
     "twin_speed",
     "twin_served",
     "twin_fit",
+    "twin_bandwidth",
+    "twin_uncore",
     "sweep_cost",
     "agent_cost",
     "writer_cost",
@@ -28,6 +30,7 @@ NAMES = (
     "eurora_capped",
     "power_prediction",
     "rmap",
+    "rmap_design",
     "eco_killer",
     "powercap_curie",
     "ledger",
@@ -49,6 +52,9 @@ NAMES = (
     "published_facts",
     "cpu_savings",
     "gpu_savings",
+    "gpu_counter_error",
+    "calibration_limits",
+    "calibration_table",
 )
 
 

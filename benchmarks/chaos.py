@@ -10,9 +10,8 @@ lie about its own. For as long as wanted, this happens:
 - bits of the store flip while nobody has it open. An agent that refuses it gets it back as it was.
 
 Measured: the highest sum of what the honest nodes could draw at any instant, and how many accepted jobs were lost,
-run twice or recorded as what they were not (one whose damaged record is left out with an alarm is none of these). A
-node that was not scheduled in time to end its lease counts as if it had been; ``latest_s`` is by how much it was
-late. Needs root, a C compiler, util-linux and iproute2.
+run twice or recorded as what they were not. A node that was not scheduled in time to end its lease counts as if it
+had been; ``latest_s`` is by how much it was late. Needs root, a C compiler, util-linux and iproute2.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import io
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import struct
@@ -292,14 +290,12 @@ def judged(at: Path, submitter: Submitter, rows: dict[int, dict[str, Any]]) -> d
     (at / "ran").touch()
     ran = Counter(tuple(line.split()) for line in (at / "ran").read_text().splitlines())
     parts = Counter(int(job) for job, _ in ran)
-    said = (at / "serve.log").read_text(errors="replace")
-    left_out = {int(job) for job in re.findall(r"ALARM: job (\d+) is left out: its record .* is damaged", said)}
-    accepted = {job: nodes for job, nodes in submitter.accepted.items() if job not in left_out}
+    accepted = submitter.accepted
     states = {job: (rows[job]["state"], rows[job]["attempts"], rows[job]["reason"]) if job in rows else ("gone", 0, "")
               for job in accepted}  # fmt: skip
     strange = {job: state for job, state in states.items() if state[:2] != ("done", 1)}
     return {
-        "jobs": len(accepted), "left_out_with_an_alarm": len(left_out), "unanswered": submitter.unanswered,
+        "jobs": len(accepted), "unanswered": submitter.unanswered,
         "lost": sum(parts[job] < nodes for job, nodes in accepted.items()),
         "twice": sum(count > 1 for count in ran.values()),
         "wrong": len(strange), "wrong_ones": dict(list(strange.items())[:10]),

@@ -11,7 +11,7 @@ the clock that the run sets, and its target:
     restore killed                    as all three, and a restore (in Python or C) is killed as well, before another one
     start, stop killed                the agent dies before its first tick, or while it ends
     agent killed, granted             under a cluster's grant: knobs that keep the cap end at the safe value
-    agent with SCMI killed, stopped   a run with a controller, below a restorer: cap and clocks (--large only)
+    agent with SCMI killed, stopped   a run with a controller, which writes by itself: cap and clocks
 
 *equal* compares all clock, package and board limits of the node, and the controller's cap, with what was found before
 the campaign. *strange*: the agent did not go on where it should have. The knobs that are moved: clocks, package limits
@@ -82,7 +82,7 @@ class Campaign:
         self.is_large = is_large
         self.lock = node_lock_path()
         self.save = save_places(state_dir, self.lock).node
-        self.controller = PosixController(Path(state_dir) / "scmi", "--fifo", "try") if is_large else None
+        self.controller: PosixController | None = None
         self.clocks = sorted(glob(LIMITS[0]))
         self.limits = [path for pattern in LIMITS for path in sorted(glob(pattern))]
         self.found = self.knobs()
@@ -104,11 +104,10 @@ class Campaign:
         return {"target": target, "equal": equal and not left, **done}
 
     def knobs(self) -> dict[str, str]:
-        """All limits of this node, and the controller's cap, as text."""
+        """All limits of this node, and of its controller if one runs, as text."""
         found = {path: Path(path).read_text() for path in self.limits}
-        if self.is_large:
-            found |= board_limits() | {"controller": str(self.cap_mw())}
-        return found
+        found |= board_limits() if self.is_large else {}
+        return found | {"controller": str(self.cap_mw())} if self.controller else found
 
     def cap_mw(self) -> int:
         """Of the controller."""
@@ -354,12 +353,13 @@ def granted(state_dir: str, names: Sequence[str]) -> None:
 
 
 def _with_controller(campaign: Campaign, act: Callable[[psutil.Process], None]) -> dict[str, Any]:
-    """A run with SCMI writes by itself: the restorer is the agent's parent."""
-    assert campaign.controller
+    """A run with SCMI writes by itself, and starts itself below a restorer."""
+    campaign.controller = PosixController(Path(campaign.state_dir) / "scmi", "--fifo", "try")
+    campaign.found = campaign.knobs()
     settings = Path(campaign.state_dir) / "scmi.toml"
     settings.write_text(f'[scmi]\nurl = "{campaign.controller.url(2)}"\nknobs = {{"node/cap_mw" = "package"}}\n')
     words = [*NODECTL, *campaign.words(), "--config", str(settings)]
-    restorer = campaign.start([str(RESTORER), "run", "--kill-stopped", "--", *words])
+    restorer = campaign.start(words)
     assert within(PATIENCE_S, lambda: bool(campaign.cap_mw())), f"no cap was set: {campaign.log.read_text()}"
     assert within(PATIENCE_S, campaign.is_moved)
     time.sleep(campaign.dice.uniform(0.0, 0.5))
@@ -367,7 +367,11 @@ def _with_controller(campaign: Campaign, act: Callable[[psutil.Process], None]) 
     act(restorer.children()[0])
     took_s = campaign.back_after()
     restorer.wait(PATIENCE_S)
-    return {"back_s": took_s}
+    is_strange = campaign.knobs() != campaign.found
+    campaign.controller.stop()
+    campaign.controller = None
+    campaign.found.pop("controller")
+    return {"back_s": took_s, "strange": is_strange}
 
 
 TARGETS: Final[dict[str, Callable[[Campaign], dict[str, Any]]]] = {
@@ -386,12 +390,6 @@ TARGETS: Final[dict[str, Callable[[Campaign], dict[str, Any]]]] = {
     "agent with SCMI killed": lambda campaign: _with_controller(campaign, psutil.Process.kill),
     "agent with SCMI stopped": lambda campaign: _with_controller(campaign, psutil.Process.suspend),
 }
-SMALL: Final = tuple(target for target in TARGETS if "SCMI" not in target)
-
-
-def targets(is_large: bool) -> tuple[str, ...]:
-    """What is killed on this node."""
-    return tuple(TARGETS) if is_large else SMALL
 
 
 def inside(chosen: Sequence[str], seed: int, state_dir: str, is_large: bool) -> int:
@@ -399,8 +397,6 @@ def inside(chosen: Sequence[str], seed: int, state_dir: str, is_large: bool) -> 
     campaign = Campaign(state_dir, seed, is_large)
     for target in chosen:
         print(json.dumps(campaign.kill_one(target)), flush=True)
-    if campaign.controller:
-        campaign.controller.stop()
     return 0
 
 
@@ -470,7 +466,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two kills of each kind")
     parser.add_argument("--kills", type=int, help="how many (default: 900, or 100 with --large)")
     parser.add_argument("--machine", default="curie", help="of the served node (default: curie)")
-    parser.add_argument("--large", action="store_true", help="384 CPUs, 4 GPUs, package limits and a controller")
+    parser.add_argument("--large", action="store_true", help="384 CPUs, 4 GPUs and package limits")
     parser.add_argument("--target", action="append", help="only this row of the table; may be repeated")
     parser.add_argument(
         "--nodes", type=int, help="so many at the same time (default: 2; --large, which fills a core: 1)"
@@ -480,7 +476,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.inside:
         return inside(options.target, options.seed, options.inside, options.large)
-    rows_of = options.target or targets(options.large)
+    rows_of = options.target or tuple(TARGETS)
     kills = options.kills or (2 * len(rows_of) if options.quick else 100 if options.large else 900)
     began_s = time.monotonic()
     chosen = [rows_of[number % len(rows_of)] for number in range(kills)]

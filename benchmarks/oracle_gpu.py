@@ -34,9 +34,8 @@ def at_highest_clock(
     node = load_machine(machine)
     twin = Twin(node, workload_of(experiment), seed=seed)
     for index in range(node.gpus):
-        card = twin.gpus.gpu[index]
-        card.lock_min_mhz = card.lock_max_mhz = card.clocks_mhz[0]  # as NVML's SetGpuLockedClocks does
-        card.lock_seq += 1
+        highest_mhz = twin.gpus.gpu[index].clocks_mhz[0]
+        twin.lock_gpu(index, highest_mhz, highest_mhz)
     while not twin.finished:
         twin.advance(10.0)
     report: Report = twin.report()

@@ -31,11 +31,11 @@ import numpy as np
 
 from benchmarks.replay_exact import DATA, LOGS, ROOT
 from benchmarks.sc15_learned import workload_of
-from benchmarks.student import interval
 from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.measures import bounded_slowdown
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.workloads.job_log import Workload
+from lab.node_demo.student import interval
 
 OUT = ROOT / "out" / "bench" / "own_estimates.json"
 PLAIN = "easy-sjbf:estimate=mean2,ties=sc15"

@@ -34,7 +34,6 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.experiment import save
-from benchmarks.student import interval
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.api import Sharer
 from cluster_agent.budget.sharers.gap import Event, Gap
@@ -43,6 +42,7 @@ from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel, model_of
 from cluster_agent.budget.sharers.view import Floats, Ints, Job, Tag, View
 from cluster_agent.cluster import load_machine
+from lab.node_demo.student import interval
 
 NODES: Final = 32
 HOURS: Final = 4.0

@@ -1,35 +1,28 @@
-"""How well the twin's power law follows measured sweeps, and whether the published A100 figures survive such a fit.
+"""How well the twin's power law follows measured sweeps.
 
 For each sweep: errors over all points, and for each workload left out of the fit, its watts at the highest and lowest
 clock, or at the highest alone, given (``twin/fit/judge.py``). Speeds are given throughout. Required on the V100 table:
 given two clocks, a median of at most 2 % and a worst of 6 %; given the top clock, a median of at most 4 % and 95 % of
 the points within 12 %.
 
-Then EasyWave, HPCG and QE-PW on the blade ``xh2415`` as it is, and with the power of the fitted ``a100``, next to the
-figures of REGALE D2.3. All results of this part are emulated. ``--quick``: the V100 table alone.
+``--quick``: the V100 table alone. Published figures on a blade with fitted cards: ``published_facts``.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from benchmarks.experiment import OUT, Experiment, run, save
-from benchmarks.published_facts import FACTS, HIGH, with_occupancy
+from benchmarks.experiment import save
 from twin.errors import TwinError
-from twin.fit.judge import Errors, Fitted, fit_and_judge
+from twin.fit.judge import Fitted, WorkloadErrors, fit_and_judge
 from twin.fit.law import Rate
 from twin.fit.speed_laws import left_out_speeds
 from twin.fit.sweep import read_sweep
-from twin.machine import MACHINES
 from twin.physics.families import SHARED
-
-DURATION_S: Final = 70.0
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -65,7 +58,7 @@ def fitted(sweep: Sweep) -> Fitted:
     return fit_and_judge(read_sweep(SHARED / sweep.path, sweep.card, sweep.power_column), sweep.rate, sweep.idle_w)
 
 
-def _speeds(titles: Sequence[str]) -> dict[str, dict[str, Errors]]:
+def _speeds(titles: Sequence[str]) -> dict[str, dict[str, WorkloadErrors]]:
     """Errors of speeds between the given highest and lowest clock; prints them."""
     print(f"\nspeed of left-out workloads, given at two clocks\n{'sweep':32}{'beta: median, 95 %, worst':41} knee")
     found = {}
@@ -101,46 +94,6 @@ def _row(title: str, result: Fitted) -> str:
     return f"{title:29}{len(result.shares_w):3}  " + " ".join(cells)
 
 
-def _variant(machine: str, name: str) -> str:
-    """A copy of a blade's file whose cards have the power of ``a100``; its path."""
-    power = re.search(r"(?ms)^\[gpu\.power\].*?(?=^\[)", (MACHINES / "a100.toml").read_text())
-    assert power is not None
-    text = re.sub(r"(?ms)^\[gpu\.power\].*?(?=^\[)", lambda _: power[0], Path(machine).read_text(), count=1)
-    path = OUT / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return str(path)
-
-
-def _regale() -> list[dict[str, object]]:
-    """The published figures on both blades; prints them."""
-    today = {False: str(MACHINES / "xh2415.toml"), True: with_occupancy()}
-    measured = {answers: _variant(path, f"xh2415-measured-{int(answers)}.toml") for answers, path in today.items()}
-    rows: list[dict[str, object]] = []
-    print(f"\n{'':10}{'':10}{'published':>16}{'as it is':>18}{'measured power':>18}   (energy %, time %)")
-    runs: dict[tuple[str, str, str], tuple[float, float]] = {}
-
-    def of(paths: dict[bool, str], workload: str, case: str) -> tuple[float, float]:
-        path = paths[case == "dmon"]
-        if (path, workload, case) not in runs:
-            policy = "bdpo-gpu" if case == "dmon" else "fixed" if case.isdigit() else case
-            params = {"clock_mhz": int(case)} if case.isdigit() else {}
-            result = run(Experiment(path, workload, 1, 0.2, DURATION_S, gpu_policy=policy, gpu_params=params))
-            runs[path, workload, case] = (result.joules("gpu"), result.time_s)
-        return runs[path, workload, case]
-
-    for fact in FACTS:
-        changes = []
-        for paths in (today, measured):
-            own, reference = of(paths, fact.workload, fact.case), of(paths, fact.workload, str(HIGH))
-            changes.append(tuple(100 * (x / y - 1) for x, y in zip(own, reference, strict=True)))
-        published = " ".join(f"{x:7.0f}" if x is not None else f"{'-':>7}" for x in (fact.energy, fact.time))
-        ours = " ".join(f"{energy:9.1f} {time:7.1f}" for energy, time in changes)
-        print(f"{fact.workload:10}{fact.case:10}{published:>16} {ours}")
-        rows.append({"fact": fact, "as_it_is": changes[0], "measured": changes[1]})
-    return rows
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.twin_fit", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the V100 table alone")
@@ -164,14 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     missed = unmet(results["V100"])
     print("required on the V100 table: " + ("met" if not missed else "; ".join(missed)))
     speeds = _speeds(list(results))
-    rows = [] if quick else _regale()
-    tables: dict[str, dict[str, Errors | None]] = {
+    tables: dict[str, dict[str, WorkloadErrors | None]] = {
         title: {
             "residual": r.verdict.residual, "two_clocks": r.verdict.two_clocks, "top_clock": r.verdict.top_clock
         }
         for title, r in results.items()
     }  # fmt: skip
-    print("JSON:", save("twin_fit", {"sweeps": tables, "speeds": speeds, "published": rows}))
+    print("JSON:", save("twin_fit", {"sweeps": tables, "speeds": speeds}))
     return 1 if missed else 0
 
 

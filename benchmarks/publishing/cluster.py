@@ -15,8 +15,8 @@ from benchmarks import (
 from benchmarks.ledger_world import KINDS, World
 from benchmarks.publishing.cells import left, percent
 from benchmarks.publishing.rows import Cells, Measurement, Row
-from benchmarks.student import interval
 from cluster_agent.budget.sharers.view import Tag
+from lab.node_demo.student import interval
 
 # --- ledger
 

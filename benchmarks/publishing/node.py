@@ -19,75 +19,66 @@ from benchmarks.publishing.rows import Cells, Measurement, Row
 
 
 def _cpu_table(rows: Sequence[Row]) -> Cells:
+    """Machines of the first line, then every line as a whole."""
     cells = [
-        ["policy, bias", "worth it (oracle ≥ 2 %)", "median share", "worst share", "slowdown ≤ 3.5 %", "worst slowdown",
-         "elsewhere slowdown", "two clocks: worth it", "median share", "worst share", "elsewhere slowdown"]
+        ["policy, bias", "machine", "runs (worth it)", "oracle saves", "saved", "slower", "median share", "worst",
+         "slowdown ≤ 3.5 %", "worst slowdown", "elsewhere: slowdown", "saved"]
     ]  # fmt: skip
     made = [typed(row, cpu_savings.Row) for row in rows]
-    bounded, plain = cpu_savings.POLICIES
-    for policy, unit_s, biases in (
-        (bounded, None, (0.2, 0.0, 0.4)),
-        (plain, None, (0.2,)),
-        (bounded, 0.01, (0.2, 0.0, 0.4)),
-    ):
-        for bias in biases:
-            own = [row for row in made if (row.policy, row.progress_s, row.bias) == (policy, unit_s, bias)]
-            if not own:
-                continue
-            s = cpu_savings.summarise(own)
-            cells.append(
-                [
-                    f"`{policy}`, {percent(bias)}" + (", progress reported" if unit_s else ""),
-                    f"{s['worth']:.0f}",
-                    percent(s["median_share"]),
-                    percent(s["worst_share"]),
-                    percent(s["within_3.5"]),
-                    percent(s["worst_slowdown"], 1),
-                    percent(s["elsewhere_slowdown"], 1),
-                    f"{s['two_clocks_worth']:.0f}",
-                    percent(s["two_clocks_median_share"]),
-                    percent(s["two_clocks_worst_share"]),
-                    percent(s["two_clocks_elsewhere_slowdown"], 1),
-                ]
-            )
+    for line in dict.fromkeys(row.line for row in made):
+        own = [row for row in made if row.line == line]
+        machines = list(dict.fromkeys(row.machine for row in own))
+        title = "`" + line.policy + "`" + line.title.removeprefix(line.policy)
+        if line == cpu_savings.MAIN:
+            for machine in machines:
+                of_machine = [row for row in own if row.machine == machine]
+                cells.append(["", f"`{machine}`", *_cpu_cells(cpu_savings.figures(of_machine))])
+        where = "all" if len(machines) > 1 else f"`{machines[0]}`"
+        cells.append([title, where, *_cpu_cells(cpu_savings.figures(own))])
     return cells
 
 
-def _cpu_oracles(rows: Sequence[Row]) -> Cells:
-    """Savings of both oracles on each node but Taurus, where none saves anything; their slowdowns in brackets."""
-    machines = {"curie": "Curie", "skylake-6146": "Skylake 6146"}
-    of = {(row["machine"], row["workload"]): row for row in rows}
-    cells = [["workload", *(f"{name}: {clocks}" for name in machines.values() for clocks in ("one clock", "two"))]]
-    for workload in sorted({workload for machine, workload in of if machine in machines}):
-        line = [f"`{workload}`"]
-        for machine in machines:
-            for kind in ("oracle", "two_clocks"):
-                saving, slowdown = (float(of[machine, workload][f"{kind}_{name}"]) for name in ("saving", "slowdown"))
-                line.append(f"{percent(saving, 1)} ({percent(slowdown, 1)})")
-        cells.append(line)
-    return cells
+def _cpu_cells(f: cpu_savings.Figures) -> list[str]:
+    shares = ["-", "-"]
+    if f.median_share is not None and f.worst_share is not None:
+        shares = [_within(f.median_share, f.median_share_half, 0), percent(f.worst_share)]
+    has_other = f.worth < f.runs
+    return [
+        f"{f.runs} ({f.worth})",
+        percent(f.oracle_saving, 1),
+        _within(f.saving, f.saving_half, 1),
+        _within(f.slowdown, f.slowdown_half, 1),
+        *shares,
+        percent(f.kept),
+        percent(f.worst_slowdown, 1),
+        percent(f.elsewhere_slowdown, 1) if has_other else "-",
+        percent(f.elsewhere_saving, 1) if has_other else "-",
+    ]
+
+
+def _within(value: float, half: float | None, digits: int) -> str:
+    return percent(value, digits) if half is None else f"{100 * value:.{digits}f} ± {percent(half, digits)}"
 
 
 def _cpu_again(row: Row) -> dict[str, float]:
     one = typed(row, cpu_savings.Row)
-    found = cpu_savings.judge((one.machine, one.workload, one.seed, one.bias, one.policy, "{}", one.progress_s))
+    found = cpu_savings.judge(cpu_savings.Task(one.machine, one.workload, one.node, one.line))
     return {name: getattr(found, name) for name in CPU_FIGURES}
 
 
 CPU_FIGURES: Final = (
-    "oracle_saving", "oracle_slowdown", "saving", "slowdown", "two_clocks_saving", "two_clocks_slowdown"
+    "oracle_saving", "oracle_slowdown", "two_clocks_saving", "two_clocks_slowdown", "saving", "slowdown"
 )  # fmt: skip
 
 CPU: Final = Measurement(
     "cpu_savings",
     collect=lambda: left("cpu_savings")["rows"],
-    tables={"": _cpu_table, "oracles": _cpu_oracles},
+    tables={"": _cpu_table},
     again=_cpu_again,
-    sample=lambda row: row["machine"] == "curie" and row["workload"] in ("nas", "stream") and row["seed"] == "1"
-    and row["bias"] == "0.2",
+    sample=lambda row: row["machine"] == "rome" and row["workload"] in ("nas", "triad") and row["node"] == "1",
     precision=dict.fromkeys(CPU_FIGURES, 1e-3),
     data=["cpu-dvfs/taurus-nas-ep-c.csv"],
-)  # fmt: skip
+)
 
 
 # --- gpu_savings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -20,15 +21,18 @@ if TYPE_CHECKING:
     from lab.node_demo.served import LiveRun
 
 CAPTION = """
-saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the same
-against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the saving of the
-oracle, which keeps the bound with one clock per phase. bdpo-gpu lowers clocks below 10 % SM occupancy, which only
-Hopper shows (genoa-h100); elsewhere it sees utilisation, which is near 100 %, and does nothing."""
+Means over {runs} runs on as many nodes of each type, with other counter errors and other jitter each time; every policy
+has the same nodes and runs. ±: the mean's 95 % interval by what differs so (Student's t), not by what the model gets
+wrong. saved: headline energy against the highest clock, % (GPU jobs: boards; CPU jobs: the whole node). vs fw: the
+same against the card's own firmware. node: whole node. slower: time over the highest clock, %. share: of the saving of
+the oracle, which keeps the bound with one clock per phase (CPU jobs: on the same nodes; GPU jobs: on one as in the
+machine file). bdpo-gpu lowers clocks below 10 % SM occupancy, which only Hopper shows (genoa-h100); elsewhere it sees
+utilisation, which is near 100 %, and does nothing."""
+
+ONE_RUN = "\nOne run on one node, without intervals."
 
 COUNTER_ERROR = """
-The difference between the counters and the truth (random, hidden from the policies). Four errors for each phase: of
-what stalls or traffic show of its sensitivity to the clock, of how counters fall with speed, and of two levels (IPC,
-occupancy and the like):"""
+The counters' error against the truth (random, hidden from the policies) is in demo.json, by run and phase."""
 
 JOURNAL, TRUTH = "demo-journal", "demo-truth.json"
 """Ours, since the journal of an earlier demo is removed: a running agent's journal may be below --out as well."""
@@ -44,11 +48,14 @@ _Item = TypeVar("_Item")
 @click.option(
     "--seconds", type=click.FloatRange(5.0), default=60.0, show_default=True, help="Length of the real-time run."
 )
+@click.option(
+    "--runs", type=click.IntRange(1, 10), default=5, show_default=True, help="Runs of each workload and policy."
+)
 @click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
 @click.option("--quick", is_flag=True, help="Two workloads only.")
 @click.option("--scmi", "delegated", is_flag=True, help="Show instead a cap through SCMI to the controller's firmware.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
-def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
+def demo(out: Path, seconds: float, runs: int, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
     """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
 
     First the daemon in real time on a served node, then workloads times policies in virtual time. With --scmi: caps in
@@ -83,8 +90,8 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     node_figures.over_time(out / JOURNAL, f"{live_case.workload} on {live_case.machine}", out / "demo-over-time.png")
 
     cases = comparison.CASES[::6] if quick else comparison.CASES
-    say(f"2. {len(cases)} workloads, every policy, virtual time (bound {comparison.BOUND:.0%}) ...")
-    compared = list(_with_progress(comparison.compare(cases), len(cases)))
+    say(f"2. {len(cases)} workloads, every policy, {runs} runs, virtual time (bound {comparison.BOUND:.0%}) ...")
+    compared = list(_with_progress(comparison.compare(cases, runs, len(os.sched_getaffinity(0))), len(cases)))
     node_figures.energy_against_time(compared, out / "demo-energy-time.png")
     (out / "demo.json").write_bytes(
         msgspec.json.format(msgspec.json.encode({"emulated": True, "live": live, "comparison": compared}), indent=1)
@@ -95,10 +102,8 @@ def demo(out: Path, seconds: float, virtual: bool, quick: bool, delegated: bool,
     say("")
     for line in comparison.table(compared):
         say(line)
-    say(CAPTION)
+    say(CAPTION.format(runs=runs) if runs > 1 else ONE_RUN)
     say(COUNTER_ERROR)
-    for line in comparison.seeds(compared):
-        say(f"   {line}")
     took_s = time.monotonic() - started
     files = f"demo-over-time.png, demo-energy-time.png, demo.json, {JOURNAL}/" + (f", {TRUTH}" if live.served else "")
     say(f"\nEMULATED. {took_s:.0f} s. In {out}/: {files}")

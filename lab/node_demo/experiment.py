@@ -20,6 +20,7 @@ from nodectl.loop.agent import Agent
 from nodectl.policies.registry import NONE
 from pmu.ports import Ports
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
+from twin.errors import TwinError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -27,15 +28,16 @@ from twin.physics.variation import NONE as ALIKE
 from twin.physics.variation import Variation
 from twin.programs.workload import Workload, load_workload
 
-LONGEST = 3.0
-"""A run that takes this many times its length at the highest clock is given up."""
+LONGEST = 12.0
+"""A run that takes this many times the seconds of its work is given up. Shared bandwidth makes `triad` six times as
+long as it is with the memory to itself."""
 
 
 class Experiment(msgspec.Struct, frozen=True):
     """One run. ``bias``: half-width of the random error between counters and truth; ``duration_s``: the length at the
     highest clock (None: the workload's own); ``progress_s``: the work of one unit of the progress that programs report
     (None: the workload's own, mostly none); ``variation``: how the node and the run differ from the machine file (None:
-    not at all)."""
+    not at all); ``counter_error``: where the error of DRAM activity comes from (``load_workload``)."""
 
     machine: str
     workload: str
@@ -49,13 +51,15 @@ class Experiment(msgspec.Struct, frozen=True):
     period_ms: float = 100.0
     progress_s: float | None = None
     variation: Variation | None = None
+    counter_error: str = "uniform"
 
 
 class Result(msgspec.Struct, frozen=True):
     """The truth about one run, and the agent's own estimate of it.
 
-    ``energy_j`` by part as ``twin.physics.model.Report`` has it; ``slowdown`` against the highest clock; the estimates
-    are the agent's (None if its policy gives none); ``cost_s`` is real time.
+    ``energy_j`` by part as ``twin.physics.model.Report`` has it, and its ``slowdown``: that against work at the highest
+    clock with the memory to itself. What a policy costs is ``slowdown_against`` a run without it. The estimates are the
+    agent's (None if its policy gives none); ``cost_s`` is real time.
     """
 
     experiment: Experiment
@@ -68,6 +72,12 @@ class Result(msgspec.Struct, frozen=True):
     ticks: int
     cost_s: float
     notices: list[str]
+
+    def slowdown_against(self, reference_s: float) -> float:
+        """Extra time as a share of the reference's: the same run (seed) on the same node without the policy."""
+        if not self.finished:
+            raise TwinError(f"{self.experiment.workload} on {self.experiment.machine} was given up unfinished")
+        return self.time_s / reference_s - 1.0
 
     def joules(self, side: str) -> float:
         """Energy of one side: ``gpu`` (boards), ``cpu`` (packages and DRAM) or ``node``."""
@@ -116,6 +126,7 @@ def workload_of(experiment: Experiment) -> Workload:
         bias=experiment.bias,
         duration_s=experiment.duration_s,
         progress_s=experiment.progress_s,
+        counter_error=experiment.counter_error,
     )
 
 

@@ -83,9 +83,11 @@ def energy_against_time(comparisons: Sequence[Comparison], out: Path) -> None:
         front = sorted([(0.0, 0.0), *each.front])
         axis.plot([100 * s for s, _ in front], [100 - 100 * e for _, e in front], color="0.7", label="oracle front")
         for cell in each.cells:
-            axis.plot(
-                100 * cell.slowdown, 100 - 100 * cell.saving, MARKS[cell.policy], color=COLOURS[cell.policy],
-                ms=8, alpha=0.8, label=ROLES.get(cell.policy, cell.policy),
+            half = {name: 100 * half for name, half in cell.half_interval.items()}
+            axis.errorbar(
+                100 * cell.slowdown, 100 - 100 * cell.saving, half.get("saving"), half.get("slowdown"),
+                MARKS[cell.policy], color=COLOURS[cell.policy], ms=8, alpha=0.8, elinewidth=1,
+                label=ROLES.get(cell.policy, cell.policy),
             )  # fmt: skip
         axis.set_title(f"{each.case.workload} on {each.case.machine}", fontsize=10)
         axis.axvline(100 * BOUND, color="tab:red", lw=0.8, ls="--")

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lab.node_demo.costs import cpu_costs, gpu_costs
+from lab.node_demo.costs import MOST_CLOCKS, at_fixed_clock, cpu_costs, gpu_costs, run_at
+from lab.node_demo.experiment import Experiment, run
 from lab.node_demo.oracle import PhaseCosts, best_clocks, best_shares
 from twin.machine import load_machine
+from twin.physics.model import Twin
+from twin.physics.variation import Variation
 from twin.programs.workload import load_workload
 
 
@@ -104,3 +107,57 @@ def test_an_oracle_that_may_share_a_phase_between_two_clocks_saves_more_where_th
     one, two = best_clocks(costs, 0.03), best_shares(costs, 0.03)
     assert one.slowdown < 0.02 and two.slowdown == pytest.approx(0.03, abs=1e-6)
     assert two.saving > one.saving + 0.01
+
+
+@pytest.mark.parametrize(("machine", "workload", "share"), [("rome", "triad", 0.6), ("spr-h100", "hpl", 0.6)])
+def test_what_the_oracle_knows_of_a_clock_is_what_a_run_at_that_clock_costs(
+    machine: str, workload: str, share: float
+) -> None:
+    """On shared bandwidth, and at turbo bins with wide vectors under a power limit; the run is the agent's own."""
+    node, duration_s = load_machine(machine), 4.0
+    clocks = node.domains[0].steps_khz
+    khz = min(clocks, key=lambda clock: abs(clock - share * clocks[-1]))
+    alike = Variation(node=2, iteration=0.0, power=0.0)
+    costs = cpu_costs(machine, workload, 2, 0.2, duration_s, alike)
+    reached = run_at(machine, workload, 2, 0.2, duration_s, 0, alike)[1]
+    known = [clock for clock in clocks[:-1] if clock < reached]
+    known = (known[::-2][::-1] if len(known) > MOST_CLOCKS else known) + [clocks[-1]]
+    assert len(known) == len(costs[0].seconds)
+    at = min(range(len(known)), key=lambda index: abs(known[index] - khz))
+    fixed = run(
+        Experiment(
+            machine, workload, 2, 0.2, duration_s, cpu_policy="fixed", cpu_params={"clock_khz": known[at]},
+            variation=alike,
+        )
+    )  # fmt: skip
+    assert sum(phase.seconds[at] for phase in costs) == pytest.approx(fixed.time_s, rel=0.01)
+    assert sum(phase.joules[at] for phase in costs) == pytest.approx(fixed.joules("node"), rel=0.01)
+
+
+def test_the_oracles_clocks_cost_in_a_run_what_it_says() -> None:
+    """Each phase at the clock that the oracle chose, on the same node: the sum of phases measured apart."""
+    machine, variation = load_machine("curie"), Variation(node=3, iteration=0.0, power=0.0)
+    costs = cpu_costs("curie", "mixed-cpu:12", 3, 0.2, 60.0, variation)
+    best = best_clocks(costs, 0.03)
+    twin = Twin(machine, load_workload("mixed-cpu:12", machine, seed=3, duration_s=60.0), seed=3, variation=variation)
+    seconds = [0.0] * len(costs)
+    while not twin.finished:
+        twin.advance(0.005)
+        now = [phase.seconds for phase in twin.report().phases]
+        phase = next((at for at, (was, then) in enumerate(zip(seconds, now, strict=True)) if then > was), 0)
+        seconds = now
+        for domain in range(len(machine.domains)):
+            twin.set_domain(domain, max_khz=machine.domains[0].steps_khz[best.clocks[phase]])
+    reference = at_fixed_clock("curie", "mixed-cpu:12", 3, 0.2, 60.0, 0, variation)
+    assert len(set(best.clocks)) > 1
+    assert twin.report().time_s / reference.time_s - 1 == pytest.approx(best.slowdown, abs=0.002)
+    assert 1 - twin.report().energy_j["node"] / reference.energy_j["node"] == pytest.approx(best.saving, abs=0.003)
+
+
+def test_slowdown_is_against_a_run_without_the_policy_not_against_work_that_has_the_memory_to_itself() -> None:
+    variation = Variation(node=2)
+    one = Experiment("rome", "triad", 2, 0.2, 4.0, cpu_policy="fixed", variation=variation)
+    free = at_fixed_clock("rome", "triad", 2, 0.2, 4.0, 0, variation)
+    without = run(one)
+    assert without.slowdown > 1.0
+    assert without.slowdown_against(free.time_s) == pytest.approx(0.0, abs=0.001)

@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-T: Final = {4: 3.182, 10: 2.262, 20: 2.093, 30: 2.045}
+T: Final = {
+    2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 20: 2.093, 30: 2.045,
+}  # fmt: skip
 """Its 97.5 % quantile, by number of values."""
 
 
