@@ -3,7 +3,8 @@
 - libzmq runs in a process of its own (``front``), since a peer can make it abort. The next one takes over at once; its
   connections are new, everything else here stays.
 - Keys are checked in the handshake (ZAP, answered here): a peer whose key is not on the list cannot send a message. The
-  sender is known by the key of its connection; a name in the message is ignored.
+  sender is known by the key of its connection; a name in the message is ignored. A key that is taken off the list is
+  neither heard nor sent anything from then on.
 - A message above ``LARGEST`` ends the connection; one above the limit of its kind is dropped, and so are more than
   ``RATE`` messages a second from one key. libzmq queues at most ``QUEUED`` in each direction per peer and reads peers
   in turn, so that one cannot crowd out another.
@@ -208,10 +209,19 @@ class Router:
 
     def _send(self, node: str, kind: str, message: msgspec.Struct) -> bool:
         way = self._ways.get(node)
-        if way is not None and self._front.send(Send(way.connection, pack(kind, message, way.speaks))):
-            return True
-        self.unsent += 1
-        return False
+        is_sent = (
+            way is not None
+            and self._is_still(node, way)
+            and self._front.send(Send(way.connection, pack(kind, message, way.speaks)))
+        )
+        self.unsent += not is_sent
+        return is_sent
+
+    def _is_still(self, node: str, way: _Way) -> bool:
+        """Whether the key of that connection is the node's, as of now: one that was revoked gets nothing any more."""
+        known = self._connections.get(way.connection)
+        entry = self._allowed.find(known.public) if known else None
+        return self._is_open or (entry is not None and (entry.role, entry.name) == ("node", node))
 
     def close(self) -> None:
         """Stop listening at once."""

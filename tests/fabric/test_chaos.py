@@ -1,6 +1,8 @@
-"""Kills, stops, partitions, full disks, clock jumps, and nodes that lie, all at once, for a while."""
+"""Kills, stops, partitions, full disks, clock jumps, damaged stores, and nodes that lie, all at once, for a while: in
+CI for ten minutes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,10 +15,11 @@ from tests.fabric.cluster import ROOT
 WHY_NOT = why_not()
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_whatever_goes_wrong_the_budget_holds_and_no_job_is_lost_run_twice_or_wrongly_recorded():
-    command = [sys.executable, "-m", "benchmarks.chaos", "--seconds", "20", "--nodes", "6"]
-    command += ["--without", "store damaged"]  # until damage in any record is found
+    seconds, nodes = (600, 16) if os.environ.get("CI") else (20, 6)
+    command = [sys.executable, "-m", "benchmarks.chaos", "--seconds", str(seconds), "--nodes", str(nodes)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found["worst_w"] <= found["budget_w"]

@@ -10,7 +10,9 @@ from tests.waiting import PATIENCE_S
 
 
 def both_at(cluster: Cluster, watts: float) -> bool:
-    return all(abs(cluster.cap_w(name) - watts) < 1.0 for name in cluster.names)
+    """Their histories say so: they come a moment after the hardware."""
+    ends = [next(reversed(cluster.history(name)), None) for name in cluster.names]
+    return all(end and end[1] == "done" and abs(end[2] / 1000 - watts) < 1.0 for end in ends)
 
 
 def has_lapsed(cluster: Cluster, name: str, since_s: float) -> bool:

@@ -17,7 +17,7 @@ from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.people import PROTOCOL, Caller, answer
+from cluster_agent.fabric.people import NOBODY, PROTOCOL, Caller, answer
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
@@ -384,6 +384,28 @@ def test_tags_come_from_the_user_then_the_nodes_then_the_last_such_job(tmp_path)
     over()
     made.submit(ROOT_USER, name="a")
     assert tags() == ["None "], "another user's job says nothing"
+
+
+def test_environment_and_script_are_shown_to_the_owner_and_to_administrators_alone(tmp_path):
+    made = Side(tmp_path)
+    job = made.submit(EVE, script="#!/bin/sh\n: secret script\n", env={"TOKEN": "secret value"})
+    for caller in (EVE, ROOT_USER, Caller(NOBODY, "key alice", "admin")):
+        _, shown = made.ask[ShowJob](caller, ShowJob(job))
+        assert "secret script" in shown.spec.script and shown.spec.env == {"TOKEN": "secret value"}
+    for caller in (Caller(1001, "bob", "viewer"), Caller(NOBODY, "key carol", "viewer")):
+        got = repr([made.ask[ShowJob](caller, ShowJob(job)), made.ask[ListJobs](caller, ListJobs(everything=True))])
+        assert "secret" not in got and "(its owner's)" in got
+
+
+def test_a_user_who_has_as_many_jobs_as_a_user_may_have_submits_no_more_and_the_others_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("cluster_agent.serve.job_requests.MOST_JOBS", 2)
+    made = Side(tmp_path)
+    jobs = [made.submit(EVE), made.submit(EVE)]
+    with pytest.raises(ClusterError, match="2 jobs of eve wait or run already"):
+        made.submit(EVE)
+    made.submit(Caller(1001, "bob", "viewer"))
+    made.ask[Cancel](EVE, Cancel([jobs[0]]))
+    made.submit(EVE)
 
 
 def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):

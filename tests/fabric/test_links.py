@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.front_pipe import Send
 from cluster_agent.fabric.router import BURST, LARGEST, Router
-from nodectl.member.cluster_link import ClusterLink
+from nodectl.member.cluster_link import HANDSHAKE_MS, PRESENCE, ClusterLink
 from nodectl.shell.errors import UsageError
 from nodectl.wire.job_messages import (
     KINDS,
@@ -110,6 +111,23 @@ def test_a_revoked_key_is_not_heard_any_more_on_an_open_connection_either(tmp_pa
         link.send(report(report_id=2))
         fabric.until(lambda: any("revoked" in line for line in fabric.said))
         assert len(fabric.heard) == 1
+
+
+def test_a_revoked_key_gets_neither_grants_nor_jobs_any_more_on_an_open_connection_either(tmp_path):
+    with Fabric(tmp_path) as fabric:
+        link, other = fabric.link("n0"), fabric.link("n1")
+        fabric.tell(link, report())
+        fabric.tell(other, report("n1"))
+        fabric.allowed.revoke("n0")
+        assert not fabric.router.send(grant()) and not fabric.router.send_job("n0", job_start("secret"))
+        assert fabric.router.unsent == 2
+        assert fabric.router.send(grant("n1")) and fabric.router.send_job("n1", job_start(""))
+        renewed = fabric.link("n0", fabric.allow("n0"))
+        fabric.tell(renewed, report(report_id=2))
+        assert fabric.router.send(grant())
+        got = []
+        fabric.until(lambda: got.extend(renewed.receive()) or got)
+        assert got == [grant()] and link.receive() == [] and link.job_messages() == []
 
 
 def test_a_key_of_another_role_reports_nothing(tmp_path):
@@ -265,8 +283,6 @@ def test_garbage_is_dropped_however_much_comes_while_others_are_heard(tmp_path):
 
 
 def test_bytes_that_are_not_even_zmtp_do_no_harm(tmp_path):
-    import socket
-
     dice = random.Random(3)
     with Fabric(tmp_path) as fabric:
         host, port = fabric.router.url.removeprefix("tcp://").split(":")
@@ -276,6 +292,24 @@ def test_bytes_that_are_not_even_zmtp_do_no_harm(tmp_path):
             fabric.pump()
         fabric.tell(fabric.link("n0"), report("n0"))
         assert [one.node for one in fabric.heard] == ["n0"]
+
+
+def test_a_connection_that_never_shakes_hands_is_given_up(tmp_path, monkeypatch):
+    options = dict(PRESENCE)
+    assert options[zmq.HANDSHAKE_IVL] == HANDSHAKE_MS
+    options[zmq.HANDSHAKE_IVL] = 200
+    monkeypatch.setattr("cluster_agent.fabric.router.PRESENCE", tuple(options.items()))
+    with Fabric(tmp_path) as fabric:
+        host, port = fabric.router.url.removeprefix("tcp://").split(":")
+        files = Path(f"/proc/{fabric.router.front_pid}/fd")
+        before = len(list(files.iterdir()))
+        raw = [socket.create_connection((host, int(port)), timeout=HANDSHAKE_MS / 2000) for _ in range(20)]
+        for one in raw:
+            while one.recv(100):  # its greeting, and then the end
+                pass
+        fabric.until(lambda: len(list(files.iterdir())) <= before)
+        for one in raw:
+            one.close()
 
 
 def test_a_connection_cannot_take_a_name_of_its_own(tmp_path):

@@ -98,6 +98,21 @@ def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path):
     assert (tmp_path / "a.db").read_bytes() == before
 
 
+def test_a_store_whose_schema_is_no_text_is_damaged_in_one_line(tmp_path):
+    database = Database(tmp_path / "a.db")
+    with database.writing() as connection:
+        connection.execute("CREATE TABLE more (abc)")
+        connection.execute("PRAGMA writable_schema = ON")
+        damaged = b"CREATE TABLE more (a\xffc)"
+        connection.execute("UPDATE sqlite_master SET sql = CAST(? AS TEXT) WHERE name = 'more'", (damaged,))
+    database.close()
+    again = Database(tmp_path / "a.db")
+    for read in (again.rows, lambda query: list(again.each(query))):
+        with pytest.raises(ClusterError, match=r"a\.db: cannot read the store: it is damaged: "):
+            read("SELECT * FROM more")
+    again.close()
+
+
 def test_a_store_survives_being_killed_between_its_migrations(tmp_path, monkeypatch):
     broken = (*MIGRATIONS, "CREATE TABLE more (a); CREATE TABLE more (a)")
     Database(tmp_path / "a.db").close()
