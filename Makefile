@@ -31,7 +31,7 @@ demo-cluster:
 	@.venv/bin/clusterctl demo
 
 test: setup
-	@$(PYTHON_VENV) -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	@$(PYTHON_VENV) -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-busy: setup
 	@$(PYTHON_VENV) -m tests.under_load
@@ -68,4 +68,4 @@ lint: setup
 
 clean:
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info .venv/nodectl.stamp
-	find pmu nodectl twin firmware_bridge cluster_agent -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix -o -name nodectl-restorer | xargs rm -f
+	find pmu nodectl twin firmware_bridge cluster_agent calibration -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix -o -name nodectl-restorer -o -name nodectl-kernels | xargs rm -f

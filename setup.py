@@ -1,5 +1,5 @@
 """Builds the native parts: seven cffi modules, the emulated NVML library, the library that an emulated node's programs
-preload, the ControlPULP process, its plant, and the restorer.
+preload, the ControlPULP process, its plant, the restorer, and the kernels of calibration.
 
 Everything else is in pyproject.toml.
 """
@@ -35,6 +35,7 @@ class BuildNative(build_ext):
     def run(self) -> None:
         """Build the extensions, then the rest."""
         super().run()
+        import calibration.kernels.build_kernels
         import firmware_bridge.build_posix
         import nodectl.build_restorer
         import twin.build_preload
@@ -46,6 +47,9 @@ class BuildNative(build_ext):
         twin.build_preload.build(target / "twin")
         twin.pulp.build.build(target / "twin" / "pulp")
         firmware_bridge.build_posix.build(target / firmware_bridge.build_posix.PROGRAM)
+        calibration.kernels.build_kernels.build(
+            target / "calibration" / "kernels" / calibration.kernels.build_kernels.PROGRAM
+        )
         nodectl.build_restorer.build(target / "nodectl" / nodectl.build_restorer.PROGRAM)
 
 

@@ -65,7 +65,7 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
     >"$root/$env/pyvenv.cfg"
 # ours alone: the libraries in wheels have been moved about by patchelf, and strip would break them
 find "$site/nodectl" "$site/pmu" "$site/firmware_bridge" "$site/cluster_agent" "$site/twin" -name '*.so' -exec strip --strip-unneeded {} +
-strip "$site/nodectl/nodectl-restorer" "$site/firmware_bridge/controlpulp/boards/posix/controlpulp-posix"
+strip "$site/nodectl/nodectl-restorer" "$site/calibration/kernels/nodectl-kernels" "$site/firmware_bridge/controlpulp/boards/posix/controlpulp-posix"
 find "$site" -type f -name '*.so*' -exec chmod 644 {} + # libraries are no programs
 
 # --- which file belongs to which package
@@ -93,7 +93,7 @@ for package in nodectl clusterctl nodectl-twin; do
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/nodectl" "$tree/usr/bin/nodectl"
         place 644 CHANGELOG.md usr/share/doc/nodectl/CHANGELOG.md
-        for page in configuration operations security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done
+        for page in configuration operations restore security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done
         ;;
     clusterctl)
         place 644 debian/clusterctl/cluster.toml etc/nodectl/cluster.toml

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Programs that move a node's knobs by themselves (tuned, TLP, thermald, power-profiles-daemon), a container runtime
 # (crun), and programs that read a node (hwloc, numactl, sensors, udevadm, s-tui), its counters (PAPI) and its registers
-# (msr-tools, likwid; qemu-user gives them the CPUID of another processor), for the tests that run them on an emulated
-# node. They are downloaded and unpacked into build/foreign, with what they need and this machine lacks, and *never
+# (msr-tools, likwid; qemu-user gives them the CPUID of another processor), that monitor one (collectd, powertop,
+# prometheus-node-exporter and others), and Slurm with one node, for the tests that run them on an emulated node. They
+# are downloaded and unpacked into build/foreign, with what they need and this machine lacks, and *never
 # installed*: their packages would start services here.
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,6 +11,9 @@ cd "$(dirname "$0")/.."
 target=build/foreign
 programs="busybox-static crun dbus dbus-bin dbus-daemon power-profiles-daemon thermald tuned"
 programs="$programs hwloc-nox likwid lm-sensors msr-tools numactl papi-tools qemu-user s-tui udev"
+programs="$programs collectd-core powertop prometheus-node-exporter"
+programs="$programs cpufetch cpufrequtils htop inxi stress-ng sysstat"
+programs="$programs munge slurm-client slurmctld slurmd"
 apart="tlp" # conflicts with power-profiles-daemon
 [ -f "$target/complete" ] && [ "$(cat "$target/complete")" = "$programs $apart" ] && exit 0
 
@@ -32,4 +36,5 @@ rm -r "$target/packages"
 for each in bin sbin lib; do # links into usr on the machines that run this, where the tests lay it over /usr
     [ ! -d "$target/root/$each" ] || cp -a "$target/root/$each" "$target/root/usr/"
 done
+rm -rf "$target/root/var/run" "$target/root/var/lock" # munge has a folder where systems have a link to /run
 printf '%s' "$programs $apart" >"$target/complete"

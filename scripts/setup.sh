@@ -5,7 +5,7 @@
 #                                        or for the demo, tests and lint (all, default)
 #
 # "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
-# (scripts/foreign.sh).
+# (scripts/foreign.sh), and installs programs of PyPI into an environment of their own (scripts/foreign_python.sh).
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
@@ -113,4 +113,7 @@ install_packages
 build
 if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
     scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc and other programs will be skipped"
+fi
+if [ "$scope" = all ]; then
+    scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, pyJoules, Zeus and CodeCarbon will be skipped"
 fi

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.alone import Turns
+from tests.alone import ALONE, LONGEST, Turns
 from tests.recorded import WHY as NEEDS_RECORDED
 
 # No limit on the time of an example, and no check for slow ones: on a busy machine all are slow.
@@ -44,7 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Turns())
 
 
+def _turn(test: str) -> int:
+    """Which tests come first where files run side by side: the longest ones, and at the end those that run alone."""
+    first = next((place for place, file in enumerate(LONGEST) if test.startswith(file)), len(LONGEST))
+    return len(LONGEST) + 1 if test.startswith(ALONE) else first
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _turn(item.nodeid))
     seconds = config.getoption("--for-seconds")
     if seconds is not None:
         random.shuffle(items)

@@ -15,6 +15,7 @@ LISTS = {
     f"{TWIN}/model_internal.h": "model*.c",
     f"{TWIN}/serve_internal.h": "serve*.c",
     "nodectl/csrc/restorer.h": "*.c",
+    "calibration/kernels/csrc/kernels.h": "*.c",
 }
 """Headers with a list of units, and the source files that it is about."""
 

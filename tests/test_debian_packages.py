@@ -140,7 +140,8 @@ def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: di
     assert settings.exists() and (keys / "cluster.key").exists(), "removed is not purged"
     checked("dpkg", "--purge", *reversed(PACKAGES))
     after = traces()
-    assert (after[0] - before[0], before[0] - after[0]) == (set(), set())
+    gone = before[0] - after[0] - {"opt"}  # dpkg takes an empty /opt along: base-files makes it, and owns it not
+    assert (after[0] - before[0], gone) == (set(), set())
     assert after[1] == before[1]
 
 

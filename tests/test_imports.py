@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "calibration": {"nodectl", "pmu"},
     "cluster_agent": {"nodectl"},
     "hil_tests": {"twin", "firmware_bridge", "tests"},
-    "lab": {"pmu", "nodectl", "firmware_bridge", "cluster_agent", "twin"},  # and nothing imports it
+    "lab": {"pmu", "nodectl", "firmware_bridge", "calibration", "cluster_agent", "twin"},  # and nothing imports it
 }
 
 CLOCKS = ("time", "datetime")
@@ -69,6 +70,26 @@ def test_the_agent_knows_of_its_writer_process_only_the_near_end() -> None:
     commands = {"nodectl/commands/run.py", "nodectl/commands/service_account.py"}
     assert set(found) == commands | {"nodectl/loop/agent.py", "nodectl/write/actuation.py"}
     assert set().union(*found.values()) == near
+
+
+def test_calibration_runs_without_a_module_of_the_twin() -> None:
+    """Else it could look up what it is to measure: an emulated node's truth stays behind the port of the kernels."""
+    sources = sorted((ROOT / "calibration").rglob("*.py"))
+    names = [source.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for source in sources]
+    assert "calibration.kernels.emulated" in names
+    script = f"import importlib, sys\n[importlib.import_module(name) for name in {names}]\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "calibration" in loaded and not loaded & {"twin", "lab"}
+
+
+def test_calibration_reads_no_file_of_the_twin() -> None:
+    """Neither machines nor workloads, nor their tables by another way than an import."""
+    texts = {source: source.read_text() for source in sorted((ROOT / "calibration").rglob("*.py"))}
+    assert len(texts) > 5
+    parts = "|".join(path.stem for path in (ROOT / "twin").iterdir() if path.suffix in ("", ".py"))
+    pattern = re.compile(rf"\btwin[./](?:{parts})\b|import_module|__import__")
+    assert [source.name for source, text in texts.items() if pattern.search(text)] == []
 
 
 def test_neither_ledger_nor_lease_reads_a_clock() -> None:

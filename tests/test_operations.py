@@ -1,12 +1,13 @@
 """The command blocks of docs/operations.md, run in their order under a real systemd.
 
 What only the package index can give is there already: lines that make an environment or call pip take this tree's wheel
-instead. Blocks of type ``console`` need other machines and are not run.
+instead. The new head is the same machine without what it had as the old one. Blocks of type ``console`` are not run.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ NODE, HEAD = ("agent", "writer", "restore", "metrics"), ("clusterctl", "clusterc
 UNITS = (*(f"nodectl-{name}" for name in NODE), *HEAD)
 """All of them: one without its drop-in would pull in the distribution's own units, which tidy /dev."""
 FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
+TO_NEW_HEAD = re.compile(r"^scp .* new-head:/var/tmp/$", re.MULTILINE)
 FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
 
 
@@ -31,7 +33,7 @@ def blocks() -> list[tuple[str, str]]:
     for line in PAGE.read_text().splitlines():
         if line.startswith("## "):
             heading = line.removeprefix("## ")
-        elif lines is None and re.fullmatch(r"```sh( pip)?", line):
+        elif lines is None and re.fullmatch(r"```sh( pip| head)?", line):
             lines = []
         elif lines is not None and line == "```":
             found.append((heading, "\n".join(lines)))
@@ -45,6 +47,26 @@ def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
     headings = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
     only_words = {"What happens when something ends"}
     assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
+
+
+def test_a_purge_takes_the_key_that_the_page_gives_a_node(tmp_path: Path) -> None:
+    node = tmp_path / "etc/nodectl/node"
+    node.mkdir(parents=True)
+    for name in ("node.key", "cluster.pub"):
+        assert f"/etc/nodectl/node/{name}" in PAGE.read_text()
+        (node / name).touch()
+    (tmp_path / "bin").mkdir()
+    for command in ("getent", "userdel", "deb-systemd-helper"):
+        (tmp_path / "bin" / command).symlink_to("/bin/false")
+    script = (ROOT / "debian/nodectl/postrm").read_text()
+    script = re.sub(r"(?<![\w/])/(etc|var|run)/", r"@HERE@/\1/", script)
+    assert not re.search(r"\s/(etc|var|run)\b", script), "it must not reach this machine's own"
+    script = script.replace("@HERE@", str(tmp_path))
+    done = subprocess.run(
+        ["sh", "-c", script, "postrm", "purge"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "etc").iterdir()) == []
 
 
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
@@ -64,6 +86,7 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
         following = [heading for heading, _ in found[1:]] + [""]
         for (heading, commands), after in zip(found, following, strict=True):
             script = FROM_INDEX.sub("rm -rf /opt/nodectl; cp -a /srv/new/nodectl /opt/nodectl", commands)
+            script = TO_NEW_HEAD.sub("rm -rf /var/lib/clusterctl /etc/nodectl", script)
             script = script.replace("/usr/local/bin", "/opt/bin")  # /usr is read-only in there
             done = site.run("sh", "-exc", f"mkdir -p /opt/bin; PATH=/opt/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{script}")
             assert done.returncode == 0, f"{heading}:\n{done.stdout}\n{done.stderr}\n{site.log}"
@@ -100,6 +123,7 @@ def _removed(site: Site) -> None:
 AFTER: dict[str, Callable[[Site], None]] = {
     "A node by itself": _alone,
     "A node joins": _joined,
+    "Move the head": _joined,
     "Watch": _watched,
     "Remove": _removed,
 }

@@ -19,13 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.alone import ALONE
+from tests.alone import ALONE, LONGEST
 
 ROOT: Final = Path(__file__).parents[1]
 LOAD: Final = 25
-FIRST: Final = ("tests/nodectl/test_node_", "tests/cluster_agent/test_clusterctl_service.py")
-"""Those that take longest, so that the others run beside them."""
-
 LOOK_S: Final = 0.2
 
 
@@ -104,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the busy loops
     found = (path for top in ("tests", "hil_tests") for path in sorted((ROOT / top).rglob("test_*.py")))
     files = list(arguments) or [str(path.relative_to(ROOT)) for path in found]
-    files.sort(key=lambda file: not file.startswith(FIRST))
+    files.sort(key=lambda file: not file.startswith(LONGEST))
     alone = [file for file in files if file.startswith(ALONE)]
     begin_s = time.monotonic()
     with busy_loops() as busy, tempfile.TemporaryDirectory(prefix="under-load-") as name:

@@ -12,8 +12,10 @@ PATIENCE_S: Final = float(os.environ.get("PATIENCE_S", "180"))
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Whether it is true before this time is over; checked every 5 ms, and once more at the end."""
+    """Whether it is true at some time before this time is over; checked every 5 ms, and once more at the end."""
     deadline_s = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline_s:
+    while not holds():
+        if time.monotonic() >= deadline_s:
+            return holds()
         time.sleep(0.005)
-    return holds()
+    return True
