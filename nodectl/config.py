@@ -5,15 +5,15 @@ The file is TOML (``/etc/nodectl/nodectl.toml``); every number's unit is in its 
 
 from __future__ import annotations
 
-import math
 import platform
 import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from nodectl.decide.node_cap import CAP_ROW
 from nodectl.shell.errors import UsageError, nearest
@@ -25,37 +25,56 @@ DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 type_mode = Literal["monitor", "optimize"]
 MODES: Final[tuple[type_mode, ...]] = ("monitor", "optimize")
 
+NO_CAP: Final = {"fix": "0 means no cap"}
+
 
 class PolicyChoice(msgspec.Struct, frozen=True):
-    """A policy by its name or file (``FILE.py[:NAME]``), ``none`` for no policy on that side, and its parameters."""
+    """The policy of one domain of knobs; ``nodectl policies`` lists all of them with their parameters."""
 
-    name: str
-    params: dict[str, Any] = {}
+    name: Annotated[str, Meta(description="Its name, or `FILE.py[:NAME]` for one of your own; `none`: no policy.")]
+    params: Annotated[dict[str, Any], Meta(description="Its parameters, such as `{ bound = 0.03 }`.")] = {}
 
 
 NO_POLICY: Final = PolicyChoice("none")
 
 
 class JournalSettings(msgspec.Struct, frozen=True):
-    """The directory of the journal (empty: ``journal`` below the state directory) and its most bytes; 0: no journal."""
+    """The journal: what was read and decided, for ``nodectl replay`` and ``nodectl why``."""
 
-    dir: str = ""
-    max_bytes: int = 1_000_000_000
+    dir: Annotated[str, Meta(description="Its directory; empty: `journal` below the state directory.")] = ""
+    max_bytes: Annotated[
+        int,
+        Meta(
+            description="The most that it takes, at least 1000000; the oldest segments go first. 0: no journal.", ge=0
+        ),
+    ] = 1_000_000_000
 
 
 class Caps(msgspec.Struct, frozen=True):
-    """Limits that the agent never exceeds; 0 = none.
+    """Limits that the agent never exceeds; 0: none."""
 
-    ``node_w`` caps the whole node; ``rest_w`` of it is what the node draws outside its processor packages.
-    """
-
-    node_w: float = 0.0
-    rest_w: float = 0.0
-
-    cpu_max_khz: int = 0
-    gpu_max_mhz: int = 0
-    gpu_temperature_c: float = 0.0
-    memory_temperature_c: float = 0.0
+    node_w: Annotated[float, Meta(description="Mean power of the whole node; also `--cap-w`.", ge=0, extra=NO_CAP)] = (
+        0.0
+    )
+    rest_w: Annotated[
+        float,
+        Meta(
+            description="Of it, what the node draws outside its processor packages (board, fans; its GPUs too, but not"
+            " under a cluster's cap): comes off first.",
+            ge=0,
+        ),
+    ] = 0.0
+    cpu_max_khz: Annotated[int, Meta(description="The highest clock of cores.", ge=0, extra=NO_CAP)] = 0
+    gpu_max_mhz: Annotated[int, Meta(description="The highest clock of GPUs.", ge=0, extra=NO_CAP)] = 0
+    gpu_temperature_c: Annotated[float, Meta(description="Of a GPU: clocks fall above it.", ge=0, extra=NO_CAP)] = 0.0
+    memory_temperature_c: Annotated[
+        float,
+        Meta(
+            description="Of the hottest memory module (hwmon drivers spd5118, jc42): core clocks fall above it.",
+            ge=0,
+            extra=NO_CAP,
+        ),
+    ] = 0.0
 
     def highest(self, domain: str) -> int:
         """The highest clock of a domain, in the unit of its knobs; 0 = no limit."""
@@ -63,43 +82,68 @@ class Caps(msgspec.Struct, frozen=True):
 
 
 class Scmi(msgspec.Struct, frozen=True):
-    """Which of this node's knobs an SCMI controller at ``url`` moves: ``knobs`` maps a knob's name to a domain of the
-    controller, by name or number. ``clocks_by``: a clock becomes the upper limit of a performance domain, or its level.
-    """
+    """An on-chip controller that moves some of this node's knobs (docs/scmi.md)."""
 
-    url: str = ""
-    knobs: dict[str, str] = {}
-    clocks_by: Literal["limits", "level"] = "limits"
+    url: Annotated[str, Meta(description="Where it is, such as `scmi+shm:/run/scmi.sock`; empty: none.")] = ""
+    knobs: Annotated[
+        dict[str, str],
+        Meta(
+            description='Knob = domain of the controller, by name or number: `"node/cap_mw" = "package"` is what'
+            ' node_w leaves to the packages, `"cpu/policy0/max_khz" = "cluster-0"` a clock limit.'
+        ),
+    ] = {}
+    clocks_by: Annotated[
+        Literal["limits", "level"],
+        Meta(description="A clock becomes the upper limit of a performance domain, or its level."),
+    ] = "limits"
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The cluster agent that caps this node (docs/cluster.md), and what this node declares to it; watts of the node.
+    """The cluster agent that caps this node (docs/cluster.md), and what this node declares to it: DC watts of the whole
+    node."""
 
-    ``safe_w``: the cap that the node falls to without a lease; ``boot_w``: the most it draws from power-on until it is
-    capped; ``caps.rest_w`` does not include the GPUs here. ``watchdog_s``: how long until an agent that hangs is
-    replaced. ``jobs``: whether the node runs jobs, as the agent's own user.
-    """
-
-    url: str = ""
-    key: str = "/etc/nodectl/keys/node.key"
-    server_key: str = "/etc/nodectl/keys/cluster.pub"
-    insecure: bool = False
-    name: str = platform.node() or "node"
-    tdp_w: float = 0.0
-    mop_w: float = 0.0
-    safe_w: float = 0.0
-    boot_w: float = 0.0
-    lease_class: Literal["hw", "os", "sticky"] = "os"
-    settle_s: float = 1.0
-    watchdog_s: float = 20.0
-    jobs: bool = False
+    url: Annotated[
+        str, Meta(description='`tcp://HOST:7410`; empty: none. Needs mode "optimize", and no caps.node_w.')
+    ] = ""
+    key: Annotated[str, Meta(description="This node's key pair, mode 0600.")] = "/etc/nodectl/keys/node.key"
+    server_key: Annotated[str, Meta(description="The cluster agent's public key: a file, or the key itself.")] = (
+        "/etc/nodectl/keys/cluster.pub"
+    )
+    insecure: Annotated[bool, Meta(description="Without keys, over loopback alone, for trials.")] = False
+    name: Annotated[str, Meta(description="This node's name in its reports; by default the host's.")] = (
+        platform.node() or "node"
+    )
+    tdp_w: Annotated[float, Meta(description="The most it draws.", ge=0)] = 0.0
+    mop_w: Annotated[float, Meta(description="The least it can be capped to (minimal operating power).", ge=0)] = 0.0
+    safe_w: Annotated[float, Meta(description="The cap that it falls to without a lease.", ge=0)] = 0.0
+    boot_w: Annotated[float, Meta(description="The most it draws from power-on until it is capped.", ge=0)] = 0.0
+    lease_class: Annotated[Literal["hw", "os", "sticky"], Meta(description="What ends a lease (docs/ledger.md).")] = (
+        "os"
+    )
+    settle_s: Annotated[float, Meta(description="How long until a lower cap acts.", ge=0, le=600)] = 1.0
+    watchdog_s: Annotated[
+        float,
+        Meta(
+            description="How long until an agent that hangs is replaced: systemd's WatchdogSec and a restore.",
+            ge=0,
+            le=600,
+        ),
+    ] = 20.0
+    jobs: Annotated[
+        bool, Meta(description="Run the cluster's jobs, as the agent's own user; the service then is root (jobs.conf).")
+    ] = False
 
 
 class GpuSettings(msgspec.Struct, frozen=True):
-    """``locked_clock_mhz``: the clock that the site itself has locked its GPUs to, 0 for none; one number for all, or
-    by index or UUID. NVML cannot say it. -1: not declared, so it is observed (``nodectl.write.site_lock``)."""
+    """What NVML cannot say of this node's GPUs."""
 
-    locked_clock_mhz: int | dict[str, int] = -1
+    locked_clock_mhz: Annotated[
+        int | dict[str, int],
+        Meta(
+            description="The clock that the site itself has locked its GPUs to, 0: none, -1: not declared, so it is"
+            " observed. One number for all, or by index or UUID: `{ 0 = 1095, 1 = 0 }`. Also `--gpu-locked-mhz`.",
+        ),
+    ] = -1
 
     def baseline_mhz(self, index: int, uuid: str) -> int:
         """What is declared of one GPU; -1: nothing."""
@@ -113,15 +157,27 @@ type_action = Literal["yield", "reassert", "alarm"]
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """What is done when another program moves a knob that this agent has set (``nodectl.write.foreign_writers``).
+    """What is done when another program moves a knob that this agent has set (``nodectl.write.foreign_writers``)."""
 
-    ``times``: how often ``reassert`` sets a knob again before it yields. ``kinds``: another action for some kinds of
-    knobs, by the first part of their names; "scmi" for those behind a controller.
-    """
-
-    action: type_action = "yield"
-    times: int = 3
-    kinds: dict[str, type_action] = {}
+    action: Annotated[
+        type_action,
+        Meta(
+            description="Leave it to the other (yield), set it again (reassert), or leave it and log an ALARM (alarm)."
+        ),
+    ] = "yield"
+    times: Annotated[
+        int,
+        Meta(
+            description="How often `reassert` sets a knob again before it yields with an alarm; ten quiet minutes begin"
+            " a new count.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 3
+    kinds: Annotated[
+        dict[str, type_action],
+        Meta(description="Another action for some kinds of knobs: cpu, gpu, rapl, uncore, epp, scmi."),
+    ] = {}
 
     def of(self, knob: str) -> type_action:
         """The action for the knob of that name."""
@@ -129,31 +185,46 @@ class Foreign(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What the agent may cost: ``core_share`` of one CPU, on average; 0 = no limit.
+    """What the agent itself may cost.
 
-    Above it the period is doubled, up to ``max_period_ms``, and this is reported. Half of one CPU is ours:
-    BDPO's old loop harmed the job when its CPU time grew (REGALE D2.3 §3.4), without a figure.
+    Half of one CPU is ours: BDPO's old loop harmed the job when its CPU time grew (REGALE D2.3 §3.4), without a figure.
     """
 
-    core_share: float = 0.5
-    max_period_ms: float = 1000.0
+    core_share: Annotated[
+        float,
+        Meta(
+            description="Of one CPU, on average; above it the period doubles, and this is reported. 0: no limit.",
+            ge=0,
+            extra={"fix": "0 turns the budget off"},
+        ),
+    ] = 0.5
+    max_period_ms: Annotated[float, Meta(description="The longest that the period may become.", ge=1)] = 1000.0
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """``listen``: the address at which `nodectl metrics` answers Prometheus; empty: the agent publishes nothing."""
+    """This node for Prometheus (docs/operations.md, "Watch")."""
 
-    listen: str = ""
+    listen: Annotated[
+        str,
+        Meta(description="The address of `nodectl metrics`, such as `127.0.0.1:9742`; empty: nothing is published."),
+    ] = ""
 
 
 class Config(msgspec.Struct, frozen=True):
-    """All settings of ``nodectl run``. It is stored at the head of each journal, so that a replay uses the same."""
+    """All settings of ``nodectl run``. They are stored at the head of each journal, so that a replay uses the same."""
 
-    mode: type_mode = "monitor"
-    dry_run: bool = False
-    period_ms: float = 100.0
-    cpu_policy: PolicyChoice = PolicyChoice("bdpo-cpu-bounded")
-    gpu_policy: PolicyChoice = PolicyChoice("gpu-ladder")
-    policies: dict[str, PolicyChoice] = {}
+    mode: Annotated[type_mode, Meta(description="Only look (monitor), or act (optimize).")] = "monitor"
+    dry_run: Annotated[bool, Meta(description="With optimize: decide and keep the journal, but write nothing.")] = False
+    period_ms: Annotated[float, Meta(description="Between two readings.", ge=1, le=60_000)] = 100.0
+    cpu_policy: Annotated[PolicyChoice, Meta(description="Of the cores' clocks.")] = PolicyChoice("bdpo-cpu-bounded")
+    gpu_policy: Annotated[PolicyChoice, Meta(description="Of the GPUs' clocks.")] = PolicyChoice("gpu-ladder")
+    policies: Annotated[
+        dict[str, PolicyChoice],
+        Meta(
+            description="Of every other domain: `epp` (energy preference), `uncore`. Also"
+            " `--policy DOMAIN=NAME[:KEY=VALUE,...]`."
+        ),
+    ] = {}
     journal: JournalSettings = JournalSettings()
     caps: Caps = Caps()
     scmi: Scmi = Scmi()
@@ -162,13 +233,18 @@ class Config(msgspec.Struct, frozen=True):
     metrics: Metrics = Metrics()
     gpu: GpuSettings = GpuSettings()
     foreign: Foreign = Foreign()
-    may_raise: tuple[str, ...] = ()
-    """Knobs by name, or patterns such as "rapl/*", that may be set above what the site had them at."""
-
-    state_dir: str = "/var/lib/nodectl"
-
-    calibration: str = ""
-    """The file of ``nodectl calibrate limits``: how soon the knobs of this node have an effect; empty: not measured."""
+    may_raise: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Limits that may be set above what the site had them at: names of knobs, or patterns such as"
+            " `rapl/*`."
+        ),
+    ] = ()
+    state_dir: Annotated[str, Meta(description="Journal and jobs.")] = "/var/lib/nodectl"
+    calibration: Annotated[
+        str,
+        Meta(description="The file of `nodectl calibrate limits`: how soon knobs have an effect; empty: not measured."),
+    ] = ""
 
     def choice(self, domain: str) -> PolicyChoice:
         """The policy of one domain of knobs. ``policies`` has those of every domain but "cpu" and "gpu"."""
@@ -245,19 +321,12 @@ _DELEGABLE: Final = re.compile(rf"{CAP_ROW}|cpu/policy\d+/max_khz")
 
 
 def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    if not 1.0 <= config.period_ms <= 60_000.0:
-        yield ("period_ms",), f"{config.period_ms:g} ms is outside 1..60000"
     if config.dry_run and not config.decides:
         yield ("dry_run",), "needs mode optimize: monitoring writes nothing anyway"
     if config.budget.max_period_ms < config.period_ms:
         yield ("budget", "max_period_ms"), f"is below period_ms ({config.period_ms:g})"
-    if config.budget.core_share < 0:
-        yield ("budget", "core_share"), "is negative; 0 turns the budget off"
     if 0 != config.journal.max_bytes < 1_000_000:
         yield ("journal", "max_bytes"), f"{config.journal.max_bytes} is under a megabyte; 0 keeps no journal"
-    for name in Caps.__struct_fields__:
-        if not 0 <= getattr(config.caps, name) < math.inf:
-            yield ("caps", name), "is negative or no number" + ("" if name == "rest_w" else "; 0 means no cap")
     if 0 < config.caps.node_w <= config.caps.rest_w:
         yield ("caps", "node_w"), f"{config.caps.node_w:g} W must be above rest_w ({config.caps.rest_w:g} W)"
     if config.metrics.listen:
@@ -282,8 +351,6 @@ def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock; 0: no lock"
         if gpu and not gpu.isdigit() and not gpu.startswith(("GPU-", "MIG-")):
             yield ("gpu", "locked_clock_mhz", gpu), f"{gpu!r} is no index or UUID of a GPU"
-    if not 1 <= config.foreign.times <= 1000:
-        yield ("foreign", "times"), f"{config.foreign.times} is outside 1..1000"
     for kind in config.foreign.kinds:
         if kind not in KNOB_KINDS:
             yield ("foreign", "kinds", kind), f"there are no knobs of this kind{nearest(kind, KNOB_KINDS)}"
@@ -310,9 +377,6 @@ def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("cluster", "safe_w"), f"{cluster.safe_w:g} W is not between mop_w and tdp_w"
     if cluster.mop_w <= config.caps.rest_w:
         yield ("cluster", "mop_w"), f"{cluster.mop_w:g} W must be above caps.rest_w ({config.caps.rest_w:g} W)"
-    for name in ("settle_s", "watchdog_s"):
-        if not 0 <= getattr(cluster, name) <= 600:
-            yield ("cluster", name), "is outside 0..600 s"
 
 
 def _url_problem(url: str) -> str:

@@ -7,6 +7,7 @@ keys, so the line is found by scanning the text for the table and key that the m
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import types
 import typing
@@ -65,7 +66,8 @@ def decode_toml(text: str | bytes, kind: type[Value]) -> Value:
 
 
 def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
-    """Settings of type ``kind`` from plain values; ``ConfigError`` for an unknown key, a wrong type or a wrong word."""
+    """Settings of type ``kind`` from plain values; ``ConfigError`` for an unknown key, a wrong type or word, and for a
+    number outside the bounds of its field (``Annotated[float, msgspec.Meta(ge=1, le=60)]``)."""
     given = list(_given(settings, kind, ()))
     for path, _, expected, known in given:
         if expected is None:
@@ -73,9 +75,12 @@ def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
     for path in _oversized(settings, ()):
         raise ConfigError(f"{where(path)}: {'.'.join(path)}: needs more than 64 bits")
     for path, word, expected, _ in given:
-        words = typing.get_args(expected) if typing.get_origin(expected) is Literal else ()
+        words = typing.get_args(bare(expected)) if typing.get_origin(bare(expected)) is Literal else ()
         if words and word not in words:
             raise ConfigError(f"{where(path)}: no {'.'.join(path)} is called {word!r}{nearest(str(word), words)}")
+    for path, value, expected, _ in given:
+        if problem := _out_of_bounds(path[-1], value, expected):
+            raise ConfigError(f"{where(path)}: {'.'.join(path)}: {problem}")
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
@@ -127,6 +132,9 @@ _UNITS: Final = (
     "ns", "us", "ms", "s", "khz", "mhz", "ghz", "hz", "c", "k", "w", "mw", "kw", "bytes", "kb", "mb", "gb", "share",
     "pct",
 )  # fmt: skip
+_SYMBOLS: Final = {"w": "W", "s": "s", "ms": "ms", "mhz": "MHz", "khz": "kHz", "c": "C", "bytes": "bytes"}
+"""Units that a key ends in, as messages write them."""
+
 _BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
 _TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
 _KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
@@ -178,7 +186,7 @@ def _given(
     fields = _fields(kind)
     for key, value in settings.items():
         yield (*path, key), value, fields.get(key), tuple(fields)
-        if (table := _table(fields.get(key))) and isinstance(value, Mapping):
+        if (table := table_of(fields.get(key))) and isinstance(value, Mapping):
             yield from _given(value, table, (*path, key))
 
 
@@ -186,8 +194,47 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
-def _table(kind: Any) -> type[msgspec.Struct] | None:
+def bounds(kind: Any) -> msgspec.Meta | None:
+    """What the type of a field says of its values beyond their type: ``ge``, ``le``, ``lt``, ``description``."""
+    marks = kind.__metadata__ if typing.get_origin(kind) is typing.Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, msgspec.Meta)), None)
+
+
+def bare(kind: Any) -> Any:
+    """The type of a field without what is said of its values."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def range_in_words(meta: msgspec.Meta) -> str:
+    """The range of a field as people write it; empty: any."""
+    least, most = meta.ge, meta.le
+    if least is None:
+        return "" if most is None else f"at most {most:g}"
+    return f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
+
+
+def _out_of_bounds(key: str, value: Any, kind: Any) -> str:
+    """What is wrong with a number by the bounds of its field; empty: nothing, or it is no number."""
+    meta = bounds(kind)
+    if meta is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    least, most = meta.ge, meta.le
+    if (least is None or least <= value) and (most is None or value <= most) and math.isfinite(value):
+        return ""
+    unit = next((f" {_SYMBOLS[word]}" for word in key.split("_")[-1:] if word in _SYMBOLS), "")
+    fix = (meta.extra or {}).get("fix", "")
+    if not math.isfinite(value):
+        rule = "is not a number" if math.isnan(value) else "is not finite"
+    elif most is None and least == 0:
+        rule = "is negative"
+    else:
+        rule = f"is outside {least:g}..{most:g}" if most is not None else f"is less than {least:g}"
+    return f"{value:g}{unit} {rule}" + (f"; {fix}" if fix else "")
+
+
+def table_of(kind: Any) -> type[msgspec.Struct] | None:
     """The struct type of a field, whether it may be left out or not; None for a field that is no table."""
+    kind = bare(kind)
     choices = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     return next((one for one in choices if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
 
@@ -197,7 +244,7 @@ def _tables(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[
     fields = _fields(kind)
     yield ".".join(path), frozenset(fields)
     for key, inner in fields.items():
-        if table := _table(inner):
+        if table := table_of(inner):
             yield from _tables(table, (*path, key))
 
 

@@ -49,7 +49,7 @@ def test_settings_that_are_right_are_said_in_one_line(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("w = 1000.0", "w = -1.0", "cluster.toml:4: budget.w: -1 is negative or not a number"),
+        ("w = 1000.0", "w = -1.0", "cluster.toml:4: budget.w: -1 W is negative"),
         ("w = 1000.0", "schedule = '{at}/week'", "cluster.toml:4: budget.schedule: week: cannot read the schedule"),
         ("/keys", "/none", "cluster.toml:2: keys: none/cluster.key: cannot read the key: No such file or directory"),
         ("[nodes]", "[nodez]", "cluster.toml:5: unknown key 'nodez' (nearest: nodes)"),
