@@ -57,6 +57,25 @@ NODES: Final = (
     _Gauge("node_report_age_seconds", "heard_s_ago", "Seconds since its last report."),
 )
 
+OTHERS: Final = {
+    "up": ("gauge", "Whether the cluster agent answers.", ()),
+    "alarms": ("gauge", "Alarms that are on.", ()),
+    "node_info": ("gauge", "1; the node's states.", ("node", "state", "jobs", "tag", "tag_source", "lease_class")),
+    "jobs": ("gauge", "Jobs in the store.", ("state",)),
+    "node_jobs": ("gauge", "Jobs that have the node.", ("node",)),
+    "job_nodes": ("gauge", "Nodes by their state for jobs.", ("state",)),
+    "job_power_watts": ("gauge", "The power of the job's nodes by their reports.", ("job", "user")),
+    "job_energy_joules": ("counter", "The energy of the job so far.", ("job", "user")),
+}
+"""The other metrics without their prefix ``clusterctl_``: kind, meaning, labels."""
+
+
+def _other(name: str, value: float | None = None) -> GaugeMetricFamily | CounterMetricFamily:
+    """One of ``OTHERS``, with its only value or, without one, for rows to be added."""
+    kind, help_, labels = OTHERS[name]
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    return family(f"clusterctl_{name}", help_, value=value, labels=labels or None)
+
 
 class PartitionCollector(Collector):
     """Sends requests to the cluster agent at ``socket`` for each scrape; ``clusterctl_up`` is 0 if it does not
@@ -71,23 +90,19 @@ class PartitionCollector(Collector):
             budget = ask(self._socket, ShowBudget())
             rows = ask(self._socket, ListNodes())
         except ClusterError:
-            yield GaugeMetricFamily("clusterctl_up", "Whether the cluster agent answers.", 0)
+            yield _other("up", 0)
             return
-        yield GaugeMetricFamily("clusterctl_up", "Whether the cluster agent answers.", 1)
+        yield _other("up", 1)
         for name, field, help_ in BUDGET:
             yield GaugeMetricFamily(f"clusterctl_{name}", help_, getattr(budget, field))
-        yield GaugeMetricFamily("clusterctl_alarms", "Alarms that are on.", len(budget.alarms))
+        yield _other("alarms", len(budget.alarms))
         for name, field, help_ in NODES:
             family = GaugeMetricFamily(f"clusterctl_{name}", help_, labels=["node"])
             for row in rows:
                 if (value := getattr(row, field)) is not None:
                     family.add_metric([row.name], value)
             yield family
-        states = GaugeMetricFamily(
-            "clusterctl_node_info",
-            "1; the node's states.",
-            labels=["node", "state", "jobs", "tag", "tag_source", "lease_class"],
-        )
+        states = _other("node_info")
         for row in rows:
             states.add_metric([row.name, row.state, row.jobs, row.tag, row.tag_source, row.lease_class], 1)
         yield states
@@ -99,16 +114,16 @@ class PartitionCollector(Collector):
             running = list(rows_of(self._socket, ListJobs(states=["running", "ending"])))
         except ClusterError:
             return  # it runs no jobs, or has stopped since
-        jobs = GaugeMetricFamily("clusterctl_jobs", "Jobs in the store.", labels=["state"])
+        jobs = _other("jobs")
         for state in STATES:
             jobs.add_metric([state], tally.get(state, 0))
         yield jobs
-        node_jobs = GaugeMetricFamily("clusterctl_node_jobs", "Jobs that have the node.", labels=["node"])
+        node_jobs = _other("node_jobs")
         for row in rows:
             node_jobs.add_metric([row.name], 1 if row.job else 0)
         yield node_jobs
         yield from _of_jobs(running, rows)
-        by_state = GaugeMetricFamily("clusterctl_job_nodes", "Nodes by their state for jobs.", labels=["state"])
+        by_state = _other("job_nodes")
         numbers = Counter(row.jobs for row in rows)
         for state in get_args(NodeState):
             by_state.add_metric([state], numbers[state])
@@ -117,11 +132,7 @@ class PartitionCollector(Collector):
 
 def _of_jobs(running: list[JobRow], rows: list[NodeRow]) -> Iterator[Metric]:
     """Watts and joules of each job that has nodes. A job with a node whose power is not known has no watts here."""
-    labels = ["job", "user"]
-    watts = GaugeMetricFamily(
-        "clusterctl_job_power_watts", "The power of the job's nodes by their reports.", labels=labels
-    )
-    joules = CounterMetricFamily("clusterctl_job_energy_joules", "The energy of the job so far.", labels=labels)
+    watts, joules = _other("job_power_watts"), _other("job_energy_joules")
     for job in running:
         draws = [row.draws_w for row in rows if row.job == str(job.job)]
         known = [draw for draw in draws if draw is not None]

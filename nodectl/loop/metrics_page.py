@@ -34,6 +34,23 @@ one that hangs after 15 s."""
 
 Row = tuple[dict[str, str], float]
 
+FAMILIES: Final = {
+    "build_info": ("gauge", "1; the agent's version and mode.", "version, python, mode"),
+    "energy_joules_total": ("counter", "Energy since the start of the run.", "instrument, side, quality"),
+    "energy_missing_seconds_total": ("counter", "Time without any reading of energy.", "instrument"),
+    "cap_watts": ("gauge", "The cap on the whole node; none: no cap.", ""),
+    "packages_cap_watts": ("gauge", "What of it the processor packages get.", ""),
+    "cpu_clock_hertz": ("gauge", "Clocks of the CPUs in the last period.", "statistic"),
+    "gpu_clock_hertz": ("gauge", "SM clock.", "gpu, model"),
+    "gpu_power_watts": ("gauge", "Board power.", "gpu, model"),
+    "knobs": ("gauge", "Knobs by the limit that binds them.", "domain, bound"),
+    "readings": ("gauge", "Readings of the last period by their quality.", "quality"),
+    "periods_total": ("counter", "Periods of the loop.", ""),
+    "missed_periods_total": ("counter", "Periods missed.", ""),
+    "period_seconds": ("gauge", "The period now.", ""),
+}
+"""Each metric without its prefix ``nodectl_``: kind, meaning, labels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Period:
@@ -77,26 +94,26 @@ class MetricsPage:
         sample, decisions = period.sample, period.decisions
         gpus = [{"gpu": str(gpu.index), "model": gpu.name} for gpu in self._layout.gpus]
         build = {"version": __version__, "python": platform.python_version(), "mode": self._mode}
-        yield _family("build_info", "gauge", "1; the agent's version and mode.", [(build, 1.0)])
-        yield _family("energy_joules_total", "counter", "Energy since the start of the run.", self._joules(period))
+        yield _family("build_info", [(build, 1.0)])
+        yield _family("energy_joules_total", self._joules(period))
         missing = [({"instrument": one.name}, one.missing_s) for one in period.account.energy()]
-        yield _family("energy_missing_seconds_total", "counter", "Time without any reading of energy.", missing)
-        yield _family("cap_watts", "gauge", "The cap on the whole node; none: no cap.", _if_any(period.cap_w))
+        yield _family("energy_missing_seconds_total", missing)
+        yield _family("cap_watts", _if_any(period.cap_w))
         packages_w = decisions.cap.packages_mw / 1000
-        yield _family("packages_cap_watts", "gauge", "What of it the processor packages get.", _if_any(packages_w))
-        yield _family("cpu_clock_hertz", "gauge", "Clocks of the CPUs in the last period.", _spread(sample))
-        yield _family("gpu_clock_hertz", "gauge", "SM clock.", _by_gpu(gpus, sample.gpu.sm_clock_mhz * 1e6))
-        yield _family("gpu_power_watts", "gauge", "Board power.", _by_gpu(gpus, sample.gpu.power_w))
+        yield _family("packages_cap_watts", _if_any(packages_w))
+        yield _family("cpu_clock_hertz", _spread(sample))
+        yield _family("gpu_clock_hertz", _by_gpu(gpus, sample.gpu.sm_clock_mhz * 1e6))
+        yield _family("gpu_power_watts", _by_gpu(gpus, sample.gpu.power_w))
         bound_by = zip(decisions.knobs, decisions.bound.tolist(), strict=True)
         bounds = Counter((name.partition("/")[0], BOUNDS[bound]) for name, bound in bound_by)
         knobs = [({"domain": domain, "bound": bound}, float(n)) for (domain, bound), n in sorted(bounds.items())]
-        yield _family("knobs", "gauge", "Knobs by the limit that binds them.", knobs)
+        yield _family("knobs", knobs)
         qualities = Counter(_qualities(sample))
         shares = [({"quality": quality.name.lower()}, float(qualities[quality])) for quality in Quality]
-        yield _family("readings", "gauge", "Readings of the last period by their quality.", shares)
-        yield _family("periods_total", "counter", "Periods of the loop.", [({}, float(self._ticks))])
-        yield _family("missed_periods_total", "counter", "Periods missed.", [({}, float(period.pace.missed))])
-        yield _family("period_seconds", "gauge", "The period now.", [({}, period.pace.period_ns / 1e9)])
+        yield _family("readings", shares)
+        yield _family("periods_total", [({}, float(self._ticks))])
+        yield _family("missed_periods_total", [({}, float(period.pace.missed))])
+        yield _family("period_seconds", [({}, period.pace.period_ns / 1e9)])
 
     @staticmethod
     def _joules(period: Period) -> Iterator[Row]:
@@ -134,8 +151,9 @@ def _qualities(sample: Sample) -> Iterator[Quality]:
         yield from map(Quality, column.tolist())
 
 
-def _family(name: str, kind: str, help_: str, rows: Iterable[Row]) -> str:
+def _family(name: str, rows: Iterable[Row]) -> str:
     """One metric with its rows; without rows nothing, since a value that is not known is left out."""
+    kind, help_, _ = FAMILIES[name]
     lines = [f"nodectl_{name}{_labels(labels)} {value!r}\n" for labels, value in rows]
     return f"# HELP nodectl_{name} {help_}\n# TYPE nodectl_{name} {kind}\n{''.join(lines)}" if lines else ""
 
