@@ -63,5 +63,6 @@ setup(
         "firmware_bridge/build_firmware.py:ffibuilder",
         "cluster_agent/build_native.py:ffibuilder",
     ],
+    data_files=[(f"share/man/man{n}", sorted(map(str, pathlib.Path("docs/man").glob(f"*.{n}")))) for n in (1, 5)],
     cmdclass={"build_ext": BuildNative, "build_py": BuildWithUnits},
 )

@@ -55,6 +55,7 @@ compile_() { # with the paths of the installed files; never checked against the 
 files() { (cd "$root" && find . -mindepth 1 \( -type f -o -type l \) | LC_ALL=C sort); }
 install_ --find-links "$wheelhouse" --require-hashes -r "$work/node.lock"
 install_ "$work"/wheel/*.whl
+rm -rf "$root/$env/share/man" # they go to /usr/share/man
 compile_
 files >"$work/node.files"
 install_ --find-links "$wheelhouse" --require-hashes -r "$work/all.lock"
@@ -78,6 +79,14 @@ LC_ALL=C comm -23 "$work/node.files" "$work/others.files" >"$work/nodectl.files"
 
 # --- the packages
 place() { install -D -m "$1" "$2" "$tree/$3"; }
+place_manual() { # NAME SECTION
+    gzip -9nc "docs/man/$1.$2" >"$work/manual.gz"
+    place 644 "$work/manual.gz" "usr/share/man/man$2/$1.$2.gz"
+}
+place_completion() { # PROGRAM: what click writes for bash
+    env "_$(echo "$1" | tr a-z A-Z)_COMPLETE=bash_source" ".venv/bin/$1" >"$work/completion"
+    place 644 "$work/completion" "usr/share/bash-completion/completions/$1"
+}
 for package in nodectl clusterctl nodectl-twin; do
     tree=$work/$package
     mkdir -p "$tree/DEBIAN"
@@ -92,6 +101,9 @@ for package in nodectl clusterctl nodectl-twin; do
         place 755 "$(echo "$tree"/$ours/nodectl/nodectl-restorer)" usr/lib/nodectl/nodectl-restorer
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/nodectl" "$tree/usr/bin/nodectl"
+        place_manual nodectl 1
+        place_manual nodectl.toml 5
+        place_completion nodectl
         place 644 CHANGELOG.md usr/share/doc/nodectl/CHANGELOG.md
         for page in configuration operations restore security; do place 644 "docs/$page.md" "usr/share/doc/nodectl/$page.md"; done
         ;;
@@ -101,6 +113,9 @@ for package in nodectl clusterctl nodectl-twin; do
         place 644 systemd/clusterctl.sysusers usr/lib/sysusers.d/clusterctl.conf
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/clusterctl" "$tree/usr/bin/clusterctl"
+        place_manual clusterctl 1
+        place_manual cluster.toml 5
+        place_completion clusterctl
         for page in cluster ledger; do place 644 "docs/$page.md" "usr/share/doc/clusterctl/$page.md"; done
         ;;
     esac

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "build" / "wheels"
 PARTS = ("nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab", "systemd")
+MANUALS = "docs/man"
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",
          "_controlpulp.c", "controlpulp-posix")  # fmt: skip
@@ -54,7 +55,7 @@ def _git(*arguments: str) -> bytes:
 def wheel(tree: Path) -> Path:
     """The wheel of a source tree."""
     files = [tree / name for name in FILES]
-    for part in PARTS:
+    for part in (*PARTS, MANUALS):
         files += [path for path in (tree / part).rglob("*") if path.is_file() and not _is_built(path)]
     digest = hashlib.sha256()
     for path in sorted(files):
@@ -89,6 +90,8 @@ def _build(tree: Path, directory: Path) -> None:
     source.mkdir(parents=True)
     for part in PARTS:
         shutil.copytree(tree / part, source / part, ignore=shutil.ignore_patterns(*BUILT))
+    if (tree / MANUALS).exists():
+        shutil.copytree(tree / MANUALS, source / MANUALS)
     for name in FILES:
         shutil.copy2(tree / name, source / name)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]

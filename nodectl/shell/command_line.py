@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import click
+from click.shell_completion import CompletionItem
 
 from nodectl.shell.errors import NodectlError, nearest
 from nodectl.shell.log import complain
@@ -60,6 +61,13 @@ class LazyCommands(click.Group):
         """The list in ``--help``."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, _, summary) in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names from the table, without importing the commands; then the options of the group itself."""
+        names = [
+            CompletionItem(name, help=text) for name, (_, _, text) in self.table.items() if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 def _imported(module: str) -> ModuleType:

@@ -210,7 +210,7 @@ def range_in_words(meta: msgspec.Meta) -> str:
     least, most = meta.ge, meta.le
     if least is None:
         return "" if most is None else f"at most {most:g}"
-    return f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
+    return f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
 
 
 def _out_of_bounds(key: str, value: Any, kind: Any) -> str:
