@@ -3,7 +3,7 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 
-.PHONY: help setup demo demo-cluster test test-busy hil-linux bench fuzz mutate docs deb deb-test lint clean
+.PHONY: help setup demo demo-cluster test test-busy hil-linux bench fuzz mutate picture docs deb deb-test lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
+	@echo "make picture  README's picture again, from the demo"
 	@echo "make docs   the generated pages, and the site in build/site (MkDocs)"
 	@echo "make deb    Debian packages nodectl, clusterctl and nodectl-twin in build/deb (debian/README.md)"
 	@echo "make deb-test  lint, install, upgrade, remove and purge them in a Debian of their own (as root, some minutes)"
@@ -52,6 +53,11 @@ mutate:
 	@scripts/setup.sh core
 	@$(PYTHON_VENV) -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r tests/mutation/requirements.lock
 	@$(PYTHON_VENV) -m tests.mutation $(MUTATE)
+
+picture:
+	@scripts/setup.sh core
+	@.venv/bin/nodectl demo --virtual --out out/picture
+	@cp out/picture/demo-energy-time.png docs/pictures/demo.png
 
 docs:
 	@scripts/setup.sh core

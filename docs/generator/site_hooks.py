@@ -1,5 +1,5 @@
-"""Hooks of MkDocs (mkdocs.yml): README is the first page, notes are found by themselves, and a link to a file that is not
-on the site becomes the file's name."""
+"""Hooks of MkDocs (mkdocs.yml): README is the first page, notes are found by themselves, and a link to a file that is
+not on the site becomes the file's name."""
 
 from __future__ import annotations
 
