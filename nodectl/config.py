@@ -120,7 +120,7 @@ class Cluster(msgspec.Struct, frozen=True):
     lease_class: Annotated[Literal["hw", "os", "sticky"], Meta(description="What ends a lease (docs/ledger.md).")] = (
         "os"
     )
-    settle_s: Annotated[float, Meta(description="How long until a lower cap acts.", ge=0, le=600)] = 1.0
+    settle_s: Annotated[float, Meta(description="How long until a lower cap is in force.", ge=0, le=600)] = 1.0
     watchdog_s: Annotated[
         float,
         Meta(

@@ -50,7 +50,7 @@ class BudgetSettings(msgspec.Struct, frozen=True):
 
 
 class NodeSettings(msgspec.Struct, frozen=True):
-    """What holds for all nodes of the allow list."""
+    """Settings of all nodes of the allow list."""
 
     tdp_w: Annotated[float, Meta(description="What a node counts before its first report.", ge=0)] = 0.0
     failing_together: Annotated[

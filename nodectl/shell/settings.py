@@ -132,7 +132,7 @@ _UNITS: Final = (
     "ns", "us", "ms", "s", "khz", "mhz", "ghz", "hz", "c", "k", "w", "mw", "kw", "bytes", "kb", "mb", "gb", "share",
     "pct",
 )  # fmt: skip
-_SYMBOLS: Final = {"w": "W", "s": "s", "ms": "ms", "mhz": "MHz", "khz": "kHz", "c": "C", "bytes": "bytes"}
+_SYMBOLS: Final = {"w": " W", "s": " s", "ms": " ms", "mhz": " MHz", "khz": " kHz", "c": " C", "bytes": " bytes"}
 """Units that a key ends in, as messages write them."""
 
 _BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
@@ -218,18 +218,20 @@ def _out_of_bounds(key: str, value: Any, kind: Any) -> str:
     meta = bounds(kind)
     if meta is None or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
-    least, most = meta.ge, meta.le
-    if (least is None or least <= value) and (most is None or value <= most) and math.isfinite(value):
+    if math.isfinite(value) and (meta.ge is None or meta.ge <= value) and (meta.le is None or value <= meta.le):
         return ""
-    unit = next((f" {_SYMBOLS[word]}" for word in key.split("_")[-1:] if word in _SYMBOLS), "")
+    unit = _SYMBOLS.get(key.rpartition("_")[2], "")
     fix = (meta.extra or {}).get("fix", "")
+    return f"{value:g}{unit} {_wrong(value, meta)}" + (f"; {fix}" if fix else "")
+
+
+def _wrong(value: float, meta: msgspec.Meta) -> str:
+    """What is wrong with a number that its bounds exclude."""
     if not math.isfinite(value):
-        rule = "is not a number" if math.isnan(value) else "is not finite"
-    elif most is None and least == 0:
-        rule = "is negative"
-    else:
-        rule = f"is outside {least:g}..{most:g}" if most is not None else f"is less than {least:g}"
-    return f"{value:g}{unit} {rule}" + (f"; {fix}" if fix else "")
+        return "is not a number" if math.isnan(value) else "is not finite"
+    if meta.le is not None:
+        return f"is outside {meta.ge:g}..{meta.le:g}"
+    return "is negative" if meta.ge == 0 else f"is less than {meta.ge:g}"
 
 
 def table_of(kind: Any) -> type[msgspec.Struct] | None:
