@@ -22,7 +22,8 @@ INSIDE = [
     *("scheduler_inside.h", "power_inside.h", "logs/text.h"),
 ]
 SOURCES = [
-    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c", "moldable.c"),
+    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
+    *("priority.c", "pass.c", "processors.c", "moldable.c"),
     *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),
     *("meter.c", "events.c", "answering.c", "replay.c", "logs/jobs_csv.c"),
 ]

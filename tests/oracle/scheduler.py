@@ -113,7 +113,8 @@ class ReferenceScheduler(OneFrequency):
         if self.composition.backfill == "compress":
             return self._backfill_compress(now_s)
         started: list[int] = []
-        self._guard(now_s)
+        if any(self._width(job) <= self._free(now_s) for job in self.queue):  # else it would move jobs for nothing
+            self._guard(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
             started.append(self._start(now_s, self.queue[0]))
             self._guard(now_s)
