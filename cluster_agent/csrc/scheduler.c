@@ -70,6 +70,7 @@ void scheduler_free(scheduler_t *s)
     power_free(s);
     priority_free(s);
     moldable_free(s);
+    unlike_free(s);
     free(s->queue);
     free(s->shortest);
     free(s->running);
@@ -319,6 +320,8 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
 {
     if (s->has_started[job]) {
         scheduler_running_remove(s, job);
+        if (s->phases.resources->give_back)
+            s->phases.resources->give_back(s, job);
         if (s->learner)
             learner_killed(s->learner, job);
         return;

@@ -52,8 +52,8 @@ typedef struct {
 
 /*
  * The phases *admit*, *place* and *idle* of one kind of resources: what a job needs to start, and what there is of it.
- * processors.c: processors alone; power_pass.c: processors and watts; moldable.c: the nodes and watts of one of several
- * configurations. Functions that say so may be NULL.
+ * resources/: processors alone; the nodes and watts of one of several configurations; nodes that differ, and watts.
+ * power_pass.c: processors and watts. Functions that say so may be NULL.
  */
 typedef struct {
     void (*begin)(scheduler_t *s, int64_t now_s); /* a pass begins; NULL */
@@ -80,7 +80,7 @@ extern estimate_t *const ESTIMATES[];   /* by ESTIMATE_* */
 extern correct_t *const CORRECTIONS[];  /* by CORRECT_* */
 extern correct_t correct_at_any_moment; /* the estimate is a table's: the job is expected to end at any moment */
 extern backfill_t *const BACKFILLS[];   /* by BACKFILL_* */
-extern const resources_t PROCESSORS, PROCESSORS_AND_WATTS, CONFIGURATIONS;
+extern const resources_t PROCESSORS, PROCESSORS_AND_WATTS, CONFIGURATIONS, UNLIKE_NODES;
 
 /* The phases that a policy is made of. */
 typedef struct {
@@ -93,8 +93,11 @@ typedef struct {
 /* Only on a machine with watts (power_inside.h). */
 typedef struct power power_t;
 
-/* Only with jobs that can run in several ways (moldable.h). */
+/* Only with jobs that can run in several ways (resources/moldable.h). */
 typedef struct ways ways_t;
+
+/* Only with nodes that differ (resources/unlike_nodes.h). */
+typedef struct nodes_and_watts nodes_and_watts_t;
 
 /* Decayed usage, in units of `base` half-lives after the first submission. */
 typedef struct {
@@ -138,6 +141,7 @@ struct scheduler {
     power_t *power;
     ranks_t *ranks;
     ways_t *ways;
+    nodes_and_watts_t *unlike;
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
@@ -222,8 +226,9 @@ void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
 
-/* moldable.c */
+/* resources/ */
 void moldable_free(scheduler_t *s);
+void unlike_free(scheduler_t *s);
 
 /* power.c */
 void power_free(scheduler_t *s);

@@ -146,12 +146,12 @@ def _on_processors(schedule: NativeReplay) -> Iterator[Any]:
 
 
 def _on_nodes(result: NodeResult) -> Iterator[Any]:
-    scheduler = result.scheduler
+    schedule = result.schedule
     yield result.start_s
     for job in np.flatnonzero(result.start_s >= 0).tolist():
-        placed = scheduler.placed[job]
+        placed = schedule.placed(job)
         yield from (placed.node, placed.count)
-    yield from (scheduler.admitted_w, np.array([len(scheduler.pass_s), scheduler.longest_queue]))
+    yield from (result.admitted_w, np.array([schedule.passes, schedule.longest_queue]))
 
 
 def _with_configurations(setting: Setting, choice: registry.Choice) -> Iterator[Any]:

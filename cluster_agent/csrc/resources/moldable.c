@@ -1,4 +1,4 @@
-#include "moldable.h"
+#include "resources/moldable.h"
 
 #include <math.h>
 #include <stdlib.h>
