@@ -137,6 +137,9 @@ int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
  */
 int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
 
+/* After that: when a row of the tables could start if no other job waited; INT64_MAX: never. */
+int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t row);
+
 /* After that, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
 

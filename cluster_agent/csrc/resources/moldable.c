@@ -300,9 +300,12 @@ static int32_t by_end(scheduler_t *s, int64_t now_s, int32_t job)
 
 static int32_t choose(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    if (s->ways->model.choose > CHOOSE_ADAPTIVE)
+    const moldable_t *m = &s->ways->model;
+    if (m->choose == CHOOSE_BY_CALLER)
+        return m->choose_row(m->context, now_s, job, s->free, s->ways->free_uw);
+    if (m->choose > CHOOSE_ADAPTIVE)
         return by_end(s, now_s, job);
-    return s->ways->model.choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
+    return m->choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
 }
 
 static int fits_now(const scheduler_t *s, int32_t row)
@@ -426,6 +429,12 @@ const resources_t CONFIGURATIONS = {
     .start_behind = start_behind,
     .hold = hold,
 };
+
+int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t row)
+{
+    int32_t ends = ends_before(s, row);
+    return ends == NONE ? INT64_MAX : ended_s(s, now_s, ends);
+}
 
 void scheduler_impossible(scheduler_t *s, uint8_t *never)
 {

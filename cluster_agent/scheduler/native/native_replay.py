@@ -40,8 +40,8 @@ class NativeReplay:
 
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
     loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
-    ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors`` are
-    its own.
+    ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors``
+    are its own.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class NativeReplay:
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._moldable = moldable
-        if moldable is not None and lib.scheduler_set_moldable(self._scheduler, moldable.c) < 0:
-            raise MemoryError
+        if moldable is not None:
+            moldable.join(self._scheduler)
         self._unlike = unlike
         if unlike is not None and lib.replay_set_unlike(self._replay, unlike.c) < 0:
             raise MemoryError
@@ -138,6 +138,8 @@ class NativeReplay:
         begun_s: float | None = None
         while True:
             status = lib.replay_run(self._replay, until_ended)
+            if self._moldable is not None:
+                self._moldable.check()
             if begun_s is not None:
                 self.pass_s.append(time.thread_time() - begun_s)
                 begun_s = None
@@ -157,6 +159,8 @@ class NativeReplay:
         """Which jobs could not start in any of their ways; before running, and only with ``moldable``."""
         never = np.empty(len(self.jobs), np.uint8)
         lib.scheduler_impossible(self._scheduler, pointer("uint8_t", never))
+        if self._moldable is not None:
+            self._moldable.check()
         return never.view(np.bool_)
 
     def placed(self, job: int) -> Placed:

@@ -13,6 +13,7 @@ from cluster_agent.cluster import UW
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
+from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CPriority,
@@ -46,7 +47,7 @@ def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
 
 class NativeScheduler:
     """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it plans with those and the caps; with
-    ``unlike`` on nodes that differ (see ``NativeReplay``)."""
+    ``unlike`` on nodes that differ, with ``moldable`` in one of several configurations (see ``NativeReplay``)."""
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class NativeScheduler:
         meter: Meter = unmetered,
         users: Sequence[int] | None = None,
         unlike: CUnlike | None = None,
+        moldable: CMoldable | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
@@ -67,6 +69,9 @@ class NativeScheduler:
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._moldable = moldable
+        if moldable is not None:
+            moldable.join(self._scheduler)
         self._unlike = unlike
         self._cap_seen_s = -1
         if unlike is not None and lib.scheduler_set_unlike(self._scheduler, unlike.c) < 0:
@@ -131,6 +136,8 @@ class NativeScheduler:
         if self._order is not None:
             reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
+        if self._moldable is not None:
+            self._moldable.check()
         if count < 0:
             raise MemoryError
         started = list(self._starts[0:count])

@@ -15,7 +15,7 @@ import msgspec
 
 from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power

@@ -3,7 +3,7 @@
 A job starts if all its units find room and if, at every instant of its span, the watts of the jobs expected to run then
 and its own stay within the cap then in force. So a cap that will fall is kept before it falls, and no job need be
 killed, as long as no job runs longer than requested and none draws more than it was admitted with. The engine is that
-of processors, with other resources (``csrc/resources/unlike_nodes.c``; in plain Python ``tests/oracle/node_scheduler.py``).
+of processors, with other resources (``csrc/resources/unlike_nodes.c``).
 
 The queue is served in the order of a *rule*. What happens behind a job that cannot start is the *backfill*:
 
