@@ -98,10 +98,12 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
 }
 
-/* Whether waiting jobs are kept by kind: not if each has watts of its own, or if the queue has another order. */
+/* Whether waiting jobs are kept by kind: not if each has watts of its own, if the queue has another order, or if
+ * estimates change while jobs wait. */
 static inline int has_kinds(const scheduler_t *s)
 {
-    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered && !(s->composition.guard > 0.0);
+    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered && !(s->composition.guard > 0.0) &&
+           s->composition.fixed == FIXED_AT_SUBMISSION;
 }
 
 /* The lowest frequency at which the job may be started. */

@@ -229,6 +229,8 @@ void scheduler_end(scheduler_t *s, int32_t job)
 /* A job that ran waits again, in its order of submission. */
 void scheduler_requeue(scheduler_t *s, int32_t job)
 {
+    if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START) /* others of its user may have ended since */
+        s->first_estimate_s[job] = s->phases.estimate(s, s->submit_s[job], job);
     waiting_t waiting = {.estimate_s = s->first_estimate_s[job], .job = job, .width = s->jobs.width[job]};
     int32_t i;
 
