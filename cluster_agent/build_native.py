@@ -14,7 +14,15 @@ from cffi import FFI
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CSRC = pathlib.Path("cluster_agent/csrc")
 HEADERS = [
-    *("logs/swf.h", "placement.h", "power.h", "priority.h", "moldable.h", "scheduler.h"),
+    *(
+        "logs/swf.h",
+        "placement.h",
+        "power.h",
+        "priority.h",
+        "resources/moldable.h",
+        "resources/unlike_nodes.h",
+        "scheduler.h",
+    ),
     *("meter.h", "answering.h", "replay.h", "logs/jobs_csv.h"),
 ]
 INSIDE = [
@@ -22,7 +30,8 @@ INSIDE = [
     *("scheduler_inside.h", "power_inside.h", "logs/text.h"),
 ]
 SOURCES = [
-    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "scheduler.c", "backfill.c", "priority.c", "moldable.c"),
+    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
+    *("priority.c", "pass.c", "resources/processors.c", "resources/moldable.c", "resources/unlike_nodes.c"),
     *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),
     *("meter.c", "events.c", "answering.c", "replay.c", "logs/jobs_csv.c"),
 ]

@@ -69,7 +69,7 @@ static int32_t before(const kinds_t *k, int64_t estimate_s, int32_t job)
     int32_t low = 0, high = k->n_fronts;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        const front_t *at = &k->fronts[middle];
+        const waiting_t *at = &k->fronts[middle];
         int is_before = k->is_shortest_first && at->estimate_s != estimate_s ? at->estimate_s < estimate_s : at->job < job;
         low = is_before ? middle + 1 : low;
         high = is_before ? high : middle;
@@ -82,8 +82,7 @@ static void put_front(kinds_t *k, int32_t number)
     const kind_t *kind = &k->kinds[number];
     int32_t i = before(k, kind->estimate_s, kind->first);
     memmove(k->fronts + i + 1, k->fronts + i, (size_t)(k->n_fronts++ - i) * sizeof *k->fronts);
-    k->fronts[i] =
-        (front_t){.estimate_s = kind->estimate_s, .job = kind->first, .width = kind->width, .kind = number};
+    k->fronts[i] = (waiting_t){.estimate_s = kind->estimate_s, .job = kind->first, .width = kind->width};
 }
 
 static void remove_front(kinds_t *k, int32_t number)

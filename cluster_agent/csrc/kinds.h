@@ -4,20 +4,19 @@
 
 #include <stdint.h>
 
+/* A waiting job. */
+typedef struct {
+    int64_t estimate_s;
+    int32_t job;
+    int32_t width;
+} waiting_t;
+
 typedef struct {
     int64_t request_s, estimate_s;
     int32_t width;
     int32_t lowest;      /* the lowest frequency that it may be given */
     int32_t first, last; /* of its waiting jobs; first is -1 if there is none */
 } kind_t;
-
-/* The key by which the first waiting job of a kind is found. */
-typedef struct {
-    int64_t estimate_s;
-    int32_t job;
-    int32_t width;
-    int32_t kind;
-} front_t;
 
 /*
  * The fronts, one per kind, are in order of number, or of (estimate, number). A pass over the fronts meets all waiting
@@ -32,7 +31,7 @@ typedef struct {
     uint64_t mask;
     int32_t *kind_of;  /* per waiting job */
     int32_t *next;     /* per waiting job: the next of its kind, -1: none */
-    front_t *fronts;
+    waiting_t *fronts; /* the first waiting job of each kind that has one */
     int32_t n_fronts;
     int32_t is_shortest_first;
 } kinds_t;

@@ -32,6 +32,7 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     if (!p)
         return -1;
     int32_t n = s->jobs.n_jobs;
+    s->phases.resources = &PROCESSORS_AND_WATTS;
     p->model = *model;
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
     if (make_columns(p, n) < 0 || placement_init(&p->placement, s->composition.processors) < 0 ||

@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "kinds.h"
 #include "nodes.h"
 #include "placement.h"
 #include "scheduler_inside.h"
@@ -41,18 +40,6 @@ typedef struct {
     refusal_t refusals[MOST_REFUSALS]; /* of this pass, the latest that no other one implies */
     int32_t n_refusals;
 } ledger_t;
-
-/* When the head will start, if running jobs end as expected, and what other jobs may take before and next to it. */
-typedef struct {
-    int64_t at_s;        /* INT64_MAX: the job will not fit as long as the plan holds */
-    int32_t narrowest;   /* row */
-    int64_t left_over;   /* processors that are on in that row, in addition to the job */
-    int64_t left_over_uw;
-    double reserved_j;   /* stored joules that it will need */
-    double left_over_j;  /* stored joules that it will not */
-    int64_t above_uw;    /* what the cluster will draw with it, less the budget's limit */
-    int64_t length_s;    /* how long the head counts in the budget */
-} reservation_t;
 
 /* What a job that starts now needs in addition to its processors. */
 typedef struct {
@@ -111,16 +98,12 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
 }
 
-/* Whether waiting jobs are kept by kind: not if each has watts of its own, or if the queue has another order. */
+/* Whether waiting jobs are kept by kind: not if each has watts of its own, if the queue has another order, or if
+ * estimates change while jobs wait. */
 static inline int has_kinds(const scheduler_t *s)
 {
-    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered;
-}
-
-/* Joules of so many microwatts, 0 if negative. */
-static inline double joules(int64_t uw, int64_t seconds)
-{
-    return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
+    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered && !(s->composition.guard > 0.0) &&
+           s->composition.fixed == FIXED_AT_SUBMISSION;
 }
 
 /* The lowest frequency at which the job may be started. */
@@ -137,6 +120,8 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
 }
 
 /* power.c */
+void power_waits(scheduler_t *s, const waiting_t *waiting);
+void power_give_back(scheduler_t *s, int32_t job);
 /*
  * The power above idle of nodes that are not on. In the present row nodes that are off draw less than idle, until a job
  * boots them; in a later row they may be on again. Nodes that boot for a job count with that job.

@@ -50,6 +50,7 @@ static void look_out(scheduler_t *s, int64_t now_s)
         outlook->headroom_uw = headroom - (is_left_on ? row->bonus_uw : 0);
         outlook->expected_uw = expected - (is_expected_on ? row->bonus_uw : 0);
     }
+    s->free_in_pass = p->outlook[p->row].free;
 }
 
 /* The row with the fewest processors on among those that begin before `end_s`, the first of equals. */
@@ -186,6 +187,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
         outlook->headroom_uw -= rise_uw + (k == p->row || p->rows[k].from_s < limit_s ? drawn_uw : 0);
         outlook->expected_uw -= rise_uw + (k == p->row || p->rows[k].from_s < expected_s ? drawn_uw : 0);
     }
+    s->free_in_pass = p->outlook[p->row].free;
     return 0;
 }
 
@@ -297,7 +299,7 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t next_s, search_t 
 }
 
 /* The earliest time, after now, at which the head is expected to fit in processors and in watts. */
-static reservation_t reserve(scheduler_t *s, int64_t now_s, int32_t head)
+static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
 {
     power_t *p = s->power;
     search_t at = {
@@ -336,16 +338,6 @@ static int64_t taken_in(const scheduler_t *s, int64_t now_s, int32_t job, int32_
            greatest(from_cold - (all->cold - on->cold), 0);
 }
 
-/* What the head leaves to jobs behind it. The bounds on width exclude most of the jobs that cannot start. */
-typedef struct {
-    reservation_t reserved;
-    int64_t least_uw;     /* the least power of a processor, if it is the same for all jobs; 0: not known */
-    int64_t widest;       /* no wider job can start */
-    int64_t late_s;       /* a job that runs longer ends after the head is to start, */
-    int64_t widest_late;  /* and can be no wider than this */
-    double left_over_j;   /* until then a job cannot take more than these */
-} offer_t;
-
 static int64_t as_wide_as(int64_t width, int64_t uw, int64_t least_uw)
 {
     return uw < 0 ? -1 : least_uw > 0 ? least(width, uw / least_uw) : width;
@@ -364,24 +356,17 @@ static void bound(scheduler_t *s, int64_t now_s, offer_t *offer)
         as_wide_as(p->is_level ? reserved->left_over : present->free, reserved->left_over_uw, offer->least_uw);
 }
 
-/* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */
-static int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
-{
-    return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
-           joules(width * offer->least_uw, least(estimate_s, offer->late_s)) > offer->left_over_j;
-}
-
-/* Starts the job if it takes nothing from the head: 1; 0: it may not start; -1: no memory. */
-static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t estimate_s, offer_t *offer)
+static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
 {
     power_t *p = s->power;
+    int32_t job = next->job;
     reservation_t *reserved = &offer->reserved;
     for (int32_t level = 0; level <= lowest_of(p, job); level++) {
         need_t need;
         double cost_j = 0.0;
         if (!is_admissible(s, now_s, job, level, &need))
             continue;
-        int64_t length_s = need.delay_s + power_stretched(p, estimate_s, level), needed_uw = need.busy_uw + need.wake_uw;
+        int64_t length_s = need.delay_s + power_stretched(p, next->estimate_s, level), needed_uw = need.busy_uw + need.wake_uw;
         int ends_in_time = reserved->at_s == INT64_MAX || length_s <= reserved->at_s - now_s;
         int64_t taken = ends_in_time ? 0 : taken_in(s, now_s, job, level, need.delay_s, reserved->narrowest);
         if (taken > reserved->left_over) /* a lower frequency takes as many, for longer */
@@ -391,7 +376,6 @@ static int start_behind(scheduler_t *s, int64_t now_s, int32_t job, int64_t esti
             continue;
         if (start(s, now_s, job, level, &need) < 0)
             return -1;
-        s->overtook[job] = 1;
         reserved->left_over_j -= cost_j;
         if (!ends_in_time) {
             reserved->left_over -= taken;
@@ -415,98 +399,40 @@ static int goes_by_kind(const scheduler_t *s)
     return has_kinds(s) && (!p->nodes || p->is_level);
 }
 
-static int32_t backfill_kinds(scheduler_t *s, int64_t now_s, offer_t *offer, int32_t *starts)
+static kinds_t *kinds_of(scheduler_t *s)
 {
-    kinds_t *kinds = &s->power->kinds;
-    int32_t head = s->queue[s->head].job, count = 0, narrowest = s->jobs.width[head];
-    for (int32_t i = 0; i < kinds->n_fronts;) {
-        front_t next = kinds->fronts[i];
-        int has_started = asks_too_much(offer, next.width, next.estimate_s) || next.kind == kinds->kind_of[head]
-                              ? 0
-                              : start_behind(s, now_s, next.job, next.estimate_s, offer);
-        if (has_started < 0)
-            return -1;
-        if (has_started) {
-            starts[count++] = next.job;
-            if (asks_too_much(offer, s->narrowest, 1))
-                return count;
-        } else {
-            narrowest = next.width < narrowest ? next.width : narrowest;
-            i++;
-        }
-    }
-    s->narrowest = narrowest;
-    return count;
-}
-
-static int32_t backfill_each(scheduler_t *s, int64_t now_s, offer_t *offer, int32_t *starts)
-{
-    int shortest_first = s->composition.scan == SCAN_SHORTEST;
-    const waiting_t *next = shortest_first ? s->shortest : s->queue + s->head + 1;
-    const waiting_t *end = shortest_first ? s->shortest + s->n_shortest : s->queue + s->tail;
-    int32_t head = s->queue[s->head].job, count = 0, narrowest = s->jobs.width[head];
-    for (; next < end; next++) {
-        if (s->has_started[next->job])
-            continue;
-        int has_started = asks_too_much(offer, next->width, next->estimate_s) || next->job == head
-                              ? 0
-                              : start_behind(s, now_s, next->job, next->estimate_s, offer);
-        if (has_started < 0)
-            return -1;
-        if (has_started) {
-            starts[count++] = next->job;
-            if (asks_too_much(offer, s->narrowest, 1))
-                return count;
-        } else {
-            narrowest = next->width < narrowest ? next->width : narrowest;
-        }
-    }
-    s->narrowest = narrowest;
-    return count;
+    return goes_by_kind(s) ? &s->power->kinds : NULL;
 }
 
 /* EASY in processors and watts: jobs that start before the head may take neither from its reservation. */
-static int32_t backfill_easy_in_watts(scheduler_t *s, int64_t now_s, int32_t *starts)
+static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
 {
-    power_t *p = s->power;
-    int32_t head = s->queue[s->head].job;
-    offer_t offer = {.least_uw = 0};
+    const power_t *p = s->power;
     if (p->model.asks_watts && !p->model.job_plan_uw)
-        offer.least_uw = extra_uw(p, head, p->model.lowest);
-    if (s->narrowest * offer.least_uw > p->outlook[p->row].headroom_uw)
-        return 0;
-    offer.reserved = reserve(s, now_s, head);
-    bound(s, now_s, &offer);
-    if (asks_too_much(&offer, s->narrowest, 1))
-        return 0;
-    return goes_by_kind(s) ? backfill_kinds(s, now_s, &offer, starts) : backfill_each(s, now_s, &offer, starts);
+        offer->least_uw = extra_uw(p, s->queue[s->head].job, p->model.lowest);
+    if (s->narrowest * offer->least_uw > p->outlook[p->row].headroom_uw) {
+        offer->widest = -1;
+        return;
+    }
+    if (head)
+        offer->reserved = earliest(s, now_s, head->job);
+    bound(s, now_s, offer);
 }
 
-void power_begin_pass(scheduler_t *s, int64_t now_s)
+static void begin(scheduler_t *s, int64_t now_s)
 {
     if (s->power->nodes)
         nodes_date(s->power->nodes, now_s);
     budget_pass(s, now_s);
 }
 
-int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn)
+static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 {
-    look_out(s, now_s);
-    for (*in_turn = 0; s->head < s->tail; s->head++) {
-        need_t need;
-        int32_t job = s->queue[s->head].job, level;
-        if (s->has_started[job])
-            continue;
-        if ((level = admit(s, now_s, job, &need)) < 0)
-            break;
-        if (start(s, now_s, job, level, &need) < 0)
-            return -1;
-        starts[(*in_turn)++] = job;
-    }
-    if (s->composition.backfill != BACKFILL_EASY || s->n_waiting - *in_turn < 2 ||
-        s->power->outlook[s->power->row].free < 1)
+    need_t need;
+    int32_t level = admit(s, now_s, head->job, &need);
+    if (level < 0)
         return 0;
-    return backfill_easy_in_watts(s, now_s, starts + *in_turn);
+    return start(s, now_s, head->job, level, &need) < 0 ? -1 : 1;
 }
 
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
@@ -522,7 +448,7 @@ static int allows_rise(scheduler_t *s, int64_t now_s, int64_t rise_uw, int64_t l
     return budget_allows_switching(s, now_s, rise_uw, limit_s);
 }
 
-int power_idle(scheduler_t *s, int64_t now_s)
+static int switch_off(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;
     if (!p->nodes)
@@ -537,3 +463,15 @@ int power_idle(scheduler_t *s, int64_t now_s)
     nodes_settle(p->nodes, now_s);
     return p->nodes->has_no_memory ? -1 : 0;
 }
+
+const resources_t PROCESSORS_AND_WATTS = {
+    .begin = begin,
+    .look = look_out,
+    .start_head = start_head,
+    .reserve = reserve,
+    .start_behind = start_behind,
+    .finish = switch_off,
+    .waits = power_waits,
+    .give_back = power_give_back,
+    .kinds = kinds_of,
+};

@@ -26,7 +26,10 @@ struct replay {
     const int64_t *announced_s;
     int32_t n_announced, announced;
     int32_t is_order_due, is_reaction_due;
+    const int64_t *caps_s; /* only with nodes that differ: when the cap changes */
+    int32_t n_caps, caps;
     int64_t *end_s;     /* -1: not yet */
+    int32_t *ended_jobs;
     int32_t *kills;
     int64_t *lost;      /* processor-seconds of runs that were killed */
     double *lost_uj;    /* their joules */
@@ -73,6 +76,12 @@ static int64_t next_reading(const replay_t *r)
     return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_reading(r->scheduler) : INT64_MAX;
 }
 
+/* When another cap is in force. */
+static int64_t next_cap(const replay_t *r)
+{
+    return r->caps < r->n_caps && r->ended < r->jobs.n_jobs ? r->caps_s[r->caps] : INT64_MAX;
+}
+
 static int64_t next_submission(const replay_t *r)
 {
     if (r->submitted == r->jobs.n_jobs)
@@ -98,12 +107,13 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->processors = composition->processors;
     r->scheduler = scheduler_new(composition, jobs);
     r->end_s = column(n, sizeof *r->end_s);
+    r->ended_jobs = column(n, sizeof *r->ended_jobs);
     r->starts = column(n, sizeof *r->starts);
     r->start_s = column(n, sizeof *r->start_s);
     r->interval_first = column(n, sizeof *r->interval_first);
     r->interval_count = column(n, sizeof *r->interval_count);
     if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 || events_init(&r->ends, n) < 0 ||
-        events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->interval_first ||
+        events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->ended_jobs || !r->interval_first ||
         !r->interval_count) {
         replay_free(r);
         return NULL;
@@ -138,6 +148,13 @@ int32_t replay_set_idle_off(replay_t *r, const idle_off_t *model)
     return scheduler_set_idle_off(r->scheduler, model);
 }
 
+int32_t replay_set_unlike(replay_t *r, const unlike_t *model)
+{
+    r->caps_s = model->cap_from_s;
+    r->n_caps = model->n_caps;
+    return scheduler_set_unlike(r->scheduler, model);
+}
+
 void replay_free(replay_t *r)
 {
     if (!r)
@@ -152,6 +169,7 @@ void replay_free(replay_t *r)
     events_clear(&r->overruns);
     events_clear(&r->begins);
     free(r->end_s);
+    free(r->ended_jobs);
     free(r->kills);
     free(r->lost);
     free(r->lost_uj);
@@ -186,7 +204,7 @@ static void meter_leaving(replay_t *r, int32_t job)
 static void has_ended(replay_t *r, int32_t job)
 {
     r->end_s[job] = r->now_s;
-    r->ended++;
+    r->ended_jobs[r->ended++] = job;
     if (r->answering)
         answering_ended(r->answering, r->now_s, job);
 }
@@ -197,7 +215,7 @@ static void end_job(replay_t *r)
     if (r->meter)
         meter_leaving(r, job);
     scheduler_end(r->scheduler, job);
-    if (!r->meter)
+    if (!r->meter && !r->caps_s)
         placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
     has_ended(r, job);
     r->is_pass_due = 1;
@@ -335,7 +353,7 @@ static int32_t pass(replay_t *r)
 /* Gives processors to the jobs decided at this instant, after all jobs that end at it have given theirs back. */
 static int32_t place(replay_t *r)
 {
-    if (r->meter) { /* the scheduler has done it */
+    if (r->meter || r->caps_s) { /* the scheduler has done it */
         r->n_starts = 0;
         return 0;
     }
@@ -365,7 +383,7 @@ static int hears_ends(const replay_t *r)
 
 /* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
 typedef struct {
-    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, first_s;
+    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, first_s;
 } next_t;
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -382,9 +400,10 @@ static next_t look_ahead(replay_t *r)
         .power_s = next_power(r),
         .reading_s = next_reading(r),
         .switch_s = next_switch(r),
+        .cap_s = next_cap(r),
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
-    next.first_s = earlier(next.first_s, earlier(next.reading_s, next.switch_s));
+    next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
     return next;
 }
 
@@ -444,6 +463,10 @@ static int32_t move_on(replay_t *r, const next_t *next)
         switch_nodes(r);
     if (next->reading_s == r->now_s)
         read_joules(r);
+    if (next->cap_s == r->now_s) {
+        r->caps++;
+        r->is_pass_due = 1;
+    }
     r->is_order_due = r->pauses_before_passes;
     if (next->power_s == r->now_s) { /* the plan changes: the policy reacts, then comes the pass */
         follow_plan(r);
@@ -492,6 +515,11 @@ int64_t replay_now(const replay_t *r)
 int32_t replay_ended(const replay_t *r)
 {
     return r->ended;
+}
+
+const int32_t *replay_ended_jobs(const replay_t *r)
+{
+    return r->ended_jobs;
 }
 
 int32_t replay_submitted(const replay_t *r)

@@ -39,6 +39,9 @@ int32_t replay_set_power(replay_t *replay, const power_model_t *model, const int
 /* After that: idle nodes go off, and boot when a job needs them. 0, or -1: no memory. */
 int32_t replay_set_idle_off(replay_t *replay, const idle_off_t *model);
 
+/* Once, before running: nodes differ; a pass is due whenever the cap changes. 0, or -1: no memory. */
+int32_t replay_set_unlike(replay_t *replay, const unlike_t *model);
+
 /* The plan from now on. At REPLAY_POWER_DUE only, and before running. 0 or REPLAY_NO_MEMORY, as the next two. */
 int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
 /* What is done to running jobs at REPLAY_POWER_DUE. */
@@ -54,6 +57,7 @@ int32_t replay_answer(replay_t *replay, const answers_t *answers);
 int64_t replay_now(const replay_t *replay);
 int32_t replay_submitted(const replay_t *replay); /* how many jobs */
 int32_t replay_ended(const replay_t *replay);
+const int32_t *replay_ended_jobs(const replay_t *replay); /* these, in the order of their ends */
 int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
 

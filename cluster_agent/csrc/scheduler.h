@@ -12,10 +12,11 @@
 
 #include <stdint.h>
 
-#include "moldable.h"
 #include "placement.h"
 #include "power.h"
 #include "priority.h"
+#include "resources/moldable.h"
+#include "resources/unlike_nodes.h"
 
 /* estimate: how long a job is taken to run */
 #define ESTIMATE_REQUESTED 0
@@ -136,8 +137,20 @@ int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
  */
 int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
 
+/* After that: when a row of the tables could start if no other job waited; INT64_MAX: never. */
+int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t row);
+
 /* After that, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
+
+/*
+ * Once, before anything else: nodes differ, and the watts of jobs stay below a cap. Processors are the cores of all nodes.
+ * 0, or -1: no memory.
+ */
+int32_t scheduler_set_unlike(scheduler_t *scheduler, const unlike_t *model);
+
+/* After that: where the units of a job that was started are, on *count nodes. */
+const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int32_t *count);
 
 /* The joules of the running job so far, if it is metered; to be called before it ends or is killed. */
 void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);

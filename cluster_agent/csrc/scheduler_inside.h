@@ -3,20 +3,16 @@
 #define CLUSTER_SCHEDULER_INSIDE_H
 
 #include "column.h"
+#include "kinds.h"
 #include "learner.h"
 #include "priority.h"
 #include "profile.h"
 #include "scheduler.h"
 
 /*
- * A waiting job. The queue keeps these in one array in queue order, from `head` to `tail`: heads leave at the front
- * without moving the rest, and a pass over the whole queue reads memory in one direction.
+ * Waiting jobs (kinds.h): the queue keeps them in one array in queue order, from `head` to `tail`. Heads leave at the
+ * front without moving the rest, and a pass over the whole queue reads memory in one direction.
  */
-typedef struct {
-    int64_t estimate_s;
-    int32_t job;
-    int32_t width;
-} waiting_t;
 
 /* A running job. The array is in order of expected end, so the free processors at any later time are a prefix sum. */
 typedef struct {
@@ -31,11 +27,77 @@ typedef struct {
     int32_t ended; /* 0, 1 or 2 (or more) */
 } history_t;
 
+/* When the head will start, if running jobs end as expected, and what other jobs may take before and next to it. */
+typedef struct {
+    int64_t at_s;         /* INT64_MAX: it reserves nothing */
+    int64_t left_over;    /* processors (with configurations: nodes) that are on then, in addition to the job */
+    int64_t left_over_uw;
+    /* only on a machine with watts: */
+    int32_t narrowest;    /* row of the plan */
+    int64_t above_uw;     /* what the cluster will draw with it, less the budget's limit */
+    double reserved_j;    /* stored joules that it will need */
+    double left_over_j;   /* stored joules that it will not */
+    int64_t length_s;     /* how long the head counts in the budget */
+} reservation_t;
+
+/* What the head leaves to jobs behind it. The bounds on width exclude most of the jobs that cannot start. */
+typedef struct {
+    reservation_t reserved;
+    int64_t widest;       /* no wider job can start */
+    int64_t late_s;       /* a job that runs longer ends after the head is to start, */
+    int64_t widest_late;  /* and can be no wider than this */
+    int64_t least_uw;     /* the least power of a processor, if it is the same for all jobs; 0: not known */
+    double left_over_j;   /* until then a job cannot take more than these; only with least_uw */
+} offer_t;
+
+/*
+ * The phases *admit*, *place* and *idle* of one kind of resources: what a job needs to start, and what there is of it.
+ * resources/: processors alone; the nodes and watts of one of several configurations; nodes that differ, and watts.
+ * power_pass.c: processors and watts. Functions that say so may be NULL.
+ */
+typedef struct {
+    void (*begin)(scheduler_t *s, int64_t now_s); /* a pass begins; NULL */
+    void (*look)(scheduler_t *s, int64_t now_s);  /* somebody might start in it; NULL */
+    /* Starts the head if there is room for it: 1; 0: there is not; -1: no memory. */
+    int (*start_head)(scheduler_t *s, int64_t now_s, const waiting_t *head);
+    /* What the head, which does not start now, leaves to others; NULL: there is no head, and no reservation. */
+    void (*reserve)(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer);
+    /* Starts the job if it takes nothing from the head, and takes it from the offer. The offer's bounds allow it. */
+    int (*start_behind)(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer);
+    int (*finish)(scheduler_t *s, int64_t now_s); /* the pass ends: idle nodes go off. 0, or -1: no memory; NULL */
+    void (*waits)(scheduler_t *s, const waiting_t *waiting); /* the job waits from now on; NULL */
+    void (*hold)(scheduler_t *s, int32_t job, int sign);     /* the running job is added (1), taken out (-1); NULL */
+    void (*give_back)(scheduler_t *s, int32_t job);          /* it runs no longer; NULL */
+    kinds_t *(*kinds)(scheduler_t *s); /* the waiting jobs by kind, where a kind can be refused as a whole; NULL */
+} resources_t;
+
+typedef int64_t estimate_t(scheduler_t *s, int64_t now_s, int32_t job);
+typedef int64_t correct_t(const scheduler_t *s, int32_t job);
+/* Starts jobs behind the head, which does not start now. How many; -1: no memory. */
+typedef int32_t backfill_t(scheduler_t *s, int64_t now_s, int32_t *starts);
+
+extern estimate_t *const ESTIMATES[];   /* by ESTIMATE_* */
+extern correct_t *const CORRECTIONS[];  /* by CORRECT_* */
+extern correct_t correct_at_any_moment; /* the estimate is a table's: the job is expected to end at any moment */
+extern backfill_t *const BACKFILLS[];   /* by BACKFILL_* */
+extern const resources_t PROCESSORS, PROCESSORS_AND_WATTS, CONFIGURATIONS, UNLIKE_NODES;
+
+/* The phases that a policy is made of. */
+typedef struct {
+    estimate_t *estimate;
+    correct_t *correct;
+    backfill_t *backfill;
+    const resources_t *resources;
+} phases_t;
+
 /* Only on a machine with watts (power_inside.h). */
 typedef struct power power_t;
 
-/* Only with jobs that can run in several ways (moldable.h). */
+/* Only with jobs that can run in several ways (resources/moldable.h). */
 typedef struct ways ways_t;
+
+/* Only with nodes that differ (resources/unlike_nodes.h). */
+typedef struct nodes_and_watts nodes_and_watts_t;
 
 /* Decayed usage, in units of `base` half-lives after the first submission. */
 typedef struct {
@@ -74,10 +136,12 @@ typedef struct {
 
 struct scheduler {
     composition_t composition;
+    phases_t phases;
     jobs_t jobs;
     power_t *power;
     ranks_t *ranks;
     ways_t *ways;
+    nodes_and_watts_t *unlike;
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
@@ -90,6 +154,7 @@ struct scheduler {
     running_t *running;
     int32_t n_running;
     int64_t free;        /* processors without a running job; below 0 while jobs run on, with frees_at_estimate */
+    int64_t free_in_pass; /* what a pass may still give; with frees_at_estimate more than `free` */
     profile_t profile;
 
     history_t *users;
@@ -126,16 +191,33 @@ static inline int64_t ends_after(int64_t expected_end_s, int64_t now_s)
     return greatest(expected_end_s, now_s + 1);
 }
 
+static inline int is_shorter(const waiting_t *a, const waiting_t *b)
+{
+    return a->estimate_s != b->estimate_s ? a->estimate_s < b->estimate_s : a->job < b->job;
+}
+
+/* Joules of so many microwatts, 0 if negative. */
+static inline double joules(int64_t uw, int64_t seconds)
+{
+    return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
+}
+
 /* scheduler.c */
 void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
 void scheduler_requeue(scheduler_t *s, int32_t job);
+/* Processors that a job may be given now. */
+int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s);
 /* The first running job whose processors do not yet count as free. */
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
+/* Jobs that no longer wait leave gaps in the arrays of those that do. At most so many gaps stay. */
+void scheduler_close_gaps(scheduler_t *s, int32_t bearable);
 
-/* backfill.c: starts jobs behind the head, which does not fit the `free` processors. How many; -1: no memory. */
-int32_t backfill_jobs(scheduler_t *s, int64_t now_s, int64_t free, int32_t *starts);
+/* estimates.c */
+size_t estimates_places_alike(const scheduler_t *s);
+void estimates_learn(scheduler_t *s, int32_t job); /* it has ended */
+int64_t estimates_planned(const scheduler_t *s, int32_t job);
 
 /* priority.c */
 void priority_free(scheduler_t *s);
@@ -144,23 +226,12 @@ void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
 
-/* moldable.c */
+/* resources/ */
 void moldable_free(scheduler_t *s);
-void moldable_held(scheduler_t *s, int32_t job, int sign); /* the running job takes its watts (1), or gives them back (-1) */
-int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts);
+void unlike_free(scheduler_t *s);
 
 /* power.c */
 void power_free(scheduler_t *s);
 int64_t power_expected_end(const scheduler_t *s, int32_t job);
-void power_waits(scheduler_t *s, const waiting_t *waiting);
-void power_give_back(scheduler_t *s, int32_t job);
-
-/* power_pass.c */
-/* A pass begins: updates nodes and budget to now. */
-void power_begin_pass(scheduler_t *s, int64_t now_s);
-/* A pass without its last step, the sweep of the queue: *in_turn of the jobs that start were heads. -1: no memory. */
-int32_t power_decide(scheduler_t *s, int64_t now_s, int32_t *starts, int32_t *in_turn);
-/* The last step of a pass: idle nodes go off. 0, or -1: no memory. */
-int power_idle(scheduler_t *s, int64_t now_s);
 
 #endif

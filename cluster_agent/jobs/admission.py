@@ -13,7 +13,7 @@ from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import LIVE, Composition, clash
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
@@ -24,14 +24,8 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 
 def check_live(composition: Composition) -> None:
     """``WrongUseError`` for a policy that needs what exists only in a replay."""
-    if composition.power is not None:
-        raise WrongUseError("this policy divides watts itself: replays only; live, choose a sharer (docs/cluster.md)")
-    if composition.priority is not None:
-        raise WrongUseError("priorities name users by the numbers of a job log, so they work in replays only")
-    if composition.estimate == "clairvoyant":
-        raise WrongUseError("estimate=clairvoyant needs run times in advance, so it works in replays only")
-    if composition.ties != "instant":
-        raise WrongUseError("ties=sc15 takes processors as free too early, so it works in replays only")
+    if reason := clash([*composition.declared, LIVE]):
+        raise WrongUseError(f"{reason}; the policy works in replays only")
 
 
 def check_job(job: Job, nodes: Collection[str]) -> None:

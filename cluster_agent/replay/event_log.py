@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.errors import ClusterError
+from cluster_agent.replay import written_whole
 from cluster_agent.replay.simulated import JumpingClock
 from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
 from cluster_agent.scheduler.job_columns import Int64s
@@ -130,12 +131,12 @@ class LoggedScheduler:
 @contextmanager
 def writing(path: str, setting: Setting, sha256: str, origin: Origin | None = None) -> Iterator[IO[bytes]]:
     """The file, with its first line written; gzipped if it is called so. ``ClusterError`` if it cannot be written."""
-    try:
-        with gzip.open(path, "wb", 1) if path.endswith(".gz") else open(path, "wb") as file:
-            file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin)) + b"\n")
-            yield file  # type: ignore[misc]  # a GzipFile writes bytes too
-    except OSError as error:
-        raise ClusterError(f"{path}: {error.strerror or error}; choose another --log") from None
+    with (
+        written_whole.one_file(path, "--log") as made,
+        gzip.open(made, "wb", 1) if path.endswith(".gz") else made.open("wb") as file,
+    ):
+        file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin)) + b"\n")
+        yield file  # type: ignore[misc]  # a GzipFile writes bytes too
 
 
 class ReplayMeter:

@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, measure_waits, running_w
-from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition, MoldableScheduler, length_s
+from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
-from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 from cluster_agent.workloads.job_log import Workload
 
 PLAIN: Final = Composition()
 """No decision about jobs with configurations depends on this."""
-
-
-class TableMachine(SimulatedMachine):
-    """Runs each job for the true time of the configuration that the scheduler has chosen."""
-
-    def __init__(
-        self, jobs: MoldableJobs, scheduler: MoldableScheduler, advance: Callable[[int], None] = lambda ended: None
-    ) -> None:
-        super().__init__(jobs.jobs, "instant")
-        self._rows = jobs
-        self._scheduler = scheduler
-        self._advance = advance
-
-    def events(self, now_s: int) -> Sequence[Event]:
-        """The events of any machine; also reports how many jobs have ended."""
-        events = super().events(now_s)
-        if any(event.kind is Kind.ENDED for event in events):
-            self._advance(len(self.end_s))
-        return events
-
-    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """The job runs as long as its configuration takes."""
-        self._jobs.run_s[job] = length_s(self._rows.true_row(job, self._scheduler.chosen[job]))
-        super().start(now_s, job, expected_end_s, level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +94,7 @@ ROUNDED_TO: Final = 6
 
 def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> list[int]:
     """The jobs that the policy would not start even on an empty cluster."""
-    if composition.rule is None:
-        empty = MoldableScheduler(composition, jobs, nodes, watts)
-        return [job for job in range(len(jobs)) if empty.starts_now(0, job) is None]
-    ways = CMoldable(composition.rule, jobs, watts)
+    ways = CMoldable(composition, jobs, nodes, watts)
     return np.flatnonzero(NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways).impossible()).tolist()
 
 
@@ -157,17 +128,13 @@ def replay_possible(
     loop: tuple[Workload, ClosedLoop] | None = None,
 ) -> MoldableResult:
     """As ``replay_moldable``, if no job is impossible. ``loop``: submissions follow from the schedule."""
-    if composition.rule is None:
-        if loop is not None:
-            raise WrongUseError("--closed-loop: not with a policy whose choice is Python; leave it out")
-        return run_in_python(composition, jobs, nodes, watts, advance)
     order = None
     if loop is None:
-        ways = CMoldable(composition.rule, jobs, watts)
+        ways = CMoldable(composition, jobs, nodes, watts)
         schedule = NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways)
     else:
         submitted, _, answers = answering(loop[0], None, None, loop[1])
-        ways = CMoldable(composition.rule, jobs, watts, answers.table)
+        ways = CMoldable(composition, jobs, nodes, watts, answers.table)
         order = answers.table(np.arange(len(jobs)))
         schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
     run_to_end(schedule, advance)
@@ -176,29 +143,10 @@ def replay_possible(
     return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), order)
 
 
-def run_in_python(
-    composition: MoldableComposition,
-    jobs: MoldableJobs,
-    nodes: int,
-    watts: float,
-    advance: Callable[[int], None] = lambda ended: None,
-) -> MoldableResult:
-    """With the policy's own choice in Python, job by job; every job must be possible."""
-    scheduler, machine = for_python(composition, jobs, nodes, watts, advance)
-    run(scheduler, JumpingClock(), machine)
-    start_s, end_s = (np.array([of[job] for job in range(len(jobs))]) for of in (machine.start_s, machine.end_s))
-    chosen = tuple(jobs.true_row(job, scheduler.chosen[job]) for job in range(len(jobs)))
-    return MoldableResult(jobs, start_s.astype(np.int64), end_s.astype(np.int64), chosen, ())
-
-
-def for_python(
-    composition: MoldableComposition,
-    jobs: MoldableJobs,
-    nodes: int,
-    watts: float,
-    advance: Callable[[int], None] = lambda ended: None,
-) -> tuple[MoldableScheduler, TableMachine]:
-    """What the loop in Python runs."""
-    jobs = jobs.only(range(len(jobs)))  # the machine writes run times into them
-    scheduler = MoldableScheduler(composition, jobs, nodes, watts)
-    return scheduler, TableMachine(jobs, scheduler, advance)
+def stepped(
+    composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float
+) -> tuple[NativeScheduler, SimulatedMachine]:
+    """For the loop in Python. Widths and run times become known as jobs start."""
+    ways = CMoldable(composition, jobs, nodes, watts)
+    given = ways.jobs(jobs.jobs)
+    return NativeScheduler(PLAIN, given, nodes, moldable=ways), SimulatedMachine(given, "instant")

@@ -23,7 +23,7 @@ def write(directory: str, result: NodeResult, metrics: dict[str, Any], manifest:
         "cores": jobs.jobs.width.tolist(),
         "drawn_w": jobs.watts.tolist(),
         "drawn_w_known": jobs.knows_watts.tolist(),
-        "admitted_w": [float(one) for one in result.scheduler.admitted_w],
+        "admitted_w": [float(one) for one in result.admitted_w],
     }
     rows = [_row(result, job) for job in range(len(jobs))]
     steps = power.time_s.tolist(), power.watts.tolist(), power.cap_w.tolist()
@@ -74,7 +74,7 @@ def _row(result: NodeResult, job: int) -> dict[str, Any]:
         "waiting_time": wait_s,
         "turnaround_time": wait_s + run_s,
         "stretch": f"{(wait_s + run_s) / run_s:.6f}",
-        "allocated_resources": intervals(result.scheduler.placed[job].node),
+        "allocated_resources": intervals(result.schedule.placed(job).node),
         # a job whose watts are assumed has no known joules
         "consumed_energy": f"{jobs.watts[job] * run_s:.1f}" if jobs.knows_watts[job] else None,
     }

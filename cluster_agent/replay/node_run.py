@@ -1,25 +1,24 @@
 """A replay on unlike nodes under a power cap: one trace, one policy, from start to end.
 
-It runs the engine's own loop. Watts are the power of jobs; idle nodes are not counted, as in the published comparisons.
+Watts are the power of jobs; idle nodes are not counted, as in the published comparisons.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, running_w
-from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeScheduler, PowerSource
-from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
 
 TAU_S: Final = 60
@@ -27,51 +26,6 @@ TAU_S: Final = 60
 
 ROUNDING_W: Final = 1e-6
 """Ours: sums of watts in another order differ by less."""
-
-
-class CappedMachine(SimulatedMachine):
-    """Runs the jobs, and reports changes of the cap. It ends when only changes of the cap are left."""
-
-    def __init__(self, jobs: NodeJobs, cap: PowerCap, advance: Callable[[int], None]) -> None:
-        super().__init__(jobs.jobs, "instant")
-        self._cap = cap
-        self._cap_seen_s = -1
-        self._advance = advance
-        self._left = len(jobs)
-
-    def events(self, now_s: int) -> Sequence[Event]:
-        """The events of the jobs, after a change of the cap."""
-        events = list(super().events(now_s))
-        self._left -= sum(event.kind is Kind.ENDED for event in events)
-        self._advance(self._left)
-        change_s = self._cap.next_change_s(self._cap_seen_s)
-        if change_s is not None and change_s <= now_s:
-            self._cap_seen_s = now_s
-            events.append(Event(Kind.CAP, -1))
-        return events
-
-    def next_event_s(self) -> int | None:
-        """The earliest of ends, submissions and changes of the cap."""
-        change_s = self._cap.next_change_s(self._cap_seen_s) if self._left else None
-        times_s = [time_s for time_s in (super().next_event_s(), change_s) if time_s is not None]
-        return min(times_s, default=None)
-
-
-class TimedScheduler(NodeScheduler):
-    """Notes how long each pass takes."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.pass_s: list[float] = []
-        self.longest_queue = 0
-
-    def decide(self, now_s: int) -> list[int]:
-        """One pass, measured in processor time, which other processes on this machine do not change."""
-        self.longest_queue = max(self.longest_queue, len(self.queue))
-        started_s = time.thread_time()
-        started = super().decide(now_s)
-        self.pass_s.append(time.thread_time() - started_s)
-        return started
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +36,8 @@ class NodeResult:
     nodes: Nodes
     cap: PowerCap
     start_s: Int64s
-    scheduler: TimedScheduler
+    schedule: NativeReplay
+    admitted_w: Float64s
 
     @property
     def unstarted(self) -> int:
@@ -99,13 +54,10 @@ def replay_nodes(
     advance: Callable[[int], None] = lambda ended: None,
 ) -> NodeResult:
     """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended."""
-    jobs = trace.jobs
-    scheduler = TimedScheduler(composition, jobs, nodes, cap, power)
-    machine = CappedMachine(jobs, cap, lambda left: advance(len(jobs) - left))
-    run(scheduler, JumpingClock(), machine)
-    start_s = np.full(len(jobs), -1, np.int64)
-    start_s[list(machine.start_s)] = list(machine.start_s.values())
-    return NodeResult(trace, nodes, cap, start_s, scheduler)
+    unlike = CUnlike(composition, trace.jobs, nodes, cap, power)
+    schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+    run_to_end(schedule, advance)
+    return NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +120,14 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
         "highest_w": float(power.watts.max()),
         "above_cap_ws": power.over_j,
         "watts_known": float(known.mean()),
-        "passes": len(result.scheduler.pass_s),
-        "longest_queue": result.scheduler.longest_queue,
+        "passes": result.schedule.passes,
+        "longest_queue": result.schedule.longest_queue,
     }
 
 
 def pass_times(result: NodeResult) -> dict[str, float]:
     """How long deciding took, in seconds of processor time: AO and MO of Bridi ch. 4. Not the same from run to run."""
-    pass_s = np.array(result.scheduler.pass_s)
+    pass_s = np.array(result.schedule.pass_s)
     return {"pass_mean_s": float(pass_s.mean()), "pass_max_s": float(pass_s.max())}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.errors import ClusterError
+from cluster_agent.replay import written_whole
 from cluster_agent.replay.log_run import Result
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
@@ -104,10 +104,8 @@ def workload_name(workload: Workload) -> str:
 
 def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
     """Write all files into ``directory``; returns lines about files that need a package that is missing."""
-    root = Path(directory)
     notes = []
-    try:
-        root.mkdir(parents=True, exist_ok=True)
+    with written_whole.folder(directory) as root:
         rows = Rows(result)
         with (root / "jobs.csv").open("wb") as file:
             file.write(CSV_COLUMNS.encode() + b"\n")
@@ -120,8 +118,6 @@ def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dic
         if result.schedule.watts is not None:
             (root / "power.csv").write_bytes(b"time,watts,cap\n" + result.schedule.power_csv())
         write_json(root, metrics, manifest)
-    except OSError as error:
-        raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
     return notes
 
 
@@ -274,7 +270,5 @@ def write_swf(path: str, workload: Workload, start_s: Int64s, run_s: Int64s, pol
         "Note": f"scheduled by {policy}; status {swf.FAILED}: ended at the requested time",
     }
     content = "".join(f"; {key}: {value}\n" for key, value in header.items()).encode() + out[:size].tobytes()
-    try:
-        Path(path).write_bytes(swf.compressed(content) if path.endswith(".gz") else content)
-    except OSError as error:
-        raise ClusterError(f"{path}: {error.strerror or error}; choose another --swf") from None
+    with written_whole.one_file(path, "--swf") as file:
+        file.write_bytes(swf.compressed(content) if path.endswith(".gz") else content)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster_agent.errors import ClusterError
+from cluster_agent.replay import written_whole
 from cluster_agent.replay.outputs import CSV_COLUMNS, write_json
 
 TEXTS = {"job_id", "workload_name", "profile", "final_state", "allocated_resources", "metadata"}
@@ -33,14 +33,12 @@ def write_rows(
     ``rows`` have values under the names of ``CSV_COLUMNS``, ``more`` a value per job, ``power`` times, watts and caps
     (infinite: none).
     """
-    root = Path(directory)
     steps = [
         (int(time_s), float(watts), None if cap_w == float("inf") else float(cap_w))
         for time_s, watts, cap_w in zip(*power, strict=True)
     ]
     notes = []
-    try:
-        root.mkdir(parents=True, exist_ok=True)
+    with written_whole.folder(directory) as root:
         with (root / "jobs.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, CSV_COLUMNS.split(","), lineterminator="\n")
             writer.writeheader()
@@ -54,8 +52,6 @@ def write_rows(
                 "jobs.parquet, power.parquet are not written: they need pyarrow (pip install 'nodectl[export]')"
             )
         write_json(root, metrics, manifest)
-    except OSError as error:
-        raise ClusterError(f"{error.filename or directory}: {error.strerror or error}; choose another --out") from None
     return notes
 
 

@@ -10,13 +10,17 @@ These are pure: their only inputs are the queue, the running jobs and the time. 
 the order by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
 machine that knows watts *admit* checks those too, and there are two phases more, *react* (to power caps) and *idle*
 (switching nodes off): see ``power_phases`` and ``idle_off``.
+
+What cannot go together is not listed anywhere: each phase declares what it needs of the others and what it takes from
+them, and so does each kind of resources (``Declared``, ``clash``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.power_phases import Power
@@ -53,8 +57,7 @@ Weight: TypeAlias = Literal["equal", "short-wide", "long-narrow", "small", "larg
 
 Backfill: TypeAlias = Literal["none", "list", "easy", "conservative", "compress"]
 """No job overtakes; any job that fits starts, without reservations; no job delays the head's reservation; no job delays
-any job ahead of it, planned again in every pass; the same, with reservations that are kept and only move forward. The
-last has no head, and so no ``guard``."""
+any job ahead of it, planned again in every pass; the same, with reservations that are kept and only move forward."""
 
 Scan: TypeAlias = Literal["queue", "shortest"]
 """The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
@@ -91,8 +94,47 @@ class Learning:
     weight: Weight = "large"
 
 
-WITH_WATTS: Final = "ties=instant, fixed=submission, shadow=1, EASY or no backfilling, and no guard"
-"""The compositions that can run on a machine with watts."""
+class Declared(NamedTuple):
+    """What a phase, or a kind of resources, needs of the others, and what it takes from them and why."""
+
+    name: str
+    needs: Sequence[str] = ()
+    takes: Mapping[str, str] = MappingProxyType({})
+
+
+HEAD: Final = "a head of the queue"
+ORDER: Final = "the order of the queue for itself"
+FIRST_ESTIMATES: Final = "plans that are first estimates"
+PROFILE: Final = "a plan of processors alone"
+EARLY: Final = "processors that are free before their job has ended"
+WATTS: Final = "watts"
+RUN_TIMES: Final = "run times in advance"
+USER_NUMBERS: Final = "the users' numbers of a job log"
+
+ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
+ON_WATTS: Final = Declared(
+    "a machine with watts",
+    takes={PROFILE: "has watts to plan, too", EARLY: "counts a job's watts until it has ended"},
+)
+LIVE: Final = Declared(
+    "a live partition",
+    takes={
+        WATTS: "leaves them to a sharer (docs/cluster.md)",
+        EARLY: "has none",
+        RUN_TIMES: "has none: choose another estimate",
+        USER_NUMBERS: "has names",
+    },
+)
+
+
+def clash(declared: Sequence[Declared]) -> str | None:
+    """Why these do not go together, in one line; None: they do."""
+    for one in declared:
+        for other in declared:
+            for thing in one.needs if other is not one else ():
+                if thing in other.takes:
+                    return f"{one.name} needs {thing}, and {other.name} {other.takes[thing]}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +160,7 @@ class Composition:
     """A node without a job goes off after this time, and boots when a job needs it (``idle_off``); None: it stays on.
     Needs a machine with watts."""
     power: Power | None = None
-    """What the policy does with watts, if it knows them; then ``backfill`` is none or easy and ``ties`` instant."""
+    """What the policy does with watts, if it knows them."""
     guard: float | None = None
     """A job whose bounded slowdown would pass this even if it started now becomes the head; highest first (ours)."""
     passes_if_new_fits: bool = False
@@ -127,33 +169,39 @@ class Composition:
     def __post_init__(self) -> None:
         if not self.shadow >= 1:
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
-        if self.shadow > 1 and self.correct == "incremental":
-            raise ValueError("correct=incremental adds to the first estimate: it goes with shadow=1")
-        if self.backfill == "compress" and self.guard is not None:
-            raise ValueError("reservations that are kept leave nothing for a guard to do")
-        if self.order is not None and self.priority is not None:
-            raise ValueError("a queue has one order: by a rule, or by priorities")
-        if self.power is not None:
-            self._check_with_power()
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
-        if self.idle_off_s is not None and not self.goes_with_watts:
-            raise ValueError(f"idle_off_s goes with {WITH_WATTS}")
+        declared = self.declared
+        needs_watts = any(WATTS in one.needs for one in declared)
+        if reason := clash([*declared, ON_WATTS] if needs_watts else declared):
+            raise ValueError(reason)
 
-    def _check_with_power(self) -> None:
-        """``goes_with_watts``, with the reason why not."""
-        if self.guard is not None:
-            raise ValueError("a policy that knows watts has no guard")
-        if self.shadow > 1 or self.fixed == "start":
-            raise ValueError("a policy that knows watts goes with shadow=1 and fixed=submission")
-        if self.ties != "instant" or self.backfill not in ("none", "easy"):
-            raise ValueError("watts go with ties=instant and with EASY or no backfilling")
+    @property
+    def declared(self) -> list[Declared]:
+        """What its phases declare."""
+        keeps_places = {HEAD: "gives every job a place"}
+        phases = [
+            (Declared("estimate=clairvoyant", (RUN_TIMES,)), self.estimate == "clairvoyant"),
+            (Declared("correct=incremental", (FIRST_ESTIMATES,)), self.correct == "incremental"),
+            (Declared(f"shadow={self.shadow:g}", takes={FIRST_ESTIMATES: "plans for longer"}), self.shadow > 1),
+            (Declared("an order by a rule", (ORDER,), {ORDER: "orders it, too"}), self.order is not None),
+            (
+                Declared("an order by priorities", (ORDER, USER_NUMBERS), {ORDER: "orders it, too"}),
+                self.priority is not None,
+            ),
+            (Declared("guard", (HEAD,)), self.guard is not None),
+            (Declared("backfill=conservative", (PROFILE,)), self.backfill == "conservative"),
+            (Declared("backfill=compress", (PROFILE,), keeps_places), self.backfill == "compress"),
+            (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
+            (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
+            (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
+        ]
+        return [one for one, is_used in phases if is_used]
 
     @property
     def goes_with_watts(self) -> bool:
         """Whether it can be replayed on a machine with watts, planning with them or not."""
-        plans_once = self.shadow == 1 and self.fixed == "submission" and self.guard is None
-        return self.ties == "instant" and self.backfill in ("none", "easy") and plans_once
+        return clash([*self.declared, ON_WATTS]) is None
 
     @property
     def frees_at_estimate(self) -> bool:

@@ -15,7 +15,7 @@ from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Idle, Off, Power
-from tests.cluster_agent.traces import widest_first
+from tests.cluster_agent.traces import composition, widest_first
 
 NODES, CORES = 5, 2  # 10 processors, as the other property tests have
 
@@ -87,11 +87,15 @@ powers = st.builds(
 )
 
 compositions = st.builds(
-    Composition,
+    composition,
     estimate=st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
+    history=st.sampled_from(["user", "similar"]),
+    fixed=st.sampled_from(["submission", "start"]),
+    shadow=st.sampled_from([1.0, 1.0, 1.5, float("inf")]),
+    guard=st.sampled_from([None, None, 1.5, 3.0]),
     correct=st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
     order=st.sampled_from([None, widest_first]),
-    backfill=st.sampled_from(["none", "easy", "easy"]),
+    backfill=st.sampled_from(["none", "list", "easy", "easy"]),
     scan=st.sampled_from(["queue", "shortest"]),
     power=st.one_of(st.none(), powers, powers, powers),
     idle_off_s=st.sampled_from([None, 1, 3, 12]),

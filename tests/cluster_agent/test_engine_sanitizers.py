@@ -30,6 +30,7 @@ TESTS = [
     "tests/cluster_agent/test_closed_loop.py::test_with_kills_frequencies_and_watts_of_single_jobs_too",
     "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
     "tests/cluster_agent/test_jobs_of_one_kind.py",
+    "tests/cluster_agent/test_node_engines_agree.py",
 ]
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")

@@ -194,7 +194,7 @@ def test_without_watts_there_is_nothing_to_switch_off(capsys: pytest.CaptureFixt
     assert (
         capsys.readouterr()
         .err.splitlines()[-1]
-        .endswith("idle_off_s needs a machine with watts, such as --machine curie")
+        .endswith("idle_off_s needs watts, and a number of processors has none: give a machine such as curie")
     )
     arguments = ["replay", str(SAMPLE), "--policy", "easy:idle_off_s=300", "--machine", "nodes=64,cores=2"]
     assert main(arguments) == 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.replay.moldable_run import replay_moldable
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.replay.simulated import JumpingClock
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows
+from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
+from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of
 
 NODES, WATTS = 8, 1000.0
 
@@ -60,18 +64,33 @@ def moldable_jobs(draw: st.DrawFn) -> MoldableJobs:
 def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_same_configuration(
     jobs: MoldableJobs, policy: str
 ) -> None:
-    composition = choose(policy).moldable_composition
-    plain = MoldableComposition(composition.choose)
-    native, python = (replay_moldable(one, jobs, NODES, WATTS) for one in (composition, plain))
-    assert native.impossible == python.impossible
-    assert native.start_s.tolist() == python.start_s.tolist()
-    assert native.chosen == python.chosen
-    assert native.end_s.tolist() == python.end_s.tolist()
+    empty = MoldableScheduler(choice_of(policy), jobs, NODES, WATTS)
+    never = [job for job in range(len(jobs)) if empty.starts_now(0, job) is None]
+    possible = jobs.only([job for job in range(len(jobs)) if job not in never])
+    plain = MoldableScheduler(choice_of(policy), possible, NODES, WATTS)
+    machine = TableMachine(possible, plain)
+    run(plain, JumpingClock(), machine)
+    chosen = tuple(possible.true_row(job, plain.chosen[job]) for job in range(len(possible)))
+    # the choice as C has it, and as the papers have it, called by the engine
+    for one in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
+        native = replay_moldable(one, jobs, NODES, WATTS)
+        ran = native.start_s >= 0
+        assert native.impossible == tuple(never)
+        assert dict(enumerate(native.start_s[ran].tolist())) == machine.start_s
+        assert dict(enumerate(native.end_s[ran].tolist())) == machine.end_s
+        assert tuple(row for row in native.chosen if row is not None) == chosen
 
 
-def test_a_choice_of_ones_own_needs_no_native_code() -> None:
+def test_a_choice_of_ones_own_is_called_by_the_engine() -> None:
     """The row of fewest watts, whenever it fits."""
     rows = (Configuration(4, 16, 115, 10, 600), Configuration(2, 16, 115, 15, 450))
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (0, 1, 10, 4, 0)]), [rows, rows])
     frugal = MoldableComposition(lambda asked: min(asked.rows, key=lambda row: row.watts))
     assert replay_moldable(frugal, jobs, NODES, WATTS).start_s.tolist() == [0, 0]
+
+
+def test_an_error_of_a_choice_of_ones_own_reaches_the_caller() -> None:
+    rows = (Configuration(4, 16, 115, 10, 600),)
+    jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0)]), [rows])
+    with pytest.raises(ZeroDivisionError):
+        replay_moldable(MoldableComposition(lambda asked: asked.rows[1 // 0]), jobs, NODES, WATTS)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 
-from cluster_agent.replay.node_run import CappedMachine, NodeResult, power_over_time
-from cluster_agent.replay.simulated import JumpingClock
+from cluster_agent.replay.node_run import NodeResult, power_over_time
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeScheduler, Reservation
 from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES
 from cluster_agent.workloads.swf import TraceError
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, result_of, trace_of
+from tests.oracle.node_scheduler import NodeScheduler, Reservation
 
 POLICIES = ["prb", "prb:rule=promise,miss=strict", "easy-capped", "easy-capped:rule=est,placing=first"]
 SETTINGS = settings(max_examples=20)
@@ -48,7 +48,7 @@ def test_no_core_accelerator_or_byte_is_used_twice(policy: str, rows: list[Row],
         used = FOUR_NODES.has * 0
         for job in range(len(jobs)):
             if result.start_s[job] <= now_s < end_s[job]:
-                placed = result.scheduler.placed[job]
+                placed = result.schedule.placed(job)
                 assert placed.count.sum() == jobs.units[job]
                 used[placed.node] += placed.count[:, None] * jobs.need[job]
         assert (used <= FOUR_NODES.has).all(), dict(zip(RESOURCES, used.T.tolist(), strict=True))
@@ -64,10 +64,10 @@ def test_a_cap_that_never_binds_changes_nothing(rows: list[Row]) -> None:
 @given(rows=node_rows(), cap=caps())
 @SETTINGS
 def test_equal_replays_place_every_job_on_equal_nodes(rows: list[Row], cap: PowerCap) -> None:
-    first, again = (replayed("easy-capped", rows, cap).scheduler.placed for _ in range(2))
-    assert {job: (one.node.tolist(), one.count.tolist()) for job, one in first.items()} == {
-        job: (one.node.tolist(), one.count.tolist()) for job, one in again.items()
-    }
+    first, again = (replayed("easy-capped", rows, cap).schedule for _ in range(2))
+    for job in range(len(first.jobs)):
+        assert first.placed(job).node.tolist() == again.placed(job).node.tolist()
+        assert first.placed(job).count.tolist() == again.placed(job).count.tolist()
 
 
 class Watching(NodeScheduler):
@@ -89,7 +89,7 @@ def test_a_reservation_never_moves_to_a_later_time(rows: list[Row], cap: PowerCa
     trace = replayed("easy-capped:rule=est", rows, cap).trace
     scheduler = Watching(choose("easy-capped:rule=est").node_composition, trace.jobs, FOUR_NODES, cap)
     scheduler.promised_s = {}
-    machine = CappedMachine(trace.jobs, cap, lambda left: None)
+    machine = SimulatedMachine(trace.jobs.jobs, "instant")
     run(scheduler, JumpingClock(), machine)
     for head, promised_s in scheduler.promised_s.items():
         assert promised_s == sorted(promised_s, reverse=True)

@@ -60,5 +60,7 @@ def test_no_job_starts_later_than_the_place_it_was_first_given(jobs: Jobs) -> No
 
 
 def test_a_guard_has_nothing_to_do_where_reservations_are_kept() -> None:
-    with pytest.raises(WrongUseError, match="reservations that are kept leave nothing for a guard to do"):
+    with pytest.raises(
+        WrongUseError, match="guard needs a head of the queue, and backfill=compress gives every job a place"
+    ):
         choose("conservative:ends=compress,guard=5")

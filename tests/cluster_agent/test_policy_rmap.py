@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,9 +10,11 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
 from cluster_agent.scheduler.configurations.cab_table import APPLICATIONS, cab_table
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
+from tests.oracle.moldable_scheduler import choice_of
 
 SP_MZ = (
     Configuration(6, 16, 115, 447.9, 796.4),
@@ -89,7 +89,8 @@ def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
     jobs = MoldableJobs.of(
         jobs_of([(at, 1, int(row[0].time_s), row[0].nodes, 0) for at, row in enumerate(rows)]), tuple(rows)
     )
-    for composition in (policy := choose("rmap:policy=traditional").moldable_composition, replace(policy, rule=None)):
+    policy = "rmap:policy=traditional"
+    for composition in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
         assert replay_moldable(composition, jobs, 64, 1000.0).start_s.tolist() == [0, 100, 2, 150, 4]
 
 

@@ -20,6 +20,7 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
 from lab.emulated.emulated_jobs import TwinJobs
@@ -342,12 +343,13 @@ def test_impossible_jobs_are_refused_with_the_reason() -> None:
 
 
 def test_policies_that_need_a_replay_are_refused_live() -> None:
-    for composition in (
-        Composition(estimate="clairvoyant"),
-        Composition(ties="sc15"),
-        Composition(priority=Priority()),
+    for composition, reason in (
+        (Composition(estimate="clairvoyant"), "estimate=clairvoyant needs run times in advance, and a live partition"),
+        (Composition(ties="sc15"), "ties=sc15 needs processors that are free before their job has ended"),
+        (Composition(priority=Priority()), "an order by priorities needs the users' numbers of a job log"),
+        (Composition(power=Power()), "a policy that knows watts needs watts, and a live partition leaves them to a"),
     ):
-        with pytest.raises(WrongUseError):
+        with pytest.raises(WrongUseError, match=reason):
             check_live(composition)
 
 

@@ -152,11 +152,14 @@ class PowerReferenceScheduler(ReferenceScheduler):
             self.nodes.date(now_s)
         if ledger := self._open_ledger:
             ledger.book(now_s, self._cluster_uw(now_s))
+        self._estimate_again(now_s)
         self._order(now_s)
         started = []
+        self._guard_where_one_fits(now_s)
         while self.queue and (level := self._admit(now_s, self.queue[0])) is not None:
             started.append(self._start_at(now_s, self.queue[0], level))
-        if self.composition.backfill == "easy" and self.queue:
+            self._guard(now_s)
+        if self.composition.backfill in ("easy", "list") and self.queue:
             started += self._backfill(now_s)
         self._switch_off(now_s)
         return started
@@ -229,9 +232,10 @@ class PowerReferenceScheduler(ReferenceScheduler):
 
     def _backfill(self, now_s: int) -> list[int]:
         head, *others = self.queue
-        reserved = self._reserve(now_s, head)
+        reserves = self.composition.backfill == "easy"
+        reserved = self._reserve(now_s, head) if reserves else Reservation(None, 0, 0, 0)
         at_s, narrowest, left_over, left_over_uw = reserved.at_s, reserved.narrowest, reserved.free, reserved.free_uw
-        if self.composition.scan == "shortest":
+        if self.composition.scan == "shortest" and reserves:
             others = sorted(sorted(others), key=self.estimate_s.__getitem__)
         started = []
         for job in others:

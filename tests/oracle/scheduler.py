@@ -106,14 +106,12 @@ class ReferenceScheduler(OneFrequency):
 
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they fit; then whoever may overtake the head."""
-        if self.composition.fixed == "start" and self.composition.estimate == "mean2":
-            for job in self.queue:
-                self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(now_s, job)
+        self._estimate_again(now_s)
         self._order(now_s)
         if self.composition.backfill == "compress":
             return self._backfill_compress(now_s)
         started: list[int] = []
-        self._guard(now_s)
+        self._guard_where_one_fits(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
             started.append(self._start(now_s, self.queue[0]))
             self._guard(now_s)
@@ -140,6 +138,17 @@ class ReferenceScheduler(OneFrequency):
         assert self.usage is not None
         user, submit_s = int(self.jobs.user[job]), int(self.jobs.submit_s[job])
         return self.usage.priority_of(now_s, user, submit_s, self._width(job))
+
+    def _estimate_again(self, now_s: int) -> None:
+        """With ``fixed=start`` estimates follow what the user's jobs that end tell."""
+        if self.composition.fixed == "start" and self.composition.estimate == "mean2":
+            for job in self.queue:
+                self.estimate_s[job] = self.first_estimate_s[job] = self._estimate(now_s, job)
+
+    def _guard_where_one_fits(self, now_s: int) -> None:
+        """Where nobody does it would move jobs for nothing."""
+        if any(self._width(job) <= self._free(now_s) for job in self.queue):
+            self._guard(now_s)
 
     def _guard(self, now_s: int) -> None:
         """Of the jobs whose bounded slowdown would pass the bound even if they started now, the highest goes ahead."""

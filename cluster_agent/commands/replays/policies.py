@@ -1,7 +1,8 @@
 """``clusterctl policies``: what can be chosen, with its parameters and the papers that it comes from.
 
 Policies say which job starts when, for replays and partitions; sharers divide a partition's budget of watts among its
-nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl.
+nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl; ``live``, of a policy: whether a live
+partition runs it with its default parameters.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def policies(as_json: bool) -> None:
             "summary": one.value.summary,
             "source": one.value.source,
             "parameters": choosing.values(one.value.params),
+            **({"live": registry.runs_live(one.value)} if isinstance(one.value, Policy) else {}),
             "origin": msgspec.to_builtins(one.origin),
         }
         for kind, listed in of_kinds.items()
@@ -44,7 +46,7 @@ def policies(as_json: bool) -> None:
         echo_block(json_text(rows, indent=2))
         return
     for row in rows:
-        kind = "" if row["kind"] == "policy" else f" ({row['kind']} of a budget)"
+        kind = f" ({row['kind']} of a budget)" if row["kind"] == "sharer" else "" if row["live"] else " (replays only)"
         echo(f"{row['name']}{kind}: {row['summary']}", f"    {row['source']}")
         if row["origin"]:
             echo(f"    from {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")

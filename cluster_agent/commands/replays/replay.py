@@ -19,7 +19,7 @@ from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.policy_phases import WITH_WATTS, Composition
+from cluster_agent.scheduler.policy_phases import ON_WATTS, Composition, clash
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
@@ -83,6 +83,9 @@ def replay(
     TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
     `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
+    for option, value in {"--out": out, "--swf": swf_file, "--log": log_file}.items():
+        if value == "":
+            raise WrongUseError(f"{option} is empty: give a path, or leave it out")
     choice = registry.choose(policy)
     setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
     if choice.has_configurations and not has_nodes(trace):
@@ -214,10 +217,10 @@ def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, li
             what = f"--cap {cap}" if cap is not None else f"--policy {setting.policy}"
             raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
         return None, []
-    if not composition.goes_with_watts:
+    if reason := clash([*composition.declared, ON_WATTS]):
         raise WrongUseError(
-            f"--machine {machine}: watts go with {WITH_WATTS}; choose another policy,"
-            " or give the processors as a number"
+            f"--policy {setting.policy} --machine {machine}: {reason}; choose another policy, or give the processors as"
+            " a number"
         )
     watts = Watts.of(load_machine(machine), composition.power)
     if cap is None:

@@ -16,17 +16,18 @@ from cluster_agent.replay.closed_loop import closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.moldable_run import (
     MoldableResult,
-    TableMachine,
-    for_python,
     impossible,
     measure_moldable,
     power_of,
     replay_possible,
+    stepped,
 )
 from cluster_agent.replay.outputs import manifest_of, workload_name, write_swf
 from cluster_agent.replay.row_outputs import write_rows
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition, MoldableScheduler
+from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import MoldableJobs
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads.job_log import Workload, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
@@ -53,9 +54,9 @@ class World(msgspec.Struct, frozen=True):
         rows = self.workload.row[self.row]
         return replace(self.workload, jobs=self.jobs.jobs, row=rows, is_cut=self.workload.is_cut[self.row])
 
-    def scheduler(self, composition: MoldableComposition) -> tuple[MoldableScheduler, TableMachine]:
+    def scheduler(self, composition: MoldableComposition) -> tuple[NativeScheduler, SimulatedMachine]:
         """For the loop in Python."""
-        return for_python(composition, self.jobs, self.nodes, self.bound_w)
+        return stepped(composition, self.jobs, self.nodes, self.bound_w)
 
 
 def replay_with_configurations(

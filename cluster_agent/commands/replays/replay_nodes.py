@@ -10,11 +10,14 @@ from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import node_outputs
 from cluster_agent.replay.event_log import Setting, write_log
-from cluster_agent.replay.node_run import CappedMachine, measure_nodes, pass_times
+from cluster_agent.replay.node_run import measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
+from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeScheduler, PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
 from cluster_agent.workloads.eurora import read_cap_profile, read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
@@ -43,7 +46,7 @@ def replay_nodes(
     with progress(len(jobs.jobs)) as advance:
         result = run_replay(jobs, composition, nodes, limit, power, advance)
     if log_file:
-        simulated = CappedMachine(jobs.jobs, limit, lambda left: None)
+        simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
         scheduler = scheduler_of(composition, jobs, nodes, limit)
         write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
     measured = measure_nodes(result)
@@ -68,9 +71,10 @@ def world(
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
-def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NodeScheduler:
+def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NativeScheduler:
     """For the loop in Python, with a predictor that has learned nothing yet."""
-    return NodeScheduler(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
+    unlike = CUnlike(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
+    return NativeScheduler(unlike.phases, jobs.jobs.jobs, unlike.processors, unlike=unlike)
 
 
 def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:

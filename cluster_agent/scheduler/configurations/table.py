@@ -107,6 +107,10 @@ class ScaledRows:
         """In order of time."""
         return self._rows(self.table[job], self.scale[job])
 
+    def at(self, table: int, scale: float) -> Rows:
+        """The rows of one table for a job of this scale, in order of time."""
+        return self._rows(table, scale)
+
     def only(self, kept: Sequence[int]) -> ScaledRows:
         """Those of the jobs ``kept``."""
         return ScaledRows(self.tables, [self.table[job] for job in kept], [self.scale[job] for job in kept])

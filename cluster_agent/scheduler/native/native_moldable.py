@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.scheduler.configurations.moldable_scheduler import Rule, whole_uw
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule, whole_uw
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, same_place
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_tables import pointer
+
+NEVER_S: Final = 2**63 - 1
 
 RULES: Final = {
     "traditional": lib.CHOOSE_TRADITIONAL,
@@ -31,14 +34,18 @@ class CMoldable:
 
     def __init__(
         self,
-        rule: Rule,
+        composition: MoldableComposition,
         jobs: MoldableJobs,
+        nodes: int,
         watts: float,
         table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
     ) -> None:
         truth = jobs.truth or jobs.rows
         known_of, true_of = np.array(jobs.rows.table, np.int64), np.array(truth.table, np.int64)
         pairs, pair_of = np.unique(known_of * len(truth.tables) + true_of, return_inverse=True)
+        self._choice, self._nodes, self._watts, self._rows = composition.choose, nodes, watts, jobs.rows
+        self._scheduler: Any = None
+        self.error: BaseException | None = None  # of a choice in Python, which C cannot pass on
         self._true: list[Configuration] = []  # by row
         rows: list[list[Any]] = []
         first = [0]
@@ -50,17 +57,21 @@ class CMoldable:
                 times = [row.time_s, row.watts, self._true[-1].time_s]
                 rows.append([*times, row.uw, row.nodes, row.nodes * row.cores, is_full])
             first.append(len(rows))
+        self._first = first
+        self._known = (pairs // len(truth.tables)).tolist()  # by table
         width = jobs.jobs.width
         _, kind = np.unique(pair_of * (int(width.max(initial=0)) + 1) + width, return_inverse=True)
         self._scale = table(np.array(jobs.rows.scale, np.float64))
         self.row = np.full(len(jobs), -1, np.int32)
         self.width = np.zeros(len(jobs), np.int32)
         self.run_s = np.zeros(len(jobs), np.int64)
+        self._table, self._asked = table(pair_of.astype(np.int32)), table(width)
+        self._request_s = table(jobs.jobs.request_s)
         self._columns = [
             ffi.new("configuration_t[]", rows),
             pointer("int32_t", np.array(first, np.int32)),
-            pointer("int32_t", table(pair_of.astype(np.int32))),
-            pointer("int32_t", table(width)),
+            pointer("int32_t", self._table),
+            pointer("int32_t", self._asked),
             pointer("double", self._scale),
             pointer("int32_t", table(kind.astype(np.int32))),
             pointer("int32_t", self.row),
@@ -68,8 +79,46 @@ class CMoldable:
             pointer("int64_t", self.run_s),
         ]
         n_kinds = int(kind.max(initial=-1)) + 1
-        numbers = [RULES[rule.name], rule.th, rule.near, rule.priority, rule.slowdown, watts, whole_uw(watts)]
-        self.c = ffi.new("moldable_t *", [*numbers, *self._columns[:2], len(pairs), n_kinds, *self._columns[2:]])
+        rule = composition.rule
+        name = lib.CHOOSE_BY_CALLER if rule is None else RULES[rule.name]
+        given = rule or Rule("naive")
+        numbers = [name, given.th, given.near, given.priority, given.slowdown, watts, whole_uw(watts)]
+        self._choose_row = ffi.NULL
+        if rule is None:
+            self._choose_row = ffi.callback("int32_t(void *, int64_t, int32_t, int64_t, int64_t)", self._row_of, -1)
+        columns = [*self._columns[:2], len(pairs), n_kinds, *self._columns[2:], self._choose_row, ffi.NULL]
+        self.c = ffi.new("moldable_t *", [*numbers, *columns])
+
+    def join(self, scheduler: Any) -> None:
+        """The native scheduler chooses among these configurations; ``MemoryError`` if it cannot."""
+        self._scheduler = scheduler
+        if lib.scheduler_set_moldable(scheduler, self.c) < 0:
+            raise MemoryError
+
+    def _row_of(self, context: Any, now_s: int, job: int, free_nodes: int, free_uw: int) -> int:
+        """The row that a choice in Python takes; -1: none. Once it has failed, nothing starts any more."""
+        assert self._choice is not None
+        if self.error is not None:
+            return -1
+        table = int(self._table[job])
+        first, rows = self._first[table], self._rows.at(self._known[table], float(self._scale[job]))
+
+        def earliest_s(row: Configuration) -> int | None:
+            start_s = int(lib.scheduler_earliest(self._scheduler, now_s, first + rows.index(row)))
+            return None if start_s == NEVER_S else start_s
+
+        job_asks = int(self._asked[job]), int(self._request_s[job]), self._nodes, self._watts
+        try:
+            chosen = self._choice(ChoiceInput(now_s, rows, *job_asks, free_nodes, free_uw / UW, earliest_s))
+            return -1 if chosen is None else first + rows.index(chosen)
+        except BaseException as error:  # raised again by ``check``, outside the callback
+            self.error = error
+            return -1
+
+    def check(self) -> None:
+        """Raise what a choice in Python has raised."""
+        if self.error is not None:
+            raise self.error
 
     def jobs(self, jobs: Jobs) -> Jobs:
         """With the widths and run times that are filled in as jobs start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.answering import Answering, CAnswering
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
 from cluster_agent.scheduler.native.native_moldable import CMoldable
-from cluster_agent.scheduler.native.native_scheduler import reaction_of, reorder, set_priority
+from cluster_agent.scheduler.native.native_scheduler import queued, reaction_of, reorder, set_priority
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CWatts,
@@ -27,7 +28,9 @@ from cluster_agent.scheduler.native.native_tables import (
     owned,
     pointer,
 )
+from cluster_agent.scheduler.native.native_unlike import CUnlike, placed
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
@@ -37,7 +40,8 @@ class NativeReplay:
 
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
     loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
-    ways; ``jobs`` are its own, ``processors`` are nodes.
+    ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors``
+    are its own.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class NativeReplay:
         users: Sequence[int] | None = None,
         answering: Answering | None = None,
         moldable: CMoldable | None = None,
+        unlike: CUnlike | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self.jobs = jobs
@@ -74,8 +79,15 @@ class NativeReplay:
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._moldable = moldable
-        if moldable is not None and lib.scheduler_set_moldable(self._scheduler, moldable.c) < 0:
+        if moldable is not None:
+            moldable.join(self._scheduler)
+        self._unlike = unlike
+        if unlike is not None and lib.replay_set_unlike(self._replay, unlike.c) < 0:
             raise MemoryError
+        self.pass_s: list[float] = []
+        """Only with an order in Python: processor seconds of each pass, from the order on until the next event."""
+        self.longest_queue = 0
+        """Only with an order in Python: the most jobs that waited before a pass."""
         self._room = np.empty(len(jobs), np.int32)
         self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
         if watts is not None:
@@ -108,17 +120,32 @@ class NativeReplay:
             if lib.replay_set_level(self._replay, job, level) < 0:
                 raise MemoryError
 
+    def _prepare_pass(self) -> None:
+        """The policy predicts watts, and orders the queue."""
+        if self._predicting is not None:
+            ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
+            self._predicting.follow(self.submitted, ends)
+        if self._unlike is not None:
+            ended = copied(lib.replay_ended_jobs(self._replay), self.ended, np.int32)
+            self._unlike.follow(ended, self.submitted, queued(self._scheduler, self._room))
+        if self._order is not None:
+            now_s = lib.replay_now(self._replay)
+            waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
+            self.longest_queue = max(self.longest_queue, waiting)
+
     def run(self, until_ended: int) -> bool:
         """Run until so many jobs have ended in all; False when no event is left."""
+        begun_s: float | None = None
         while True:
             status = lib.replay_run(self._replay, until_ended)
+            if self._moldable is not None:
+                self._moldable.check()
+            if begun_s is not None:
+                self.pass_s.append(time.thread_time() - begun_s)
+                begun_s = None
             if status == lib.REPLAY_PASS_DUE:
-                now_s = lib.replay_now(self._replay)
-                if self._predicting is not None:
-                    ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
-                    self._predicting.follow(self.submitted, ends)
-                if self._order is not None:
-                    reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
+                begun_s = time.thread_time()
+                self._prepare_pass()
             elif status == lib.REPLAY_POWER_DUE:
                 self._follow()
             elif status == lib.REPLAY_NO_MEMORY:
@@ -132,7 +159,13 @@ class NativeReplay:
         """Which jobs could not start in any of their ways; before running, and only with ``moldable``."""
         never = np.empty(len(self.jobs), np.uint8)
         lib.scheduler_impossible(self._scheduler, pointer("uint8_t", never))
+        if self._moldable is not None:
+            self._moldable.check()
         return never.view(np.bool_)
+
+    def placed(self, job: int) -> Placed:
+        """The nodes of a job that was started; only with ``unlike``."""
+        return placed(self._scheduler, job)
 
     @property
     def ended(self) -> int:

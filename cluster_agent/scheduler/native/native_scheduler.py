@@ -13,6 +13,7 @@ from cluster_agent.cluster import UW
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
+from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CPriority,
@@ -23,6 +24,7 @@ from cluster_agent.scheduler.native.native_tables import (
     owned,
     pointer,
 )
+from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policy_phases import Composition, Order
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
 from cluster_agent.scheduler.queue import columns, served
@@ -44,7 +46,8 @@ def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
 
 
 class NativeScheduler:
-    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it plans with those and the caps."""
+    """The native scheduler behind ``interfaces.Scheduler``; with ``watts`` it plans with those and the caps; with
+    ``unlike`` on nodes that differ, with ``moldable`` in one of several configurations (see ``NativeReplay``)."""
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class NativeScheduler:
         caps: Sequence[Cap] = (),
         meter: Meter = unmetered,
         users: Sequence[int] | None = None,
+        unlike: CUnlike | None = None,
+        moldable: CMoldable | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
@@ -64,6 +69,13 @@ class NativeScheduler:
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._moldable = moldable
+        if moldable is not None:
+            moldable.join(self._scheduler)
+        self._unlike = unlike
+        self._cap_seen_s = -1
+        if unlike is not None and lib.scheduler_set_unlike(self._scheduler, unlike.c) < 0:
+            raise MemoryError
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
@@ -83,6 +95,8 @@ class NativeScheduler:
         """The job joins the queue; True if this calls for a pass."""
         if self._predicting is not None:
             self._predicting.submit(job)
+        if self._unlike is not None:
+            self._unlike.submitted(job)
         return bool(lib.scheduler_submit(self._scheduler, now_s, job))
 
     def end(self, job: int) -> None:
@@ -90,6 +104,8 @@ class NativeScheduler:
         if self._predicting is not None:
             self._predicting.end(job)
         lib.scheduler_end(self._scheduler, job)
+        if self._unlike is not None:
+            self._unlike.ended(job, sorted(self.queue()))
 
     def overrun(self, job: int) -> int:
         """The running job runs longer than its estimate: returns its new expected end."""
@@ -109,19 +125,25 @@ class NativeScheduler:
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""
-        count = lib.scheduler_queue(self._scheduler, pointer("int32_t", self._room))
-        return [int(job) for job in self._room[:count]]
+        return [int(job) for job in queued(self._scheduler, self._room)]
 
     def decide(self, now_s: int) -> list[int]:
         """One pass: the jobs to start now."""
         if self._predicting is not None:
             self._predicting.learn()
+        if self._unlike is not None:
+            self._unlike.meter()
         if self._order is not None:
             reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
+        if self._moldable is not None:
+            self._moldable.check()
         if count < 0:
             raise MemoryError
-        return list(self._starts[0:count])
+        started = list(self._starts[0:count])
+        if self._unlike is not None:
+            self._unlike.started(started)
+        return started
 
     def level(self, job: int) -> int:
         """The frequency of a running job."""
@@ -132,7 +154,9 @@ class NativeScheduler:
         return int(lib.scheduler_begins(self._scheduler, job))
 
     def next_change_s(self) -> int | None:
-        """The next row of the plan, announcement, reading of joules, or change of a node."""
+        """The next row of the plan, announcement, reading of joules, or change of a node or of unlike nodes' cap."""
+        if self._unlike is not None:
+            return self._unlike.cap.next_change_s(self._cap_seen_s)
         if self._watts is None:
             return None
         later = lib.scheduler_next_row, lib.scheduler_next_reading, lib.scheduler_next_switch
@@ -147,6 +171,9 @@ class NativeScheduler:
 
     def advance(self, now_s: int) -> bool:
         """Nodes are off or on, joules are read, a row begins, or a cap becomes known and all is planned again."""
+        if self._unlike is not None:
+            self._cap_seen_s = now_s
+            return False
         lib.scheduler_settle(self._scheduler, now_s)
         if lib.scheduler_next_reading(self._scheduler) <= now_s:
             lib.scheduler_read_joules(self._scheduler, now_s, self._meter())
@@ -203,10 +230,16 @@ def set_priority(
     return priority
 
 
-def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> None:
-    """Put the native queue into the order of a policy's Python phase; ``room`` has place for n_jobs."""
+def queued(scheduler: Any, room: Int32s) -> Int32s:
+    """The native queue in its order; ``room`` has place for n_jobs, and for the result until it is used again."""
+    return room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
+
+
+def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> int:
+    """Put the native queue into the order of a policy's Python phase, and return its length; ``room``: as above."""
     n = len(jobs)
-    queued = room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
+    waiting = queued(scheduler, room)
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
-    positions = served(order, columns(jobs, queued, estimate_s), now_s)
-    lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(queued[positions])))
+    positions = served(order, columns(jobs, waiting, estimate_s), now_s)
+    lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(waiting[positions])))
+    return len(waiting)

@@ -16,7 +16,7 @@ from cluster_agent.scheduler.energy_window import Ledger
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
-from cluster_agent.scheduler.policy_phases import Composition, Learning
+from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
 from cluster_agent.scheduler.priority import Priority
 
 ESTIMATES: Final = {
@@ -153,7 +153,7 @@ def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
     if composition.idle_off_s is None:
         return None
     if watts is None:
-        raise WrongUseError("idle_off_s needs a machine with watts, such as --machine curie")
+        raise WrongUseError(str(clash([*composition.declared, ON_PROCESSORS])))
     return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
 
 

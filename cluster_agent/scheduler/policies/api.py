@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.policy_phases import (
     Composition,
     Correction,

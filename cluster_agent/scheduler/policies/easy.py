@@ -2,7 +2,7 @@
 
 ``ties=sc15`` repeats the simulator of the SC'15 campaign. Its schedulers that backfill in order of submission run a
 pass at a submission only if the new job itself fits what is free; those that backfill shortest first always run one.
-The decisions are in C: ``start_heads`` of ``csrc/scheduler.c`` and ``backfill_easy`` of ``csrc/backfill.c``.
+The decisions are in C: ``start_heads`` and ``easy`` of ``csrc/pass.c``.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.moldable_scheduler import ChoiceInput, MoldableComposition, Rule, length_s
-from cluster_agent.scheduler.configurations.table import Configuration
+from cluster_agent.scheduler.configurations.choices import MoldableComposition, Rule
 from cluster_agent.scheduler.policies.api import Policy
 
 
@@ -30,25 +29,7 @@ def compose(params: Params) -> MoldableComposition:
     if not params.slowdown >= 1:
         raise ValueError(f"slowdown={params.slowdown:g} must be 1 or more")
 
-    def choose(given: ChoiceInput) -> Configuration | None:
-        """The least score."""
-        ends = []
-        for row in given.rows:
-            start_s = given.earliest_s(row)
-            if start_s is not None:
-                ends.append((start_s - given.now_s + length_s(row), row))
-        if not ends:
-            return None
-        limit_s = params.slowdown * min(end_s for end_s, _ in ends)
-
-        def score(end_s: int, row: Configuration) -> float:
-            if params.rule == "cores-endtime":
-                return row.nodes * row.cores * end_s
-            return end_s if params.rule == "stock" else row.energy_j if end_s <= limit_s else float("inf")
-
-        return min(ends, key=lambda one: (score(*one), one[0], one[1].nodes))[1]
-
-    return MoldableComposition(choose, Rule(params.rule, slowdown=params.slowdown))
+    return MoldableComposition(rule=Rule(params.rule, slowdown=params.slowdown))
 
 
 POLICY = Policy(

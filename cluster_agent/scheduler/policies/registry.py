@@ -15,9 +15,9 @@ import msgspec
 
 from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.configurations.moldable_scheduler import MoldableComposition
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.policies.api import Policy
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import LIVE, Composition, clash
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.extension import (
@@ -148,6 +148,15 @@ _ADDED: Final = Extensions("clusterctl.policies", Policy, "POLICY", _MODULES.key
 def values(policy: Policy) -> dict[str, list[str]]:
     """For each parameter its possible values, the default first; the default alone where there is no list."""
     return choosing.values(policy.params)
+
+
+def runs_live(policy: Policy) -> bool:
+    """Whether a live partition runs the policy with its default parameters."""
+    try:
+        composed = policy.compose(policy.params())
+    except (TypeError, ValueError):  # parameters without defaults
+        return False
+    return isinstance(composed, Composition) and clash([*composed.declared, LIVE]) is None
 
 
 def choose(text: str) -> Choice:

@@ -16,8 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.moldable_scheduler import ChoiceInput, Choose, MoldableComposition, Rule
-from cluster_agent.scheduler.configurations.table import Configuration, best
+from cluster_agent.scheduler.configurations.choices import MoldableComposition, Rule
 from cluster_agent.scheduler.policies.api import Policy
 
 
@@ -32,49 +31,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> MoldableComposition:
-    """EASY in nodes and watts around one of the three choices."""
+    """EASY in nodes and watts around one of the three choices (``csrc/resources/moldable.c``)."""
     if not params.th >= 0 or not 0 <= params.near < 1 or not params.priority > 0:
         raise ValueError("th must be 0 or more, near from 0 to below 1, and priority above 0")
-    rule = Rule(params.policy, params.th, params.near, params.priority)
-    if params.policy == "traditional":
-        return MoldableComposition(traditional, rule)
-    return MoldableComposition(naive(params) if params.policy == "naive" else adaptive(params), rule)
-
-
-def traditional(given: ChoiceInput) -> Configuration | None:
-    """The requested nodes with all cores at the highest cap, or as many of them as the cluster's watts allow."""
-    cores, cap_w = max((row.cores, row.cap_w) for row in given.rows)
-    full = [row for row in given.rows if (row.cores, row.cap_w) == (cores, cap_w) and row.watts <= given.cluster_w]
-    fitting = [row for row in full if row.nodes <= given.nodes]
-    return max(fitting, key=lambda row: row.nodes, default=None)
-
-
-def naive(params: Params) -> Choose:
-    """The fastest within the fair share, wherever that leads."""
-
-    def choose(given: ChoiceInput) -> Configuration | None:
-        return best(given.rows, fair_share_w(given, params.priority), given.cluster_nodes, params.near)
-
-    return choose
-
-
-def adaptive(params: Params) -> Choose:
-    """Naive's choice if it can start; else the fastest that can, if it is fast enough; else naive's, later."""
-
-    def choose(given: ChoiceInput) -> Configuration | None:
-        bound_w = fair_share_w(given, params.priority)
-        wanted = best(given.rows, bound_w, given.cluster_nodes, params.near)
-        if wanted is None or (bound_w <= given.free_w and wanted.nodes <= given.free_nodes):
-            return wanted
-        now = best(given.rows, min(bound_w, given.free_w), given.free_nodes, params.near)
-        return now if now is not None and now.time_s <= (1 + params.th) * given.request_s else wanted
-
-    return choose
-
-
-def fair_share_w(given: ChoiceInput, priority: float) -> float:
-    """P_job: a ceiling on the job's package watts."""
-    return priority * given.nodes / given.cluster_nodes * given.cluster_w
+    return MoldableComposition(rule=Rule(params.policy, params.th, params.near, params.priority))
 
 
 POLICY = Policy(

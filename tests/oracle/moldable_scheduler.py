@@ -1,74 +1,25 @@
-"""A scheduler of jobs that can run in several ways, on nodes and under a bound of watts.
+"""Jobs with configurations in plain Python: the scheduler, and the choices of the policies as their papers tell them.
 
-It is the same engine (``interfaces.Scheduler``) with one phase more: *choose* says at every pass in which configuration
-a waiting job should run, and the job starts if that one can start now. The head of the queue, when it cannot, gets a
-reservation of nodes *and* watts at the earliest time at which both suffice; jobs behind it may start if they end
-before, or leave it its nodes and its watts (EASY, Lifka 1995, in two dimensions: RMAP's text has nodes only).
-
-The choices of the policies that ship are native too (``csrc/moldable.c``): replays use those, and tests check that both
-are equal. A policy with its own choice is run by this module, job by job. Watts are added up as whole microwatts.
+The native ones are tested against these (``csrc/resources/moldable.c``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import ceil, floor
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
 
 from cluster_agent.cluster import UW
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
+from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s, whole_uw
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
 from cluster_agent.scheduler.interfaces import OneFrequency
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceInput:
-    """What *choose* gets of one waiting job and of the cluster."""
-
-    now_s: int
-    rows: Sequence[Configuration]
-    nodes: int  # that the job requests
-    request_s: int
-    cluster_nodes: int
-    cluster_w: float
-    free_nodes: int
-    free_w: float
-    earliest_s: Callable[[Configuration], int | None]
-    """When a row could start if no other job waited; None: never."""
-
-
-Choose: TypeAlias = Callable[[ChoiceInput], Configuration | None]
-"""The configuration in which the job is to run, now or when there is room; None: no configuration."""
-
-
-class Rule(NamedTuple):
-    """A choice that is native, with the parameters of its policy."""
-
-    name: Literal["traditional", "naive", "adaptive", "stock", "cores-endtime", "energy"]
-    th: float = 0.0
-    near: float = 0.0
-    priority: float = 1.0
-    slowdown: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MoldableComposition:
-    """A policy for jobs with configurations, ready to run."""
-
-    choose: Choose
-    rule: Rule | None = None
-    """The same, native; None: there is only ``choose``."""
-
-    @property
-    def owns_watts(self) -> bool:
-        """Always: a configuration is nodes and watts (``owner``)."""
-        return True
+from cluster_agent.scheduler.policies import moldable, registry
+from cluster_agent.scheduler.policies.power_aware import rmap
 
 
 class MoldableScheduler(OneFrequency):
     """See ``interfaces.Scheduler``. ``chosen``: the configuration in which each job was started."""
 
-    def __init__(self, composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> None:
+    def __init__(self, choose: Choose, jobs: MoldableJobs, nodes: int, watts: float) -> None:
         self.jobs = jobs
         self.nodes = nodes
         self.watts = watts
@@ -76,7 +27,7 @@ class MoldableScheduler(OneFrequency):
         self.queue: list[int] = []
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
-        self._choose = composition.choose
+        self._choose = choose
         self._least_nodes, self._least_uw = jobs.least()
         self._known: list[tuple[int, int, int]] | None = None  # the result of ``_free``, while it is valid
 
@@ -178,11 +129,90 @@ class MoldableScheduler(OneFrequency):
         return None
 
 
-def whole_uw(watts: float) -> int:
-    """A bound, rounded down, after removing rounding errors of doubles."""
-    return floor(watts * UW + 1e-3)
+class TableMachine(SimulatedMachine):
+    """Runs each job for the true time of the configuration that the scheduler has chosen."""
+
+    def __init__(self, jobs: MoldableJobs, scheduler: MoldableScheduler) -> None:
+        super().__init__(jobs.jobs, "instant")
+        self._rows = jobs
+        self._scheduler = scheduler
+
+    def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
+        """The job runs as long as its configuration takes."""
+        self._jobs.run_s[job] = length_s(self._rows.true_row(job, self._scheduler.chosen[job]))
+        super().start(now_s, job, expected_end_s, level)
 
 
-def length_s(row: Configuration) -> int:
-    """The engine counts whole seconds."""
-    return max(ceil(row.time_s - 1e-9), 1)
+def choice_of(policy: str) -> Choose:
+    """The choice of ``rmap`` or ``moldable`` with its parameters."""
+    params = registry.choose(policy).params
+    if isinstance(params, moldable.Params):
+        return by_end(params)
+    assert isinstance(params, rmap.Params)
+    return {"traditional": traditional, "naive": naive(params), "adaptive": adaptive(params)}[params.policy]
+
+
+# --- REGALE D2.3, section 3.1
+
+
+def by_end(params: moldable.Params) -> Choose:
+    """The least score, waiting included."""
+
+    def choose(given: ChoiceInput) -> Configuration | None:
+        """The least score."""
+        ends = []
+        for row in given.rows:
+            start_s = given.earliest_s(row)
+            if start_s is not None:
+                ends.append((start_s - given.now_s + length_s(row), row))
+        if not ends:
+            return None
+        limit_s = params.slowdown * min(end_s for end_s, _ in ends)
+
+        def score(end_s: int, row: Configuration) -> float:
+            if params.rule == "cores-endtime":
+                return row.nodes * row.cores * end_s
+            return end_s if params.rule == "stock" else row.energy_j if end_s <= limit_s else float("inf")
+
+        return min(ends, key=lambda one: (score(*one), one[0], one[1].nodes))[1]
+
+    return choose
+
+
+# --- RMAP (Patki et al., HPDC 2015)
+
+
+def traditional(given: ChoiceInput) -> Configuration | None:
+    """The requested nodes with all cores at the highest cap, or as many of them as the cluster's watts allow."""
+    cores, cap_w = max((row.cores, row.cap_w) for row in given.rows)
+    full = [row for row in given.rows if (row.cores, row.cap_w) == (cores, cap_w) and row.watts <= given.cluster_w]
+    fitting = [row for row in full if row.nodes <= given.nodes]
+    return max(fitting, key=lambda row: row.nodes, default=None)
+
+
+def naive(params: rmap.Params) -> Choose:
+    """The fastest within the fair share, wherever that leads."""
+
+    def choose(given: ChoiceInput) -> Configuration | None:
+        return best(given.rows, fair_share_w(given, params.priority), given.cluster_nodes, params.near)
+
+    return choose
+
+
+def adaptive(params: rmap.Params) -> Choose:
+    """Naive's choice if it can start; else the fastest that can, if it is fast enough; else naive's, later."""
+
+    def choose(given: ChoiceInput) -> Configuration | None:
+        bound_w = fair_share_w(given, params.priority)
+        wanted = best(given.rows, bound_w, given.cluster_nodes, params.near)
+        if wanted is None or (bound_w <= given.free_w and wanted.nodes <= given.free_nodes):
+            return wanted
+        now = best(given.rows, min(bound_w, given.free_w), given.free_nodes, params.near)
+        return now if now is not None and now.time_s <= (1 + params.th) * given.request_s else wanted
+
+    return choose
+
+
+def fair_share_w(given: ChoiceInput, priority: float) -> float:
+    """P_job: a ceiling on the job's package watts."""
+    return priority * given.nodes / given.cluster_nodes * given.cluster_w

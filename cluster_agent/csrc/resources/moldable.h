@@ -1,7 +1,7 @@
 /*
  * Jobs that can run in several ways: a table of configurations (nodes, cores, watts, time) for each application, and a
  * rule that chooses one at every pass. Processors are nodes then, and the head's reservation is one of
- * nodes and watts. cluster_agent/scheduler/configurations/moldable_scheduler.py is the same in plain Python and says what the rules are.
+ * nodes and watts. tests/oracle/moldable_scheduler.py is the same in plain Python and says what the rules are.
  */
 #ifndef CLUSTER_MOLDABLE_H
 #define CLUSTER_MOLDABLE_H
@@ -14,6 +14,7 @@
 #define CHOOSE_STOCK 3
 #define CHOOSE_CORES_ENDTIME 4
 #define CHOOSE_ENERGY 5
+#define CHOOSE_BY_CALLER 6 /* choose_row does */
 
 /* Times are those of a job with scale 1. */
 typedef struct {
@@ -40,6 +41,9 @@ typedef struct {
     /* per job, filled in as it starts */
     int32_t *row, *width;
     int64_t *run_s;
+    /* CHOOSE_BY_CALLER: the row that the job should take, -1: none */
+    int32_t (*choose_row)(void *context, int64_t now_s, int32_t job, int64_t free_nodes, int64_t free_uw);
+    void *context;
 } moldable_t;
 
 #endif

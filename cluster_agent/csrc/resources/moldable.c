@@ -1,4 +1,4 @@
-#include "moldable.h"
+#include "resources/moldable.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,6 +29,7 @@ struct ways {
     int64_t free_uw;
     int64_t least_uw; /* of any configuration, and the fewest nodes */
     int32_t least_nodes;
+    int32_t head_row; /* that the head would take, in this pass */
     int64_t version;  /* counts starts and ends */
     int32_t *wanted;  /* per kind: the row that its share of the watts pays for on an empty cluster; UNKNOWN */
     known_t *fits;    /* per kind: the fastest row that fits now */
@@ -47,6 +48,9 @@ int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
     ways_t *w = s->ways = calloc(1, sizeof *w);
     if (!w)
         return -1;
+    s->phases.resources = &CONFIGURATIONS;
+    s->phases.correct = correct_at_any_moment;
+    s->phases.backfill = BACKFILLS[BACKFILL_EASY];
     int32_t n_rows = model->first[model->n_tables];
     w->model = *model;
     w->free_uw = model->cluster_uw;
@@ -79,13 +83,6 @@ void moldable_free(scheduler_t *s)
     free(s->ways->reach);
     free(s->ways->room);
     free(s->ways);
-}
-
-void moldable_held(scheduler_t *s, int32_t job, int sign)
-{
-    ways_t *w = s->ways;
-    w->free_uw -= sign * w->model.rows[w->model.row[job]].uw;
-    w->version++;
 }
 
 /****************************************************************
@@ -303,9 +300,12 @@ static int32_t by_end(scheduler_t *s, int64_t now_s, int32_t job)
 
 static int32_t choose(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    if (s->ways->model.choose > CHOOSE_ADAPTIVE)
+    const moldable_t *m = &s->ways->model;
+    if (m->choose == CHOOSE_BY_CALLER)
+        return m->choose_row(m->context, now_s, job, s->free, s->ways->free_uw);
+    if (m->choose > CHOOSE_ADAPTIVE)
         return by_end(s, now_s, job);
-    return s->ways->model.choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
+    return m->choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
 }
 
 static int fits_now(const scheduler_t *s, int32_t row)
@@ -359,55 +359,81 @@ static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
     return m->scale[job] > reach->scale;
 }
 
-/* Starts jobs behind the head that leave it its nodes and watts at `at_s`; `left`: what it does not need then. */
-static int32_t backfill(scheduler_t *s, int64_t now_s, int64_t at_s, room_t left, int32_t *starts)
+/* With room for the smallest configuration a job of any width may be tried; their widths are not known yet. */
+static void bound(const scheduler_t *s, offer_t *offer)
 {
-    ways_t *w = s->ways;
-    int32_t count = 0;
-    for (int32_t i = s->head + 1; i < s->tail; i++) {
-        if (s->free < w->least_nodes || w->free_uw < w->least_uw)
-            break; /* there is room for nobody, however many wait */
-        int32_t job = s->queue[i].job;
-        int32_t row = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
-        if (row == NONE)
-            continue;
-        const configuration_t *one = &w->model.rows[row];
-        if (now_s + length_s(w, job, row) > at_s) { /* it runs on next to the head */
-            if (!fits(one, left.nodes, left.uw))
-                continue;
-            left.nodes -= one->nodes;
-            left.uw -= one->uw;
-        }
-        s->overtook[job] = 1;
-        starts[count++] = job;
-        start(s, now_s, job, row);
-    }
-    return count;
+    const ways_t *w = s->ways;
+    offer->widest = s->free < w->least_nodes || w->free_uw < w->least_uw ? -1 : INT64_MAX;
+    offer->widest_late = INT64_MAX;
 }
 
-int32_t moldable_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
+{
+    s->ways->head_row = choose(s, now_s, head->job);
+    if (!fits_now(s, s->ways->head_row))
+        return 0;
+    start(s, now_s, head->job, s->ways->head_row);
+    return 1;
+}
+
+/* The head's nodes and watts at the earliest time at which there are both. */
+static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
 {
     ways_t *w = s->ways;
-    int32_t count = 0, row = NONE;
-    for (; s->head < s->tail; s->head++) {
-        int32_t job = s->queue[s->head].job;
-        row = choose(s, now_s, job);
-        if (!fits_now(s, row))
-            break;
-        starts[count++] = job;
-        start(s, now_s, job, row);
+    int32_t row = head ? w->head_row : NONE, ends = row == NONE ? NONE : ends_before(s, row);
+    bound(s, offer);
+    if (!head)
+        return;
+    if (ends == NONE) { /* it can never run; a replay drops such jobs before it begins */
+        offer->widest = -1;
+        return;
     }
-    if (s->head == s->tail)
-        return count;
-    int32_t ends = row == NONE ? NONE : ends_before(s, row);
-    if (ends == NONE) /* it can never run; a replay drops such jobs before it begins */
-        return count;
     int64_t at_s = ended_s(s, now_s, ends);
     while (ends < s->n_running && s->running[ends].expected_end_s == at_s)
         ends++;
-    const room_t *room = room_by_ends(s);
-    room_t left = {.nodes = room[ends].nodes - w->model.rows[row].nodes, .uw = room[ends].uw - w->model.rows[row].uw};
-    return count + backfill(s, now_s, at_s, left, starts + count);
+    const room_t *room = &room_by_ends(s)[ends];
+    offer->reserved.at_s = at_s;
+    offer->reserved.left_over = room->nodes - w->model.rows[row].nodes;
+    offer->reserved.left_over_uw = room->uw - w->model.rows[row].uw;
+}
+
+static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
+{
+    reservation_t *reserved = &offer->reserved;
+    int32_t job = next->job, row = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
+    if (row == NONE)
+        return 0;
+    const configuration_t *one = &s->ways->model.rows[row];
+    if (now_s + length_s(s->ways, job, row) > reserved->at_s) { /* it runs on next to the head */
+        if (!fits(one, reserved->left_over, reserved->left_over_uw))
+            return 0;
+        reserved->left_over -= one->nodes;
+        reserved->left_over_uw -= one->uw;
+    }
+    start(s, now_s, job, row);
+    bound(s, offer);
+    return 1;
+}
+
+/* The running job takes its watts (1), or gives them back (-1). */
+static void hold(scheduler_t *s, int32_t job, int sign)
+{
+    ways_t *w = s->ways;
+    w->free_uw -= sign * w->model.rows[w->model.row[job]].uw;
+    w->version++;
+}
+
+const resources_t CONFIGURATIONS = {
+    .start_head = start_head,
+    .reserve = reserve,
+    .start_behind = start_behind,
+    .hold = hold,
+};
+
+int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t row)
+{
+    int32_t ends = ends_before(s, row);
+    return ends == NONE ? INT64_MAX : ended_s(s, now_s, ends);
 }
 
 void scheduler_impossible(scheduler_t *s, uint8_t *never)

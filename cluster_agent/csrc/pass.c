@@ -1,0 +1,306 @@
+/*
+ * A pass: who is the head of the queue, which heads start, and which jobs may start behind a head that cannot.
+ *
+ * What a job needs, and whether there is room for it, only the resources know (resources_t). So EASY is one loop, on
+ * processors, under watts and with configurations. It is fast where most waiting jobs cannot start: an offer bounds the
+ * width of jobs that may end after the head's start, and of those that may not, and resources are asked only about jobs
+ * within these bounds. On processors alone the bounds are the whole answer. Cost: O(waiting jobs) of a compare or two.
+ */
+#include <string.h>
+
+#include "scheduler_inside.h"
+
+/* Bounded slowdowns count from this run time on (Feitelson et al., JSSPP 1997). */
+enum { BSLD_TAU_S = 10 };
+
+/****************************************************************
+ * The head
+ ****************************************************************/
+
+/* The bounded slowdown that a waiting job would have if it started now. */
+static double slowdown_now(const scheduler_t *s, int64_t now_s, const waiting_t *waiting)
+{
+    int64_t estimate_s = waiting->estimate_s;
+    double wait_s = (double)(now_s - s->submit_s[waiting->job]);
+    return (wait_s + (double)estimate_s) / (double)(estimate_s > BSLD_TAU_S ? estimate_s : BSLD_TAU_S);
+}
+
+/*
+ * The guard (ours): of the waiting jobs whose bounded slowdown would pass the bound even if they started now, the one
+ * with the highest becomes the head. Equal ones: the first in the queue.
+ */
+static void guard(scheduler_t *s, int64_t now_s)
+{
+    double highest = s->composition.guard;
+    int32_t place = s->head;
+
+    for (int32_t i = s->head; i < s->tail; i++) {
+        double slowdown = slowdown_now(s, now_s, &s->queue[i]);
+        if (slowdown > highest) {
+            highest = slowdown;
+            place = i;
+        }
+    }
+    waiting_t next = s->queue[place];
+    memmove(s->queue + s->head + 1, s->queue + s->head, (size_t)(place - s->head) * sizeof next);
+    s->queue[s->head] = next;
+}
+
+/* Starts heads in turn as long as there is room for them; how many; -1: no memory. */
+static int32_t start_heads(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    int32_t count = 0;
+    for (; s->head < s->tail; s->head++) {
+        if (s->has_started[s->queue[s->head].job]) /* a gap */
+            continue;
+        if (s->composition.guard > 0.0)
+            guard(s, now_s);
+        int started = s->phases.resources->start_head(s, now_s, &s->queue[s->head]);
+        if (started <= 0)
+            return started < 0 ? -1 : count;
+        starts[count++] = s->queue[s->head].job;
+    }
+    return count;
+}
+
+/****************************************************************
+ * Behind the head
+ ****************************************************************/
+
+/* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */
+static inline int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
+{
+    return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
+           (offer->least_uw && joules(width * offer->least_uw, least(estimate_s, offer->late_s)) > offer->left_over_j);
+}
+
+/*
+ * Starts who may start, of the jobs from `next` to `end` in this order; or, with kinds, of the first waiting job of each
+ * kind: one that starts leaves its place to the next of its kind, and if one may not, none of its kind may.
+ */
+static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *end,
+                                   const kinds_t *kinds, offer_t *offer, int32_t *starts)
+{
+    const waiting_t *head = &s->queue[s->head];
+    int32_t count = 0, narrowest = head->width;
+
+    while (next < (kinds ? kinds->fronts + kinds->n_fronts : end)) {
+        /* the shortest-first list has the head and jobs that have started as well */
+        int is_refused = asks_too_much(offer, next->width, next->estimate_s) || s->has_started[next->job] ||
+                         next->job == head->job || (kinds && kinds->kind_of[next->job] == kinds->kind_of[head->job]);
+        waiting_t one = *next;
+        int started = is_refused ? 0 : s->phases.resources->start_behind(s, now_s, &one, offer);
+        next += !kinds || !started;
+        if (!started) {
+            narrowest = one.width < narrowest ? one.width : narrowest;
+            continue;
+        }
+        if (started < 0)
+            return -1;
+        starts[count++] = one.job;
+        s->overtook[one.job] = 1;
+        if (asks_too_much(offer, s->narrowest, 1)) /* nobody else can start */
+            return count;
+    }
+    s->narrowest = narrowest; /* all were seen */
+    return count;
+}
+
+/* Starts jobs that leave the head what the resources reserve for it, or that just fit, if it reserves nothing. */
+static int32_t start_others(scheduler_t *s, int64_t now_s, int reserves, int shortest_first, int32_t *starts)
+{
+    const resources_t *resources = s->phases.resources;
+    offer_t offer = {.reserved = {.at_s = INT64_MAX}, .late_s = INT64_MAX};
+    const kinds_t *kinds = resources->kinds ? resources->kinds(s) : NULL;
+
+    resources->reserve(s, now_s, reserves ? &s->queue[s->head] : NULL, &offer);
+    if (asks_too_much(&offer, s->narrowest, 1))
+        return 0;
+    if (kinds)
+        return start_behind(s, now_s, kinds->fronts, NULL, kinds, &offer, starts);
+    if (shortest_first)
+        return start_behind(s, now_s, s->shortest, s->shortest + s->n_shortest, NULL, &offer, starts);
+    return start_behind(s, now_s, s->queue + s->head + 1, s->queue + s->tail, NULL, &offer, starts);
+}
+
+/* EASY (Lifka 1995; Mu'alem and Feitelson 2001): the head gets the earliest time at which there is expected to be room
+ * for it. Another job may start now if it ends by then, or if it fits into what the head will leave over. */
+static int32_t easy(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    return start_others(s, now_s, 1, s->composition.scan == SCAN_SHORTEST, starts);
+}
+
+/* List scheduling (Graham 1966): every job that fits starts, even past jobs that wait before it. */
+static int32_t list(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    return start_others(s, now_s, 0, 0, starts);
+}
+
+static int32_t nobody(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    (void)s;
+    (void)now_s;
+    (void)starts;
+    return 0;
+}
+
+/****************************************************************
+ * A place for everybody
+ ****************************************************************/
+
+/* What is free from now on if every running job ends as expected. 0, or -1: no memory. */
+static int plan_running(scheduler_t *s, int64_t now_s)
+{
+    profile_t *profile = &s->profile;
+    if (profile_reserve(profile, s->n_running + 1) < 0)
+        return -1;
+    profile->count = 1;
+    profile->steps[0] = (step_t){.from_s = now_s, .free = s->free_in_pass};
+    for (int32_t i = scheduler_first_ahead(s, now_s); i < s->n_running; i++) {
+        step_t *last = &profile->steps[profile->count - 1];
+        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
+        if (last->from_s < end_s) {
+            last[1] = (step_t){.from_s = end_s, .free = last->free};
+            last++;
+            profile->count++;
+        }
+        last->free += s->running[i].width;
+    }
+    return 0;
+}
+
+/*
+ * Conservative backfilling, planned again in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): each waiting job
+ * in turn gets the earliest place that delays no job before it. Only places that begin now matter: once fewer
+ * processors are free now than the narrowest of the remaining jobs needs, those need no place.
+ */
+static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    profile_t *profile = &s->profile;
+    if (plan_running(s, now_s) < 0)
+        return -1;
+
+    int32_t count = 0, narrowest = INT32_MAX, i;
+    for (i = s->head; i < s->tail && profile->steps[0].free >= s->narrowest; i++) {
+        const waiting_t *next = &s->queue[i];
+        int64_t from_s = profile_earliest(profile, next->width, next->estimate_s);
+        if (profile_take(profile, from_s, next->estimate_s, next->width) < 0)
+            return -1;
+        if (from_s == now_s) {
+            starts[count++] = next->job;
+            s->overtook[next->job] = 1;
+            scheduler_start(s, now_s, next->job);
+        } else if (next->width < narrowest) {
+            narrowest = next->width;
+        }
+    }
+    if (i == s->tail)
+        s->narrowest = narrowest;
+    return count;
+}
+
+/*
+ * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in turn
+ * gives up its place and takes the earliest one that all other places allow. So a place only moves forward, as long as
+ * estimates are upper bounds. A place whose time has passed, since a job before it ran longer, is void.
+ */
+static int32_t compress(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    profile_t *profile = &s->profile;
+    if (plan_running(s, now_s) < 0)
+        return -1;
+    for (int32_t i = s->head; i < s->tail; i++) {
+        const waiting_t *next = &s->queue[i];
+        s->is_reserved[next->job] &= s->reserved_s[next->job] >= now_s;
+        if (s->is_reserved[next->job] &&
+            profile_take(profile, s->reserved_s[next->job], next->estimate_s, next->width) < 0)
+            return -1;
+    }
+
+    int32_t count = 0;
+    for (int32_t i = s->head; i < s->tail; i++) {
+        const waiting_t *next = &s->queue[i];
+        if (s->is_reserved[next->job] &&
+            profile_take(profile, s->reserved_s[next->job], next->estimate_s, -next->width) < 0)
+            return -1;
+        int64_t from_s = profile_earliest(profile, next->width, next->estimate_s);
+        if (profile_take(profile, from_s, next->estimate_s, next->width) < 0)
+            return -1;
+        s->reserved_s[next->job] = from_s;
+        s->is_reserved[next->job] = 1;
+        if (from_s == now_s) {
+            starts[count++] = next->job;
+            s->overtook[next->job] = i > s->head;
+            scheduler_start(s, now_s, next->job);
+        }
+    }
+    return count;
+}
+
+backfill_t *const BACKFILLS[] = {
+    [BACKFILL_NONE] = nobody,
+    [BACKFILL_EASY] = easy,
+    [BACKFILL_CONSERVATIVE] = conservative,
+    [BACKFILL_COMPRESS] = compress,
+    [BACKFILL_LIST] = list,
+};
+
+/****************************************************************
+ * The whole pass
+ ****************************************************************/
+
+/* Whom the guard puts ahead stays there. So it acts only where something can start, which a lower bound does not say. */
+static void find_narrowest(scheduler_t *s)
+{
+    s->narrowest = INT32_MAX;
+    for (int32_t i = s->head; i < s->tail; i++)
+        if (s->queue[i].width < s->narrowest)
+            s->narrowest = s->queue[i].width;
+}
+
+/* Heads in turn, then whoever may start behind them. How many start; -1: no memory. */
+static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
+    int32_t count = keeps_places ? 0 : start_heads(s, now_s, starts);
+    if (count < 0 || (!keeps_places && (s->n_waiting - count < 2 || s->free_in_pass <= 0)))
+        return count;
+    int32_t others = s->phases.backfill(s, now_s, starts + count);
+    return others < 0 ? -1 : count + others;
+}
+
+static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    const resources_t *resources = s->phases.resources;
+    int has_guard = s->composition.guard > 0.0;
+
+    s->free_in_pass = scheduler_free_now(s, now_s);
+    if (resources->begin)
+        resources->begin(s, now_s);
+    if (s->ranks)
+        priority_charge(s, now_s);
+    /* nobody fits, however many wait; but reservations are compressed in each pass */
+    if (has_guard)
+        find_narrowest(s);
+    if (s->free_in_pass < s->narrowest && s->composition.backfill != BACKFILL_COMPRESS)
+        return 0;
+    if (s->ranks)
+        priority_order(s, now_s);
+    if (resources->look)
+        resources->look(s, now_s);
+    int32_t count = start_jobs(s, now_s, starts);
+    if (count < 0)
+        return -1;
+    s->n_waiting -= count;
+    scheduler_close_gaps(s, resources->kinds && resources->kinds(s) ? s->n_waiting / 4 : 0);
+    if (s->ranks) /* the guard puts jobs where their priorities do not */
+        s->ranks->n_ordered = has_guard ? 0 : s->tail - s->head;
+    return count;
+}
+
+int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    int32_t count = decide(s, now_s, starts);
+    const resources_t *resources = s->phases.resources;
+    return resources->finish && resources->finish(s, now_s) < 0 ? -1 : count;
+}

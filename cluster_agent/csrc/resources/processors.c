@@ -1,0 +1,44 @@
+/* Processors alone: a job needs so many, and there are so many free. */
+#include "scheduler_inside.h"
+
+static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
+{
+    if (head->width > s->free_in_pass)
+        return 0;
+    s->free_in_pass -= head->width;
+    scheduler_start(s, now_s, head->job);
+    return 1;
+}
+
+/* When enough processors are expected to be free for the head, which does not fit now, and what it leaves over then. */
+static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
+{
+    reservation_t *reserved = &offer->reserved;
+    int64_t expected = s->free_in_pass;
+
+    for (int32_t i = head ? scheduler_first_ahead(s, now_s) : s->n_running; i < s->n_running; i++) {
+        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
+        if (end_s > reserved->at_s) /* not at once: all that ends at that time adds to what is left over */
+            break;
+        expected += s->running[i].width;
+        if (expected >= head->width) {
+            reserved->at_s = end_s;
+            reserved->left_over = expected - head->width;
+        }
+    }
+    offer->widest = s->free_in_pass;
+    offer->late_s = reserved->at_s == INT64_MAX ? INT64_MAX : reserved->at_s - now_s;
+    offer->widest_late = reserved->left_over;
+}
+
+/* The bounds of the offer are all that counts. */
+static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
+{
+    scheduler_start(s, now_s, next->job);
+    offer->widest = s->free_in_pass -= next->width;
+    if (next->estimate_s > offer->late_s) /* it runs on next to the head */
+        offer->widest_late -= next->width;
+    return 1;
+}
+
+const resources_t PROCESSORS = {.start_head = start_head, .reserve = reserve, .start_behind = start_behind};

@@ -1,0 +1,34 @@
+/*
+ * Nodes that differ: a job needs so many equal units of cores, GPUs, cards and memory, each on one node, and the watts of
+ * all jobs stay below a cap that changes at known times. cluster_agent/scheduler/unlike_nodes/ says what the words mean.
+ */
+#ifndef CLUSTER_UNLIKE_NODES_H
+#define CLUSTER_UNLIKE_NODES_H
+
+#include <stdint.h>
+
+#define NODE_KINDS 4 /* cores, GPUs, MICs, memory */
+
+#define PLACE_FIRST 0 /* nodes in the order of their numbers */
+#define PLACE_PACK 1  /* first nodes without an accelerator that the job would block, then the fullest */
+
+/* The columns belong to the caller. */
+typedef struct {
+    int32_t n_nodes, placing;
+    const int64_t *has;        /* per node and kind */
+    int32_t n_caps;            /* at least one; the first is in force from the start */
+    const int64_t *cap_from_s; /* ascending */
+    const double *cap_w;
+    /* per job */
+    const int64_t *units;
+    const int64_t *need;       /* and kind: of one unit */
+    const double *admitted_w;  /* read when the job is tried; may change until it starts */
+    double *counted_w;         /* of running jobs: as admitted, or what the caller has written since */
+} unlike_t;
+
+/* So many units of a job on a node. */
+typedef struct {
+    int32_t node, count;
+} placed_t;
+
+#endif

@@ -1,0 +1,77 @@
+"""How policies choose among the configurations of a job.
+
+*choose* says at every pass in which configuration a waiting job should run, and the job starts if that one can start
+now. The head of the queue, when it cannot, gets a reservation of nodes *and* watts at the earliest time at which both
+suffice; jobs behind it may start if they end before, or leave it its nodes and its watts (EASY, Lifka 1995, in two
+dimensions: RMAP's text has nodes only).
+
+The choices of the policies that ship are native (``csrc/resources/moldable.c``); one of a policy that was added is
+called by the engine, job by job. Watts are added up as whole microwatts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Literal, NamedTuple, TypeAlias
+
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.configurations.table import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceInput:
+    """What *choose* gets of one waiting job and of the cluster."""
+
+    now_s: int
+    rows: Sequence[Configuration]
+    nodes: int  # that the job requests
+    request_s: int
+    cluster_nodes: int
+    cluster_w: float
+    free_nodes: int
+    free_w: float
+    earliest_s: Callable[[Configuration], int | None]
+    """When a row could start if no other job waited; None: never."""
+
+
+Choose: TypeAlias = Callable[[ChoiceInput], Configuration | None]
+"""The configuration in which the job is to run, now or when there is room; None: no configuration."""
+
+
+class Rule(NamedTuple):
+    """A choice that is native, with the parameters of its policy."""
+
+    name: Literal["traditional", "naive", "adaptive", "stock", "cores-endtime", "energy"]
+    th: float = 0.0
+    near: float = 0.0
+    priority: float = 1.0
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoldableComposition:
+    """A policy for jobs with configurations, ready to run: a choice in Python, or one that is native."""
+
+    choose: Choose | None = None
+    rule: Rule | None = None
+
+    def __post_init__(self) -> None:
+        if (self.choose is None) == (self.rule is None):
+            raise ValueError("a policy chooses configurations by choose or by rule: give one of them")
+
+    @property
+    def owns_watts(self) -> bool:
+        """Always: a configuration is nodes and watts (``owner``)."""
+        return True
+
+
+def whole_uw(watts: float) -> int:
+    """A bound, rounded down, after removing rounding errors of doubles."""
+    return floor(watts * UW + 1e-3)
+
+
+def length_s(row: Configuration) -> int:
+    """The engine counts whole seconds."""
+    return max(ceil(row.time_s - 1e-9), 1)

@@ -1,0 +1,137 @@
+"""Unlike nodes, and watts under a cap that changes, as C takes them (``csrc/resources/unlike_nodes.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
+from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import (
+    NodeBackfill,
+    NodeComposition,
+    NodeQueue,
+    Placed,
+    PowerSource,
+    allowed_w,
+)
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, NodeJobs, Nodes
+
+BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
+PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
+
+
+class CUnlike:
+    """``unlike_t``, with the columns that it points to, and the watts of jobs, which may be predicted.
+
+    ``phases``: the policy in the terms of processors. A job that runs longer than requested, on a machine that allows
+    it, is expected to take twice as long.
+    """
+
+    def __init__(
+        self,
+        composition: NodeComposition,
+        jobs: NodeJobs,
+        nodes: Nodes,
+        cap: PowerCap,
+        power: PowerSource | None = None,
+    ) -> None:
+        self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
+        self.jobs = jobs
+        self.processors = int(nodes.has[:, CORES].sum())
+        self.cap = cap
+        self.admitted_w = jobs.watts.copy()
+        self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
+        self._composition = composition
+        self._power = power
+        self._total = jobs.total()
+        self._unmetered: list[int] = []
+        self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
+        self._ended = self._submitted = 0
+        columns = [
+            ("int64_t", nodes.has),
+            ("int64_t", np.array(cap.time_s, np.int64)),
+            ("double", np.array(cap.watts, np.float64)),
+            ("int64_t", jobs.units),
+            ("int64_t", jobs.need),
+            ("double", self.admitted_w),
+            ("double", self._counted_w),
+        ]
+        has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
+        placing = PLACINGS[composition.placing]
+        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *others])
+
+    def _order(self, queue: Queue, now_s: int) -> Int64s:
+        job = queue.job.astype(np.int64)
+        columns = NodeQueue(
+            job=job,
+            submit_s=queue.submit_s,
+            request_s=queue.estimate_s,
+            units=self.jobs.units[job],
+            total=self._total[job],
+            watts=self.admitted_w[job],
+            max_wait_s=self.jobs.max_wait_s[job],
+        )
+        return np.lexsort((job, self._composition.rule(columns, now_s)))
+
+    # --- watts that are predicted
+
+    def submitted(self, job: int) -> None:
+        """Predict the job's watts."""
+        if self._power is not None:
+            predicted_w = self._power.predict(job) * self._composition.margin
+            # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
+            self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+
+    def ended(self, job: int, waiting: Sequence[int]) -> None:
+        """Learn the job's watts, and predict again those of waiting jobs of the same user and request."""
+        jobs = self.jobs
+        if self._power is None or not jobs.knows_watts[job]:
+            return
+        self._power.learn(job, float(jobs.watts[job]))
+        found = np.array(waiting, np.int64)
+        is_like = (jobs.jobs.user[found] == jobs.jobs.user[job]) & (jobs.units[found] == jobs.units[job])
+        is_like &= (jobs.need[found] == jobs.need[job]).all(axis=1)
+        for one in found[is_like].tolist():
+            self.submitted(one)
+
+    def started(self, jobs: Sequence[int]) -> None:
+        """Their watts can be metered from the next pass on."""
+        if self._composition.is_metered:
+            self._unmetered += jobs
+
+    def meter(self) -> None:
+        """Before a pass: the watts of jobs that were started in the last one."""
+        for job in self._unmetered:
+            watts = self._power.metered(job) if self._power is not None else None
+            self._counted_w[job] = self._counted_w[job] if watts is None else watts
+        self._unmetered.clear()
+
+    def follow(self, ended: Int32s, submitted: int, waiting: Int32s) -> None:
+        """Follow all that has happened up to a pass: the jobs that have ended, in this order, how many are submitted,
+        and who waits."""
+        if self._power is None:
+            return
+        waits = set(waiting.tolist())
+        self.started([job for job in self._known if job not in waits])
+        still = [job for job in self._known if job in waits]
+        for job in ended[self._ended :].tolist():
+            self.ended(job, still)
+        for job in range(self._submitted, submitted):
+            self.submitted(job)
+        self.meter()
+        self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
+
+
+def placed(scheduler: Any, job: int) -> Placed:
+    """The nodes of a job that was started."""
+    count = ffi.new("int32_t *")
+    found = lib.scheduler_placed(scheduler, job, count)
+    pairs = [(found[i].node, found[i].count) for i in range(count[0])]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return Placed(table[:, 0].copy(), table[:, 1].copy())

@@ -1,0 +1,74 @@
+"""The native scheduler on unlike nodes against the plain-Python one, on random traces, caps and policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cluster_agent.replay.node_run import replay_nodes
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.interfaces import Scheduler
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
+from cluster_agent.workloads.node_power import PredictedPower
+from cluster_agent.workloads.node_trace import NodeTrace
+from cluster_agent.workloads.swf import TraceError
+from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, trace_of
+from tests.oracle.node_scheduler import NodeScheduler
+
+POLICIES = [
+    *("prb:rule=est", "prb:rule=promise,miss=strict,placing=pack", "prb:rule=gpus"),
+    *("easy-capped", "easy-capped:rule=est,placing=first", "easy-power", "easy-power:meter=end,margin=0.5"),
+]
+
+
+def traced(rows: list[Row], cap: PowerCap, overdue_s: int) -> NodeTrace:
+    """The jobs that can run; ``overdue_s``: every third runs for so much longer than requested."""
+    try:
+        trace = trace_of(rows).on(FOUR_NODES, cap)
+    except TraceError:  # the cap allows none of these jobs
+        assume(False)
+    jobs = trace.jobs.jobs
+    run_s = jobs.run_s + overdue_s * (np.arange(len(jobs)) % 3 == 0)
+    return replace(trace, jobs=replace(trace.jobs, jobs=replace(jobs, run_s=run_s)))
+
+
+def power_of(policy: str, trace: NodeTrace) -> PowerSource | None:
+    composition = choose(policy).node_composition
+    return None if composition.admitted == "given" else PredictedPower(trace, FOUR_NODES, composition.admitted)
+
+
+def looped(scheduler: Scheduler, trace: NodeTrace) -> dict[int, int]:
+    machine = SimulatedMachine(trace.jobs.jobs, "instant")
+    run(scheduler, JumpingClock(), machine)
+    return machine.start_s
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(rows=node_rows(), cap=caps(), overdue_s=st.sampled_from([0, 0, 7, 60]))
+@settings(max_examples=40)
+def test_the_native_engine_and_the_plain_one_start_the_same_jobs_on_the_same_nodes(
+    policy: str, rows: list[Row], cap: PowerCap, overdue_s: int
+) -> None:
+    trace = traced(rows, cap, overdue_s)
+    composition = choose(policy).node_composition
+    plain = NodeScheduler(composition, trace.jobs, FOUR_NODES, cap, power_of(policy, trace))
+    expected = looped(plain, trace)
+    result = replay_nodes(trace, composition, FOUR_NODES, cap, power_of(policy, trace))
+    assert dict(enumerate(result.start_s.tolist())) == {job: expected.get(job, -1) for job in range(len(trace.jobs))}
+    assert result.admitted_w.tolist() == plain.admitted_w.tolist()
+    for job, placed in plain.placed.items():
+        found = result.schedule.placed(job)
+        assert (found.node.tolist(), found.count.tolist()) == (placed.node.tolist(), placed.count.tolist())
+
+    unlike = CUnlike(composition, trace.jobs, FOUR_NODES, cap, power_of(policy, trace))
+    stepped = NativeScheduler(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+    assert looped(stepped, trace) == expected

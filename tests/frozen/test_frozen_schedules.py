@@ -1,0 +1,35 @@
+"""A sample of the frozen schedules, computed again. All of them: ``python -m tests.frozen.schedules``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frozen.schedules import LIST, hash_of, is_here, lines
+
+SAMPLES = [(kept, options) for kept, options in lines() if options.startswith("samples/")][::11]
+"""Of logs that ship with nodectl, so that they run everywhere."""
+
+RECORDED = [(kept, options) for kept, options in lines() if options.startswith(("swf/KTH", "eurora/"))][::12]
+
+
+def test_every_line_of_the_list_is_a_hash_and_options_that_occur_once() -> None:
+    options = [options for _, options in lines()]
+    assert len(options) == len(set(options)) > 500
+    assert all(len(kept) == 16 and int(kept, 16) for kept, _ in lines())
+    assert LIST.stat().st_size < 100_000
+
+
+@pytest.mark.parametrize(("kept", "options"), SAMPLES, ids=[options for _, options in SAMPLES])
+def test_a_schedule_of_a_sample_is_the_frozen_one(kept: str, options: str) -> None:
+    assert hash_of(options) == kept
+
+
+@pytest.mark.skipif(not all(is_here(one) for _, one in RECORDED), reason="needs recorded data: ../shared/data")
+@pytest.mark.parametrize(("kept", "options"), RECORDED, ids=[options for _, options in RECORDED])
+def test_a_schedule_of_a_recorded_log_is_the_frozen_one(kept: str, options: str) -> None:
+    assert hash_of(options) == kept
+
+
+def test_a_replay_that_decides_otherwise_has_another_hash() -> None:
+    same = "samples/generated-500.swf --policy easy"
+    assert hash_of(same) == hash_of(same) != hash_of("samples/generated-500.swf --policy fcfs")

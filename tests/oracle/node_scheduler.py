@@ -1,0 +1,272 @@
+"""The scheduler of unlike nodes in plain Python, as the papers tell it.
+
+It looks at every waiting job in every pass. The native scheduler is tested against it
+(``csrc/resources/unlike_nodes.c``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster_agent.scheduler.interfaces import OneFrequency
+from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed, PowerSource, allowed_w
+from cluster_agent.scheduler.unlike_nodes.node_jobs import GPUS, MICS, NodeJobs, Nodes
+
+
+class NodeScheduler(OneFrequency):
+    """The queue and the running jobs (see ``interfaces.Scheduler``)."""
+
+    def __init__(
+        self,
+        composition: NodeComposition,
+        jobs: NodeJobs,
+        nodes: Nodes,
+        cap: PowerCap,
+        power: PowerSource | None = None,
+    ) -> None:
+        self.composition = composition
+        self.jobs = jobs
+        self.cap = cap
+        self.free = nodes.has.copy()
+        self.queue: list[int] = []
+        self.placed: dict[int, Placed] = {}  # of every job that was started
+        self.admitted_w = jobs.watts.copy()
+        self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
+        self._unmetered: list[int] = []
+        self._power = power
+        self._total = jobs.total()
+        self._has = nodes.has
+        self._end_s: dict[int, int] = {}  # of the running jobs, as expected
+        self._estimate_s = jobs.jobs.request_s.copy()
+        self._started_s: dict[int, int] = {}
+        self._running_w = 0.0
+        self._cap_seen_s = -1
+
+    # --- what happens
+
+    def next_change_s(self) -> int | None:
+        """When another cap is in force next."""
+        return self.cap.next_change_s(self._cap_seen_s)
+
+    def advance(self, now_s: int) -> bool:
+        """It is."""
+        self._cap_seen_s = now_s
+        return False
+
+    def submit(self, now_s: int, job: int) -> bool:
+        """The job joins the queue."""
+        if self._power is not None:
+            self._predict(self._power, job)
+        self.queue.append(job)
+        return True
+
+    def end(self, job: int) -> None:
+        """Free the job's room and watts; the source of power estimates learns its power."""
+        del self._end_s[job], self._started_s[job]
+        self._give(self.placed[job], self.jobs.need[job], self.free)
+        # summed again, since subtracting would leave rounding errors
+        self._count()
+        if self._power is not None and self.jobs.knows_watts[job]:
+            self._power.learn(job, float(self.jobs.watts[job]))
+            for waiting in self._waiting_like(job):
+                self._predict(self._power, waiting)
+
+    def overrun(self, job: int) -> int:
+        """A job that runs longer than requested, on a machine that allows it, is expected to take twice as long."""
+        self._estimate_s[job] *= 2
+        self._end_s[job] = self._started_s[job] + int(self._estimate_s[job])
+        return self._end_s[job]
+
+    def expected_end_s(self, job: int) -> int:
+        """When a running job is expected to end."""
+        return self._end_s[job]
+
+    # --- a pass
+
+    def decide(self, now_s: int) -> list[int]:
+        """The jobs to start now."""
+        self._read_meters()
+        started: list[int] = []
+        head: int | None = None
+        reserved: Reservation | None = None
+        for job in self._ordered(now_s):
+            placed = self._fits_with(now_s, job, reserved) if reserved else self._fits_now(now_s, job)
+            if placed is not None:
+                self._start(now_s, job, placed)
+                if reserved is not None and self._end_s[job] > reserved.from_s:
+                    reserved.taken_by(placed, self.jobs.need[job], float(self.admitted_w[job]))
+                started.append(job)
+            elif self.composition.backfill == "strict":
+                break
+            elif head is None:
+                head = job
+                if self.composition.backfill == "easy":
+                    reserved = self._reservation(now_s, job)
+        gone = set(started)
+        self.queue = [job for job in self.queue if job not in gone]
+        return started
+
+    def _ordered(self, now_s: int) -> list[int]:
+        if not self.queue:
+            return []
+        job = np.array(self.queue, np.int64)
+        jobs = self.jobs
+        columns = NodeQueue(
+            job=job,
+            submit_s=jobs.jobs.submit_s[job],
+            request_s=self._estimate_s[job],
+            units=jobs.units[job],
+            total=self._total[job],
+            watts=self.admitted_w[job],
+            max_wait_s=jobs.max_wait_s[job],
+        )
+        order = np.lexsort((job, self.composition.rule(columns, now_s)))
+        return [int(one) for one in job[order]]
+
+    def _fits_now(self, now_s: int, job: int) -> Placed | None:
+        span_s = int(self._estimate_s[job])
+        if not self._watts_fit(now_s, span_s, float(self.admitted_w[job])):
+            return None
+        return self._place(self.free, job)
+
+    def _fits_with(self, now_s: int, job: int, reserved: Reservation) -> Placed | None:
+        """Whether there is room now, and, if the job is to run into the reservation, also next to that."""
+        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job])
+        if not self._watts_fit(now_s, span_s, watts):
+            return None
+        if now_s + span_s <= reserved.from_s:
+            return self._place(self.free, job)
+        if watts > reserved.spare_w:
+            return None
+        return self._place(np.minimum(self.free, reserved.spare), job)
+
+    def _start(self, now_s: int, job: int, placed: Placed) -> None:
+        self._take(placed, self.jobs.need[job], self.free)
+        self.placed[job] = placed
+        self._started_s[job] = now_s
+        self._end_s[job] = now_s + int(self._estimate_s[job])
+        self._counted_w[job] = self.admitted_w[job]
+        self._running_w += float(self.admitted_w[job])
+        if self.composition.is_metered:
+            self._unmetered.append(job)
+
+    # --- watts
+
+    def _predict(self, power: PowerSource, job: int) -> None:
+        predicted_w = power.predict(job) * self.composition.margin
+        # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
+        self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+
+    def _waiting_like(self, job: int) -> list[int]:
+        """Waiting jobs of the same user and request, of which more is known now that ``job`` has ended."""
+        jobs, waiting = self.jobs, np.array(self.queue, np.int64)
+        is_like = (jobs.jobs.user[waiting] == jobs.jobs.user[job]) & (jobs.units[waiting] == jobs.units[job])
+        is_like &= (jobs.need[waiting] == jobs.need[job]).all(axis=1)
+        return [int(one) for one in waiting[is_like]]
+
+    def _watts_fit(self, now_s: int, span_s: int, watts: float) -> bool:
+        """Within the cap now and at every change of it before the job's expected end.
+
+        Between changes the running jobs only become fewer, so these instants are the worst.
+        """
+        if self._running_w + watts > self.cap.at(now_s):
+            return False
+        return all(
+            self._watts_after(time_s) + watts <= self.cap.at(time_s)
+            for time_s in self.cap.changes(now_s, now_s + span_s)
+        )
+
+    def _watts_after(self, time_s: int) -> float:
+        """The power of the running jobs that are expected to run beyond ``time_s``."""
+        return sum(float(self._counted_w[job]) for job, end_s in self._end_s.items() if end_s > time_s)
+
+    def _count(self) -> None:
+        self._running_w = sum(float(self._counted_w[job]) for job in self._end_s)
+
+    def _read_meters(self) -> None:
+        if self._power is None or not self._unmetered:
+            return
+        for job in self._unmetered:
+            watts = self._power.metered(job)
+            self._counted_w[job] = self._counted_w[job] if watts is None else watts
+        self._unmetered.clear()
+        self._count()
+
+    # --- reservation
+
+    def _reservation(self, now_s: int, head: int) -> Reservation | None:
+        """Nodes and watts for ``head`` at the earliest time that expected ends and announced caps allow.
+
+        None if that is never: a later cap or a broken node has made the job impossible.
+        """
+        span_s, watts = int(self._estimate_s[head]), float(self.admitted_w[head])
+        free = self.free.copy()
+        running = sorted(self._end_s, key=lambda job: (self._end_s[job], job))
+        horizon_s = max([self._end_s[running[-1]] if running else now_s, *self.cap.time_s]) + 1
+        ended = 0
+        for time_s in sorted({*self._end_s.values(), *self.cap.changes(now_s, horizon_s)}):
+            while ended < len(running) and self._end_s[running[ended]] <= time_s:
+                self._give(self.placed[running[ended]], self.jobs.need[running[ended]], free)
+                ended += 1
+            times_s = (time_s, *self.cap.changes(time_s, time_s + span_s))
+            spare_w = min(self.cap.at(one_s) - self._watts_after(one_s) for one_s in times_s) - watts
+            if spare_w < 0:
+                continue
+            placed = self._place(free, head)
+            if placed is not None:
+                self._take(placed, self.jobs.need[head], free)
+                return Reservation(time_s, free, spare_w)
+        return None
+
+    # --- nodes
+
+    def _place(self, room: Int64s, job: int) -> Placed | None:
+        """Nodes for all units, or None. Equal situations give equal nodes."""
+        need, units = self.jobs.need[job], int(self.jobs.units[job])
+        is_needed = need > 0
+        fits = (
+            (room[:, is_needed] // need[is_needed]).min(axis=1)
+            if is_needed.any()
+            else np.full(len(room), units, np.int64)
+        )
+        if int(fits.sum()) < units:
+            return None
+        node = np.flatnonzero(fits)
+        if self.composition.placing == "pack":
+            blocked = np.zeros(len(node), np.int64)
+            for kind in (GPUS, MICS):
+                if not is_needed[kind]:
+                    blocked += np.where(room[node, kind] > 0, ACCELERATOR_RANK[kind], 0)
+            node = node[np.lexsort((node, room[node, 0], blocked))]
+        before = np.cumsum(fits[node]) - fits[node]
+        count = np.minimum(fits[node], np.maximum(units - before, 0))
+        used = count > 0
+        return Placed(node[used], count[used])
+
+    @staticmethod
+    def _take(placed: Placed, need: Int64s, room: Int64s) -> None:
+        room[placed.node] -= placed.count[:, None] * need
+
+    @staticmethod
+    def _give(placed: Placed, need: Int64s, room: Int64s) -> None:
+        room[placed.node] += placed.count[:, None] * need
+
+
+ACCELERATOR_RANK = {GPUS: 2, MICS: 1}
+"""Ours: which node a job without accelerators blocks last. On Eurora jobs request GPUs far more often than MICs."""
+
+
+class Reservation:
+    """What other jobs may use next to the head from ``from_s`` on: nodes and watts."""
+
+    def __init__(self, from_s: int, spare: Int64s, spare_w: float) -> None:
+        self.from_s = from_s
+        self.spare = spare
+        self.spare_w = spare_w
+
+    def taken_by(self, placed: Placed, need: Int64s, watts: float) -> None:
+        """A job that was started now will still run then."""
+        self.spare[placed.node] -= placed.count[:, None] * need
+        self.spare_w -= watts
