@@ -117,6 +117,7 @@ static void control_job(struct firmware *fw)
     control_step(c, &fw->sensors, &want);
     scmi_powercap_slot(&fw->scmi);
     scmi_sensor_slot(&fw->scmi);
+    scmi_telemetry_slot(&fw->scmi);
     fast_channel_refresh(&fw->scmi);
     mailbox_flush_events(&fw->scmi);
 }

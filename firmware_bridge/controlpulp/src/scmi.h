@@ -72,7 +72,7 @@ struct scmi {
     level_lowered *lowered; /* the requested level of a domain fell */
     bool is_older[AGENTS][PROTOCOLS];
     uint8_t denied[AGENTS][POWER_DOMAINS]; /* bit per protocol; device 0 the package, 1..4 the voltage domains */
-    bool error_watch[AGENTS];
+    bool error_watch[AGENTS], faults_watch[AGENTS];
     bool limits_watch[AGENTS][DOMAINS], level_watch[AGENTS][DOMAINS];
     bool cap_watch[AGENTS][POWER_DOMAINS];
     struct measure_watch measure[AGENTS][POWER_DOMAINS];
@@ -85,6 +85,8 @@ struct scmi {
     int32_t cap_mw[POWER_DOMAINS], pai_us[POWER_DOMAINS];
     struct event_queue queue[AGENTS];
     uint32_t fast_seen[AGENTS][FAST_WORDS];
+    uint32_t faults; /* of sensors, as last announced */
+    bool is_safe;
     uint32_t next_channel;
     uint32_t commands, transport_errors, spurious_doorbells;
 };
@@ -97,6 +99,7 @@ void scmi_changed(struct scmi *s, int agent);
 
 void scmi_powercap_slot(struct scmi *s); /* once per control slot */
 void scmi_sensor_slot(struct scmi *s);
+void scmi_telemetry_slot(struct scmi *s);
 
 /* ---- mailbox.c ---- */
 bool mailbox_serve(struct scmi *s);      /* one command; true: another is waiting */

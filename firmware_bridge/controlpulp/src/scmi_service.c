@@ -108,7 +108,7 @@ void scmi_forget_agent(struct scmi *s, int agent)
 {
     for (int p = 0; p < PROTOCOLS; p++)
         s->is_older[agent][p] = false;
-    s->error_watch[agent] = false;
+    s->error_watch[agent] = s->faults_watch[agent] = false;
     for (int d = 0; d < DOMAINS; d++)
         s->limits_watch[agent][d] = s->level_watch[agent][d] = s->trip_watch[agent][d] = false;
     for (int p = 0; p < POWER_DOMAINS; p++) {
