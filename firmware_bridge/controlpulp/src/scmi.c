@@ -18,6 +18,8 @@ void scmi_init(struct scmi *s, struct firmware *fw, level_lowered *lowered)
     for (int i = 0; i < SENSORS; i++)
         s->sensor_config[i] = 1u | 0x1fu << 11 | 1u << 16; /* enabled, 1e-1 s */
     scmi_changed(s, PLATFORM_AGENT);
+    for (int agent = 0; agent < AGENTS; agent++)
+        fast_window_clear(s, agent);
 }
 
 /* ---- commands common to all protocols ---- */
@@ -49,6 +51,7 @@ static int32_t negotiate(struct scmi *s, struct call *c, enum protocol p, uint32
     if (version != table->version && (version != table->older_version || version == 0))
         return SCMI_NOT_SUPPORTED;
     s->is_older[c->agent][p] = version != table->version;
+    scmi_retry_refused(s);
     return SCMI_SUCCESS;
 }
 

@@ -85,6 +85,9 @@ struct scmi {
     int32_t cap_mw[POWER_DOMAINS], pai_us[POWER_DOMAINS];
     struct event_queue queue[AGENTS];
     uint32_t fast_seen[AGENTS][FAST_WORDS];
+    uint64_t fast_refused[AGENTS]; /* bit per word: its value was refused */
+    uint64_t fast_retry[AGENTS];   /* and is to be tried again */
+    uint64_t fast_torn[AGENTS];    /* bit per word: its pair changed in the last poll */
     uint32_t faults; /* of sensors, as last announced */
     bool is_safe;
     uint32_t next_channel;
@@ -106,6 +109,7 @@ bool mailbox_serve(struct scmi *s);      /* one command; true: another is waitin
 void mailbox_flush_events(struct scmi *s);
 
 /* ---- fast_channel.c ---- */
+void fast_channel_expired(struct scmi *s, int agent); /* a lease withdrew its requests */
 void fast_channel_poll(struct scmi *s);
 void fast_channel_refresh(struct scmi *s);
 

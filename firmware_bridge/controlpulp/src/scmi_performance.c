@@ -95,7 +95,10 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
 
 static int32_t limits_set(struct scmi *s, struct call *c)
 {
-    return scmi_set_limits(s, c->agent, c->in[0], c->in[1], c->in[2]);
+    int32_t status = scmi_set_limits(s, c->agent, c->in[0], c->in[1], c->in[2]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_level_word(c->in[0], FAST_LIMITS_SET), 2);
+    return status;
 }
 
 static int32_t limits_get(struct scmi *s, struct call *c)
@@ -128,7 +131,13 @@ int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t leve
     return SCMI_SUCCESS;
 }
 
-static int32_t level_set(struct scmi *s, struct call *c) { return scmi_set_level(s, c->agent, c->in[0], c->in[1]); }
+static int32_t level_set(struct scmi *s, struct call *c)
+{
+    int32_t status = scmi_set_level(s, c->agent, c->in[0], c->in[1]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_level_word(c->in[0], FAST_LEVEL_SET), 1);
+    return status;
+}
 
 /* The arbitrated level. Caps and heat may lower the clock below it: see the frequency sensors and the reason bitmap. */
 static int32_t level_get(struct scmi *s, struct call *c)

@@ -87,6 +87,8 @@ static int32_t cap_set(struct scmi *s, struct call *c)
     if (delayed->is_pending)
         return SCMI_BUSY;
     int32_t status = scmi_set_cap(s, c->agent, p, c->in[2]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_cap_word(p, FAST_CAP_SET), 1);
     if (status == SCMI_SUCCESS && flags & ASYNC)
         *delayed = (struct delayed_cap){.is_pending = true, .is_silent = flags & SILENT, .token = c->token,
                                         .due_slot = s->fw->slots + APPLIED_SLOTS};
@@ -122,7 +124,12 @@ static int32_t pai_set(struct scmi *s, struct call *c)
         return SCMI_NOT_FOUND;
     if (scmi_is_denied(s, c->agent, c->in[0], POWERCAP))
         return SCMI_DENIED;
-    return c->in[1] ? SCMI_INVALID_PARAMETERS : scmi_set_pai(s, c->agent, c->in[0], c->in[2]);
+    if (c->in[1])
+        return SCMI_INVALID_PARAMETERS;
+    int32_t status = scmi_set_pai(s, c->agent, c->in[0], c->in[2]);
+    for (int agent = 0; status == SCMI_SUCCESS && agent < AGENTS; agent++)
+        scmi_forget_words(s, agent, fast_cap_word(c->in[0], FAST_PAI_SET), 1);
+    return status;
 }
 
 /* ---- measurements ---- */

@@ -94,8 +94,30 @@ static void cap_changed(struct scmi *s, int agent, uint32_t p)
             scmi_notify(s, a, SCMI_POWERCAP, 0, words, 4);
 }
 
+/* ---- words of FastChannels ---- */
+
+void scmi_forget_words(struct scmi *s, int agent, uint32_t first, uint32_t words)
+{
+    volatile uint32_t *window = board_fast_window(s->fw->board, agent);
+    for (uint32_t w = first; window && w < first + words; w++) {
+        window[w] = s->fast_seen[agent][w] = FAST_EMPTY;
+        s->fast_refused[agent] &= ~(1ull << w);
+        s->fast_retry[agent] &= ~(1ull << w);
+        s->fast_torn[agent] &= ~(1ull << w);
+    }
+}
+
+void scmi_refuse_word(struct scmi *s, int agent, uint32_t word) { s->fast_refused[agent] |= 1ull << word; }
+
+void scmi_retry_refused(struct scmi *s)
+{
+    for (int agent = 0; agent < AGENTS; agent++)
+        s->fast_retry[agent] |= s->fast_refused[agent];
+}
+
 void scmi_changed(struct scmi *s, int agent)
 {
+    scmi_retry_refused(s);
     for (uint32_t d = 0; d < DOMAINS; d++)
         levels_changed(s, agent, d);
     for (uint32_t p = 0; p < POWER_DOMAINS; p++)
