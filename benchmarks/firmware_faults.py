@@ -5,7 +5,7 @@ power and true die temperature are judged, never readings. Asked:
 
 * power above 1.05 of the cap in at most 20 slots, in every case in which package and domain power do not lie together;
 * where they do, no slot above 1.05 of the cap later than 20 slots after the first contradiction: after the first slot
-  in which the higher one of both measurements is outside 3/4 .. 4/3 of the truth (a lie within that is none that any
+  in which the higher one of both measurements is outside 4/5 .. 5/4 of the truth (a lie within that is none that any
   other sensor can tell from silicon that differs; the table has its worst);
 * the die below 85 C (critical, published) always;
 * no alarm in 10^6 slots with sound sensors, with noise, uneven silicon, other ambients and air flows.
@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 
 from benchmarks.experiment import save
 from benchmarks.firmware_rig import Rig, mixed_load
-from firmware_bridge.controlpulp.host import HostOptions
+from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.scmi.protocols.telemetry import REASONS
 from twin.pulp.plant import CLASSES, CORES, DOMAIN_CORES, DOMAINS, SENSORS, Fault, Plant
 
 CRITICAL_C = 85.0
 ALLOWED_SLOTS = 20
-BEFORE_SLOTS, AFTER_SLOTS, LONG_SLOTS = 30, 90, 16_000
+BEFORE_SLOTS, AFTER_SLOTS, LONG_SLOTS = 30, 90, 9_000
 LOST = 1 << REASONS.index("sensors contradict") | 1 << REASONS.index("sensor substituted")
 
 POWER0 = 2 * CORES
@@ -71,18 +71,17 @@ LIES: dict[str, list[tuple[str, Fault, dict[str, float]]]] = {
     "swapped": [("", Fault.SWAPPED, {})],
 }  # fmt: skip
 
-STEPS = ((300.0, 120.0), (120.0, 60.0), (60.0, 200.0), (110.0, 90.0), (0.0, 0.0))
+STEPS = ((300.0, 120.0), (120.0, 60.0), (60.0, 200.0), (0.0, 0.0))
 """Caps before and after, W; 0: none."""
 ONSETS = ("before the start", "before the step", "with the step")
 
 
 def loads() -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Load before and after the step."""
-    plain = {f"class {i}": (np.full(CORES, c),) * 2 for i, c in enumerate(CLASSES[:4])}
+    plain = {f"class {i}": (np.full(CORES, CLASSES[i]),) * 2 for i in (0, 2, 3)}
     by_domain = np.repeat([CLASSES[3], CLASSES[0], CLASSES[2], 0.0], DOMAIN_CORES)
     return plain | {
         "mixture": (mixed_load(1),) * 2,
-        "by domain": (by_domain,) * 2,
         "light to heavy": (np.full(CORES, CLASSES[0]), np.full(CORES, CLASSES[3])),
         "domains change places": (by_domain, np.roll(by_domain, 2 * DOMAIN_CORES)),
     }
@@ -120,7 +119,7 @@ def cases() -> list[Case]:
             amount = amounts.get(kind, 0.0) * (1.0 if fault in (Fault.SCALED, Fault.LATE) else UNIT[kind])
             for load, step, onset in itertools.product(loads(), STEPS, ONSETS):
                 found.append(Case(group, lie, variant, fault, amount, load, step, onset))
-    hot = [c for c in found if c.group.startswith("temp") and c.load in ("class 2", "class 3") and c.step == (0.0, 0.0)]
+    hot = [c for c in found if c.group == "temperatures, all" and c.load == "class 3" and c.step == (0.0, 0.0)]
     return found + [replace(case, slots=LONG_SLOTS) for case in hot]
 
 
@@ -135,14 +134,23 @@ def break_sensors(plant: Plant, case: Case) -> None:
     plant.fault[sensors] = case.fault
 
 
+def joined(load: NDArray[np.float64], seed: int, core_w: float, ambient_c: float = 25.0, cooling: float = 1.0) -> Rig:
+    """Uneven silicon as warm as some time with a power has made it, and its controller, which starts now."""
+    plant = Plant(seed=seed, ambient_c=ambient_c, cooling=cooling)
+    plant.capacitance[:] = load
+    plant.vary_silicon(seed)
+    plant.settle(np.full(CORES, core_w))
+    host = HostController()
+    host.attach(plant)
+    return Rig(host, plant)
+
+
 def run(case: Case) -> Outcome:
     """One case."""
     seed = zlib.crc32(repr(case).encode())
     before, after = loads()[case.load]
-    rig = Rig.start(HostOptions(), before, seed=seed, noisy=False)
+    rig = joined(before, seed, 4.0 if case.step[0] else 6.0)
     plant = rig.plant
-    plant.vary_silicon(seed)
-    plant.settle(np.full(CORES, 4.0 if case.step[0] else 6.0))
     if case.onset == "before the start":
         break_sensors(plant, case)
     if case.step[0]:
@@ -165,7 +173,7 @@ def run(case: Case) -> Outcome:
         die = max(die, float(plant.temperature_c[:CORES].max()))
     means = trace[: plant.traced].astype(np.float64) / cap_w
     above = means > 1.05
-    lies = np.flatnonzero([not 0.75 <= s / p <= 4 / 3 for s, p in zip(shown, power, strict=True)])
+    lies = np.flatnonzero([not 0.8 <= s / p <= 1.25 for s, p in zip(shown, power, strict=True)])
     first = int(lies[0]) + ALLOWED_SLOTS if len(lies) else len(means)
     return Outcome(
         case, int(above.sum()), int(above[first:].sum()), float(means[ALLOWED_SLOTS:].max()), die,
@@ -177,9 +185,10 @@ def sound(seed_slots: tuple[int, int]) -> tuple[int, int, float]:
     """Slots, alarms, and share of core slots with a replaced sensor or at the safe level, of sound sensors."""
     seed, slots = seed_slots
     rng = np.random.default_rng(seed)
-    rig = Rig.start(HostOptions(), rng.choice([*CLASSES, 0.0], CORES), seed=seed, noisy=True)
+    ambient_c, cooling = float(rng.uniform(15, 40)), float(rng.uniform(0.8, 1.2))
+    rig = joined(rng.choice([*CLASSES, 0.0], CORES), seed, float(rng.uniform(0.5, 5.0)), ambient_c, cooling)
     plant = rig.plant
-    plant.settle(np.full(CORES, rng.uniform(0.5, 6.0)))
+    plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
     done, lost = 0, 0
     while done < slots:
         kind = rng.integers(4)

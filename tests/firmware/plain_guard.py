@@ -25,6 +25,7 @@ class PlainGuard:
         self.core_power, self.at_change = [0] * CORES, [0] * CORES
         self.failed = [False] * CORES
         self.heat: list[int] | None = None  # silicon, copper, sink, ambient; in 1/256 mK
+        self.heat_slots = 0
         self._rows: dict[tuple[str, int], int] = {}
         hottest = leak_factor(358_150)
         rungs = [(FREQ_MIN, 0), *((freq, level) for level, freq in enumerate(FREQ))]
@@ -96,18 +97,19 @@ class PlainGuard:
     def _model(self, measured: int, rails: Sequence[int], models: Sequence[int]) -> int:
         found = 0
         for d, (rail, model) in enumerate(zip(rails, models, strict=True)):
-            is_wrong = rail != FAULT and not model <= rail * 2 <= 4 * model
+            is_wrong = rail != FAULT and not 4 * model <= rail * 6 <= 9 * model
             found |= self._lasts("model", 1 + d, so=is_wrong)
         model = sum(models)
-        found |= self._lasts("model", 0, so=measured != FAULT and not 9 * model <= 12 * measured <= 16 * model)
+        found |= self._lasts("model", 0, so=measured != FAULT and not 25 * model <= 30 * measured <= 36 * model)
         return MODEL if found else 0
 
     def _caps(self, powers: Sequence[int], caps: Sequence[int]) -> int:
-        now = [cap or UNLIMITED for cap in caps]
+        ceilings = [10_125_000 * cores for cores in (CORES, *[DOMAIN_CORES] * DOMAINS)]
+        now = [cap or ceiling for cap, ceiling in zip(caps, ceilings, strict=True)]
         found = 0
         for p, power in enumerate(powers):
             highest = max(now[p], *(before[p] for before in self.caps)) if self.caps else UNLIMITED
-            is_above = highest != UNLIMITED and power > highest + highest // 32 + 100_000
+            is_above = power > highest + highest // 32 + 100_000
             found |= self._lasts("cap", p, so=is_above)
         self.caps = [now, self.caps[0] if self.caps else [0] * len(now)]
         return CAP if found else 0
@@ -115,23 +117,27 @@ class PlainGuard:
     def _heat(self, sound: int, mean: int, power: int) -> int:
         faults = FROZEN if self._lasts("failed", 0, so=CORES - sound > 4) else 0
         silicon_at, copper_at, sink_over = (power * k // 4 for k in (18, 63, 153))
-        low, high = 268_150 * 256, 328_150 * 256
+        low, high = 278_150 * 256, 328_150 * 256
         if not self.heat:
-            if sound:
-                sink = mean * 256 - silicon_at - copper_at
-                self.heat = [silicon_at, copper_at, sink, bounded(sink - sink_over, low, high)]
-            return faults
+            if not sound:
+                return faults
+            self.heat = [0, 0, mean * 256, 298_150 * 256]
         silicon, copper, sink, ambient = self.heat
         silicon += (silicon_at - silicon) >> 3
         copper += (copper_at - copper) * 5 >> 9
         sink += (ambient + sink_over - sink) >> 14
         ahead = mean * 256 - sink - silicon - copper if sound else 0
-        if ahead >= -1_280_000:
-            sink += ahead >> (6 if ahead < 1_280_000 else 10)
-        if abs(ahead) < 1_280_000:
-            ambient = bounded(ambient + (ahead >> 8), low - 256_000, high)
+        self.heat_slots += 1
+        if self.heat_slots <= 400:
+            self.heat = [silicon, copper, sink + (ahead >> 3), ambient]
+            return faults
+        is_low, is_high = ahead < -1_280_000, ahead > 1_280_000
+        if not is_low:
+            sink += ahead >> (10 if is_high else 6)
+            if not is_high:
+                ambient = bounded(ambient + (ahead >> 8), low - 256_000, high)
         self.heat = [silicon, copper, sink, ambient]
-        return faults | (HEAT if self._lasts("heat", 0, so=ahead < -1_280_000 or ambient < low) else 0)
+        return faults | (HEAT if self._lasts("heat", 0, so=is_low or ambient < low) else 0)
 
     def _hold(self, faults: int) -> None:
         if faults and not self.hold:

@@ -73,11 +73,11 @@ def test_activity_that_was_frozen_under_a_light_load_does_not_hide_a_heavy_one()
 
 @pytest.mark.parametrize(("fault", "amount"), [(Fault.FIXED, 300_150), (Fault.STUCK, 0), (Fault.BIASED, -25_000)])
 def test_temperatures_that_lie_together_do_not_let_the_die_overheat(fault: Fault, amount: float) -> None:
-    host, plant = joined(CLASSES[3])
-    plant.settle(np.full(CORES, 5.0))
-    host.advance_slots(50)
+    host, plant = joined(CLASSES[1])
+    plant.settle(np.full(CORES, 4.0))
+    host.advance_slots(500)
     break_sensors(plant, TEMPERATURES, fault, amount)
-    plant.settle(np.full(CORES, 6.5))
+    plant.capacitance[:] = CLASSES[3]
     hottest = []
     for _ in range(100):
         host.advance_slots(20)

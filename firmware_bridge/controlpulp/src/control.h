@@ -27,7 +27,7 @@ struct guard {
     int32_t hold, penalty;                 /* slots that it still lasts; lasts after a fault */
     int32_t worst_uw[LEVELS + 1];          /* of one core: rung 0 is the lowest clock */
     int32_t sum_error_uw;                  /* package less rails, filtered */
-    int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots;
+    int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots, start_slots;
     int32_t recent_cap_uw[2][POWER_DOMAINS];
     bool has_caps, has_heat;
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */

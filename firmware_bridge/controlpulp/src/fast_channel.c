@@ -100,13 +100,15 @@ void fast_channel_refresh(struct scmi *s)
         if (!window)
             continue;
         for (uint32_t d = 0; d < DOMAINS; d++) {
-            window[fast_level_word(d, FAST_LEVEL_GET)] = (uint32_t)s->level_khz[d];
-            window[fast_level_word(d, FAST_LIMITS_GET)] = (uint32_t)s->limit_max_khz[d];
-            window[fast_level_word(d, FAST_LIMITS_GET) + 1] = (uint32_t)s->limit_min_khz[d];
+            bool is_open = !scmi_is_denied(s, agent, 1 + d, PERFORMANCE);
+            window[fast_level_word(d, FAST_LEVEL_GET)] = is_open ? (uint32_t)s->level_khz[d] : 0;
+            window[fast_level_word(d, FAST_LIMITS_GET)] = is_open ? (uint32_t)s->limit_max_khz[d] : 0;
+            window[fast_level_word(d, FAST_LIMITS_GET) + 1] = is_open ? (uint32_t)s->limit_min_khz[d] : 0;
         }
         for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
-            window[fast_cap_word(p, FAST_CAP_GET)] = (uint32_t)s->cap_mw[p];
-            window[fast_cap_word(p, FAST_PAI_GET)] = (uint32_t)s->pai_us[p];
+            bool is_open = !scmi_is_denied(s, agent, p, POWERCAP);
+            window[fast_cap_word(p, FAST_CAP_GET)] = is_open ? (uint32_t)s->cap_mw[p] : 0;
+            window[fast_cap_word(p, FAST_PAI_GET)] = is_open ? (uint32_t)s->pai_us[p] : 0;
         }
     }
 }

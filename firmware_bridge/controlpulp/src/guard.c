@@ -7,9 +7,9 @@
  * Idea. Every sensor is checked by another one. A contradiction that lasts is a fault; a fault leads to the safe level.
  *
  *     SUM     |filtered (package - sum of domains)| > sum of both / 64 + 0.5 W
- *     MODEL   measured power outside 3/4 .. 4/3 of the model's (a domain: 1/2 .. 2)
- *     CAP     measured power above 33/32 of a cap, whatever the model says
- *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an impossible ambient
+ *     MODEL   measured power outside 5/6 .. 6/5 of the model's (a domain: 2/3 .. 3/2)
+ *     CAP     measured power above 33/32 of a cap, whatever the model says; without a cap, above 9/8 of 9 W for each core
+ *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C
  *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the
  *             millikelvin while the core's power changed, or 8 K below what the mean and the core's power let expect
  *
@@ -19,7 +19,8 @@
  *     silicon -> 18/1024 P, copper -> 63/1024 P, S -> A + 153/1024 P      mK, P in mW; 4 ms, 51 ms, 8 s
  *
  * S and the ambient A follow the readings while these are within 5 K of the model. Beyond that the model goes on alone,
- * since no heat sink changes so fast. Readings above the model are no fault here: the law acts on them.
+ * since no heat sink changes so fast. Readings above the model are no fault here: the law acts on them. Nobody knows how
+ * warm the copper was before the start, so for START_SLOTS S follows the readings alone.
  *
  * Safe level. The highest clock at which the heaviest known load on a chip at 85 C stays within the caps and within
  * SAFE_UW. It depends on no sensor. It ends HOLD slots after the last fault; each further alarm doubles that time.
@@ -44,11 +45,13 @@
 #define ODD_MK 8000           /* ours; sound cores on uneven silicon stay within 6 K */
 #define ODD_SLOTS 8
 #define FAILED_MAX 4
+#define START_SLOTS 400       /* ours: eight time constants of the copper */
 #define HOLD 2000             /* ours: 1 s */
 #define HOLD_MAX 65536
 
 #define HEAT_TOLERANCE (5000 * 256) /* all in 1/256 mK */
-#define AMBIENT_LOW (268150 * 256)
+#define AMBIENT_FIRST (298150 * 256)
+#define AMBIENT_LOW (278150 * 256)
 #define AMBIENT_HIGH (328150 * 256)
 
 /* ---- start ---- */
@@ -141,10 +144,10 @@ static void check_model(struct guard *g, const struct control *c, const struct s
     for (int d = 0; d < DOMAINS; d++) {
         int32_t rail = in->power_uw[1 + d];
         all += model_uw[d];
-        if (lasts(&g->model_slots[1 + d], rail != SENSOR_FAULT && is_beyond(rail, model_uw[d], 1, 4, 2), MODEL_SLOTS))
+        if (lasts(&g->model_slots[1 + d], rail != SENSOR_FAULT && is_beyond(rail, model_uw[d], 4, 9, 6), MODEL_SLOTS))
             *faults |= GUARD_MODEL;
     }
-    if (lasts(&g->model_slots[0], measured_uw != SENSOR_FAULT && is_beyond(measured_uw, all, 9, 16, 12), MODEL_SLOTS))
+    if (lasts(&g->model_slots[0], measured_uw != SENSOR_FAULT && is_beyond(measured_uw, all, 25, 36, 30), MODEL_SLOTS))
         *faults |= GUARD_MODEL;
 }
 
@@ -153,25 +156,17 @@ static void check_caps(struct guard *g, const struct sensors *in, int32_t measur
                        uint32_t *faults)
 {
     for (int p = 0; p < POWER_DOMAINS; p++) {
-        int32_t cap = want->cap_uw[p] ? want->cap_uw[p] : INT32_MAX;
+        int32_t ceiling = CORE_MAX_UW / 8 * 9 * (p ? DOMAIN_CORES : CORES);
+        int32_t cap = want->cap_uw[p] ? want->cap_uw[p] : ceiling;
         int32_t highest = max32(cap, max32(g->recent_cap_uw[0][p], g->recent_cap_uw[1][p]));
         int32_t power = p ? in->power_uw[p] : measured_uw;
-        bool is_above = highest != INT32_MAX && power > highest + (highest >> 5) + 100000;
+        bool is_above = power > highest + (highest >> 5) + 100000;
         if (lasts(&g->cap_slots[p], g->has_caps && is_above, CAP_SLOTS))
             *faults |= GUARD_CAP;
         g->recent_cap_uw[1][p] = g->recent_cap_uw[0][p];
         g->recent_cap_uw[0][p] = cap;
     }
     g->has_caps = true;
-}
-
-static void start_heat(struct guard *g, int32_t mean, int32_t power_mw)
-{
-    g->silicon = power_mw * 18 / 4;
-    g->copper = power_mw * 63 / 4;
-    g->sink = mean - g->silicon - g->copper;
-    g->ambient = clamp32(g->sink - power_mw * 153 / 4, AMBIENT_LOW, AMBIENT_HIGH);
-    g->has_heat = true;
 }
 
 static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t measured_uw, int64_t model_uw,
@@ -181,20 +176,28 @@ static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t 
     int32_t mean = mean_mk * 256;
     if (lasts(&g->failed_slots, CORES - sound > FAILED_MAX, FROZEN_SLOTS))
         *faults |= GUARD_FROZEN;
-    if (!g->has_heat) {
-        if (sound)
-            start_heat(g, mean, power_mw);
+    if (!g->has_heat && !sound)
         return;
+    if (!g->has_heat) {
+        g->has_heat = true;
+        g->ambient = AMBIENT_FIRST;
+        g->sink = mean;
     }
     g->silicon += (power_mw * 18 / 4 - g->silicon) >> 3;
     g->copper += ((power_mw * 63 / 4 - g->copper) * 5) >> 9;
     g->sink += (g->ambient + power_mw * 153 / 4 - g->sink) >> 14;
     int32_t ahead = sound ? mean - g->sink - g->silicon - g->copper : 0;
-    if (ahead >= -HEAT_TOLERANCE)
-        g->sink += ahead >> (ahead < HEAT_TOLERANCE ? 6 : 10);
-    if (ahead > -HEAT_TOLERANCE && ahead < HEAT_TOLERANCE)
+    if (g->start_slots < START_SLOTS) {
+        g->start_slots++;
+        g->sink += ahead >> 3;
+        return;
+    }
+    bool is_low = ahead < -HEAT_TOLERANCE, is_high = ahead > HEAT_TOLERANCE;
+    if (!is_low)
+        g->sink += ahead >> (is_high ? 10 : 6);
+    if (!is_low && !is_high)
         g->ambient = clamp32(g->ambient + (ahead >> 8), AMBIENT_LOW - 256000, AMBIENT_HIGH);
-    if (lasts(&g->heat_slots, ahead < -HEAT_TOLERANCE || g->ambient < AMBIENT_LOW, HEAT_SLOTS))
+    if (lasts(&g->heat_slots, is_low || g->ambient < AMBIENT_LOW, HEAT_SLOTS))
         *faults |= GUARD_HEAT;
 }
 

@@ -70,7 +70,7 @@ typedef void level_lowered(struct firmware *fw, int domain);
 struct scmi {
     struct firmware *fw;
     level_lowered *lowered; /* the requested level of a domain fell */
-    bool is_older[AGENTS][PROTOCOLS];
+    uint32_t version[AGENTS][PROTOCOLS]; /* as negotiated; 0: the newest */
     uint8_t denied[AGENTS][POWER_DOMAINS]; /* bit per protocol; device 0 the package, 1..4 the voltage domains */
     bool error_watch[AGENTS], faults_watch[AGENTS];
     bool limits_watch[AGENTS][DOMAINS], level_watch[AGENTS][DOMAINS];

@@ -23,12 +23,15 @@ struct command {
     uint32_t id;
     uint32_t in_words;
     int32_t (*run)(struct scmi *s, struct call *c);
-    bool is_newer_only;    /* absent from the older version */
+    uint32_t since;        /* the first version that has it */
     bool has_fast_channel;
+    enum { NO_DEVICE, CLUSTER, POWER_DOMAIN, SENSOR_ID } about; /* whose permission it needs: its first parameter */
 };
 
+#define OLDER_VERSIONS 3
+
 struct protocol_table {
-    uint32_t id, version, older_version;
+    uint32_t id, version, older[OLDER_VERSIONS];
     const struct command *commands;
     uint32_t n_commands;
 };
@@ -39,7 +42,13 @@ void put_number(char *text, const char *prefix, int number); /* "domain-" and 2:
 
 /* ---- agents ---- */
 
+/* Whether an agent speaks a version of a protocol that is older than this one. */
+bool scmi_is_before(const struct scmi *s, int agent, enum protocol protocol, uint32_t version);
+
+/* Who is denied device 0, the package, is denied the whole protocol. */
 bool scmi_is_denied(const struct scmi *s, int agent, uint32_t device, enum protocol protocol);
+uint32_t scmi_sensor_device(uint32_t sensor);
+void scmi_drop_watches(struct scmi *s, int agent, uint32_t device, uint32_t protocols); /* bit per protocol */
 void scmi_forget_agent(struct scmi *s, int agent); /* its requests, notifications and versions */
 
 /* ---- notifications and delayed responses: queued here, sent by mailbox.c ---- */

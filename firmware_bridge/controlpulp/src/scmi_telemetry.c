@@ -160,6 +160,6 @@ static const struct command commands[] = {
 };
 
 const struct protocol_table scmi_telemetry = {
-    .id = SCMI_TELEMETRY, .version = 0x10000, .older_version = 0,
+    .id = SCMI_TELEMETRY, .version = 0x10000,
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };
