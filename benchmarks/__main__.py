@@ -47,6 +47,7 @@ NAMES = (
     "firmware_cap",
     "firmware_delay",
     "firmware_rv32",
+    "firmware_faults",
     "scmi_codec",
     "scmi_round_trip",
     "published_facts",

@@ -14,7 +14,7 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = Path("firmware_bridge/controlpulp")
 SOURCES = (
-    *("chip", "control", "allocate", "published", "executive", "firmware", "meter", "requests", "mailbox"),
+    *("chip", "control", "allocate", "guard", "published", "executive", "firmware", "meter", "requests", "mailbox"),
     *("fast_channel", "fast_window", "scmi", "scmi_service"),
     *("scmi_base", "scmi_performance", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
 )

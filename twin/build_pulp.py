@@ -23,7 +23,7 @@ ffibuilder.cdef(declarations((ROOT / "twin/pulp/plant.h").read_text()))
 ffibuilder.set_source(
     "twin._pulp",
     '#include "plant.h"',
-    sources=["twin/pulp/plant.c"],
+    sources=["twin/pulp/plant.c", "twin/pulp/sensor_faults.c"],
     depends=["twin/pulp/plant.h"],
     include_dirs=["twin/pulp"],
     extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"],

@@ -73,6 +73,12 @@ class View:
     kept_slots: int
     gain: tuple[float, ...]
     reasons: tuple[int, ...]
+    guard_faults: int
+    guard_ever: int
+    guard_alarms: int
+    guard_hold: int
+    heat_mk: tuple[int, ...]
+    """The thermal model: silicon, copper, sink, ambient."""
     last_change_s: tuple[float, ...]
 
 
@@ -232,6 +238,11 @@ class HostController:
             kept_slots=v.kept_slots,
             gain=tuple(g / 65536 for g in v.gain_q16),
             reasons=tuple(v.reasons),
+            guard_faults=v.guard_faults,
+            guard_ever=v.guard_ever,
+            guard_alarms=v.guard_alarms,
+            guard_hold=v.guard_hold,
+            heat_mk=tuple(v.heat_mk),
             last_change_s=tuple(ns * 1e-9 for ns in v.last_change_ns),
         )
 

@@ -6,68 +6,33 @@ firmware shows as a difference. Powers are in microwatts, clocks in kilohertz, t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from firmware_bridge.build_firmware import FIRMWARE, ROOT
+from tests.firmware.plain_chip import (
+    CORE_IDLE,
+    CORE_MAX,
+    CORES,
+    DOMAIN_CORES,
+    DOMAINS,
+    FREQ,
+    FREQ_MAX,
+    FREQ_MIN,
+    LEVELS,
+    ONE,
+    UNLIMITED,
+    bounded,
+    dynamic,
+    freq_for,
+    leak,
+    leak_factor,
+    level_for,
+    toward_zero,
+)
+from tests.firmware.plain_guard import PlainGuard
 
-CORES, DOMAINS, DOMAIN_CORES, LEVELS = 36, 4, 9, 15
-UNLIMITED = 2**31 - 1
-FREQ_MIN, FREQ_MAX = 400_000, 3_660_000
-CORE_MAX, CORE_IDLE = 9_000_000, 300_000
-ONE = 65536  # gains and leakage factors are in 1/65536
-
-CORE_POWER, PACKAGE_CAP, DOMAIN_CAP, THERMAL, EMERGENCY, SENSOR, BYPASS = 1, 2, 4, 8, 16, 64, 128
-
-
-def _table(name: str) -> list[int]:
-    text = (ROOT / FIRMWARE / "src/chip.c").read_text()
-    body = re.search(rf"{name}\[\w+\] = {{([^}}]*)}}", text)
-    assert body
-    return [int(number) for number in re.findall(r"\d+", body.group(1))]
-
-
-FREQ, VOLT_MV = _table("chip_freq_khz"), _table("chip_volt_mv")
-_VOLT2, _LEAK, _GROWTH = _table("volt2_q40"), _table("leak_at_0c_uw"), _table("leak_growth_q16")
-
-
-def toward_zero(dividend: int, divisor: int) -> int:
-    """As C divides."""
-    quotient = abs(dividend) // abs(divisor)
-    return quotient if (dividend < 0) == (divisor < 0) else -quotient
-
-
-def bounded(value: int, low: int, high: int) -> int:
-    return max(low, min(value, high))
-
-
-# ---- the chip's model ----
-
-
-def level_for(freq: int) -> int:
-    return next((level for level in range(LEVELS) if FREQ[level] >= freq), LEVELS - 1)
-
-
-def dynamic(capacitance: int, freq: int, level: int) -> int:
-    return ((capacitance * freq >> 16) * _VOLT2[level]) >> 24
-
-
-def freq_for(power: int, capacitance: int, level: int) -> int:
-    per_khz = capacitance * _VOLT2[level] >> 16
-    if power <= 0:
-        return 0
-    return min((power << 24) // per_khz, UNLIMITED) if per_khz > 0 else UNLIMITED
-
-
-def leak_factor(temperature: int) -> int:
-    whole, part = divmod(bounded(temperature - 273_150, 0, 125_000), 1000)
-    return _GROWTH[whole] + (_GROWTH[whole + 1] - _GROWTH[whole]) * part // 1000
-
-
-def leak(factor: int, level: int) -> int:
-    return _LEAK[level] * factor >> 16
+CORE_POWER, PACKAGE_CAP, DOMAIN_CAP, THERMAL, EMERGENCY, SENSOR, BYPASS, GUARD = 1, 2, 4, 8, 16, 64, 128, 512
 
 
 # ---- what a domain may choose ----
@@ -254,6 +219,7 @@ class PlainLaw:
         self.last_reading, self.same_reading = [0] * CORES, [0] * CORES
         self.is_hot = [False] * CORES
         self.gain = [ONE] * DOMAINS
+        self.guard = PlainGuard()
         self.kept_levels: list[int] | None = None
         self.kept_slots = 0
         self.margin: int | None = None
@@ -280,11 +246,17 @@ class PlainLaw:
         self.temperature = self._sound(readings)
         factors = [leak_factor(t) for t in self.temperature]
         self._learn_capacitance(readings)
-        self._learn_gain(readings, factors)
+        models = self._models(readings, factors)
+        self._learn_gain(readings, models)
+        highest = self.guard.step(
+            readings.temperature, readings.power, [sum(m) for m in models], caps, disturbed=self.disturbed
+        )
+        targets = [min(pair) for pair in zip(targets, highest, strict=True)]
         ladders = [self._ladder(readings, factors, d, targets[d], caps[1 + d]) for d in range(DOMAINS)]
         chosen = self._cap(ladders, caps[0])
         for d in range(DOMAINS):
             why = self._why(ladders[d], chosen.points[d], targets[d], caps[1 + d])
+            why |= GUARD if self.guard.hold else 0
             for i in of_domain(d):
                 self.reasons[i] |= why
                 self.next.freq[i] = self._cool(i, factors[i], chosen.points[d], ladders[d].gain)
@@ -293,23 +265,30 @@ class PlainLaw:
         self.disturbed = False
 
     def _sound(self, readings: Readings) -> list[int]:
-        """A failed sensor reads as the hottest sound one of its domain, and never below 353.15 K."""
+        """A failed sensor reads as the hottest sound one of its domain, and never below 353.15 K nor what the thermal
+        model expects."""
         result = list(readings.temperature)
+        distrusted = set()
         for i, reading in enumerate(result):
             if not 223_150 <= reading <= 423_150:
                 continue
-            self.same_reading[i] = min(self.same_reading[i] + 1, 4000) if reading == self.last_reading[i] else 0
+            is_same = reading == self.last_reading[i]
+            self.same_reading[i] = min(self.same_reading[i] + 1, 4000) if is_same else 0
             self.last_reading[i] = reading
+            if self.guard.distrusts(i, same=is_same):
+                distrusted.add(i)
         for d in range(DOMAINS):
-            absurd = [i for i in of_domain(d) if not 223_150 <= result[i] <= 423_150]
+            absurd = [i for i in of_domain(d) if not 223_150 <= result[i] <= 423_150 or i in distrusted]
             moving = [result[i] for i in of_domain(d) if i not in absurd and self.same_reading[i] < 4000]
             hottest = max(moving, default=0)
             stuck = [
                 i for i in of_domain(d) if self.same_reading[i] >= 4000 and moving and hottest > result[i] + 3000
             ]  # fmt: skip
-            for i in {*absurd, *stuck}:
-                result[i] = max(353_150, hottest)
-                self.reasons[i] |= SENSOR
+            for i in of_domain(d):
+                self.guard.failed[i] = i in absurd or i in stuck
+                if self.guard.failed[i]:
+                    result[i] = max(353_150, hottest, self.guard.expected_mk())
+                    self.reasons[i] |= SENSOR
         return result
 
     def _learn_capacitance(self, readings: Readings) -> None:
@@ -319,26 +298,35 @@ class PlainLaw:
             is_taken = new > old + old // 16 or abs(new - old) < 16
             self.capacitance[i] = new if is_taken else (old * 3 + new * 2) // 5
 
-    def _learn_gain(self, readings: Readings, factors: Sequence[int]) -> None:
-        """Measured over modelled power of the slot before, an underestimate corrected twice as fast."""
-        models = []
+    def _models(self, readings: Readings, factors: Sequence[int]) -> list[tuple[int, int]]:
+        """Modelled power of each domain in the slot of the readings: cores with work, and idle ones."""
+        result = []
         for d in range(DOMAINS):
-            level = self.measured.level[d]
-            models.append(
-                sum(
-                    dynamic(readings.capacitance[i], self.measured.freq[i], level) + leak(factors[i], level)
-                    if readings.capacitance[i]
-                    else CORE_IDLE
-                    for i in of_domain(d)
-                )
-            )
+            level, busy, idle = self.measured.level[d], 0, 0
+            for i in of_domain(d):
+                power = CORE_IDLE
+                if readings.capacitance[i]:
+                    power = dynamic(readings.capacitance[i], self.measured.freq[i], level) + leak(factors[i], level)
+                    busy += power
+                else:
+                    idle += power
+                self.guard.learn_power(i, power * self.gain[d] >> 16)
+            result.append((busy, idle))
+        return result
+
+    def _learn_gain(self, readings: Readings, models: Sequence[tuple[int, int]]) -> None:
+        """Measured over modelled power of the cores with work, an underestimate corrected twice as fast."""
         package, *rails = readings.power
         has_rails = all(rail > 0 for rail in rails)
         if self.disturbed or (not has_rails and package <= 0):
             return
         for d in range(DOMAINS):
-            measured, modelled = (rails[d], models[d]) if has_rails else (package, sum(models))
-            seen = bounded(measured * ONE // modelled, ONE // 2, ONE * 2)
+            measured, (busy, idle) = rails[d], models[d]
+            if not has_rails:
+                measured, busy, idle = package, *(sum(part) for part in zip(*models, strict=True))
+            if busy == 0:
+                continue
+            seen = bounded(toward_zero((measured - idle) * ONE, busy), ONE // 2, ONE * 2)
             delta = seen - self.gain[d]
             self.gain[d] += toward_zero(delta, 4 if delta > 0 else 8)
 

@@ -41,17 +41,54 @@ def host() -> HostController:
 # ---- permissions ----
 
 
-def test_an_agent_without_permission_is_denied_changes_and_may_still_look(host: HostController) -> None:
-    must(host, BASE, 0xA, 1, 0, POWERCAP, 0, channel=BMC)
-    assert ask(host, POWERCAP, 0x5, 0, 0, 100_000)[0] == DENIED
-    assert ask(host, POWERCAP, 0x4, 0) == (SUCCESS, [0])
-    must(host, POWERCAP, 0x5, 1, 0, 30_000)
-    must(host, POWERCAP, 0x5, 0, 0, 100_000, channel=1)
-    must(host, BASE, 0x9, 1, 2, 0, channel=BMC)
-    assert ask(host, PERFORMANCE, 0x7, 1, 800_000)[0] == DENIED
-    must(host, PERFORMANCE, 0x7, 0, 800_000)
+@pytest.mark.parametrize("protocol", [PERFORMANCE, SENSOR, POWERCAP, TELEMETRY])
+def test_who_is_denied_the_package_is_denied_the_whole_protocol(host: HostController, protocol: int) -> None:
+    """As Arm's suite asks (cases 112, 114, 116, 117), even its version."""
+    must(host, BASE, 0xA, 1, 0, protocol, 0, channel=BMC)
+    for message in (0x0, 0x1, 0x3):
+        assert ask(host, protocol, message)[0] == DENIED
+    assert ask(host, protocol, 0x0, channel=1)[0] == SUCCESS
+    for other in {PERFORMANCE, SENSOR, POWERCAP, TELEMETRY} - {protocol}:
+        must(host, other, 0x0)
+    must(host, BASE, 0xA, 1, 0, protocol, 1, channel=BMC)
+    must(host, protocol, 0x0)
+    must(host, BASE, 0x9, 1, 0, 0, channel=BMC)
+    assert ask(host, protocol, 0x0)[0] == DENIED
     must(host, BASE, 0xB, 1, 1, channel=BMC)
-    must(host, POWERCAP, 0x5, 0, 0, 100_000)
+    must(host, protocol, 0x0)
+
+
+def test_an_agent_that_is_denied_a_domain_sees_that_it_exists_and_nothing_of_its_state(host: HostController) -> None:
+    host.advance_slots(2)
+    hidden = [
+        (PERFORMANCE, 0x6, (1,)), (PERFORMANCE, 0x8, (1,)), (PERFORMANCE, 0x9, (1, 1)),
+        (PERFORMANCE, 0x7, (1, 800_000)),
+        (POWERCAP, 0x4, (2,)), (POWERCAP, 0x6, (2,)), (POWERCAP, 0xA, (2, 1)), (POWERCAP, 0x5, (2, 0, 30_000)),
+        (SENSOR, 0x6, (1, 0)), (SENSOR, 0x6, (6, 0)), (SENSOR, 0x6, (11, 0)), (SENSOR, 0x6, (15, 0)),
+        (SENSOR, 0x9, (1,)),
+    ]  # fmt: skip
+    words = host.fast_channel(0)
+    level, cap = 6 * 1 + 1, 6 * 4 + 4 * 2 + 3
+    assert words[level] and words[cap]
+    must(host, BASE, 0x9, 1, 2, 0, channel=BMC)
+    host.advance_slots(1)
+    assert (words[level], words[cap]) == (0, 0) and words[6 * 0 + 1]
+    for protocol, message, parameters in hidden:
+        assert ask(host, protocol, message, *parameters)[0] == DENIED
+        assert ask(host, protocol, message, *parameters, channel=1)[0] != DENIED
+        other = (parameters[0] + 1 - 2 * (message == 0x6 and protocol == SENSOR), *parameters[1:])
+        assert ask(host, protocol, message, *other)[0] != DENIED, "another domain"
+    for protocol, message, parameters in ((PERFORMANCE, 0x3, (1,)), (PERFORMANCE, 0x4, (1, 0)), (POWERCAP, 0x3, (2,))):
+        must(host, protocol, message, *parameters)
+
+
+def test_what_an_agent_watched_is_silent_once_it_is_denied(host: HostController) -> None:
+    must(host, POWERCAP, 0xA, 2, 1)
+    must(host, PERFORMANCE, 0xA, 1, 1)
+    must(host, BASE, 0x9, 1, 2, 0, channel=BMC)
+    must(host, POWERCAP, 0x5, 2, 0, 30_000, channel=1)
+    must(host, PERFORMANCE, 0x7, 1, 800_000, channel=1)
+    assert events(host, 0, slots=4) == []
 
 
 def test_only_the_trusted_agent_sets_permissions_or_resets_others(host: HostController) -> None:

@@ -15,6 +15,7 @@ from tests.firmware.scmi_words import (
     HARDWARE_ERROR,
     NOT_FOUND,
     NOT_SUPPORTED,
+    OUT_OF_RANGE,
     PERFORMANCE,
     POWERCAP,
     PROTOCOL_ERROR,
@@ -100,18 +101,41 @@ def test_every_message_is_counted(host: HostController) -> None:
 
 # ---- versions ----
 
+OLDER = {
+    BASE: (0x20000,), PERFORMANCE: (0x30000, 0x20000), SENSOR: (0x30000, 0x20000, 0x10000), POWERCAP: (0x10000,),
+}  # fmt: skip
+
+
+def test_a_client_of_scmi_2_gets_its_messages_and_layouts(host: HostController) -> None:
+    """Performance 0x20000 and sensor 0x10000, as Linux 5.10 and Arm's suite of 2021 know them."""
+    host.wires["temperature_mk"][:] = 320_000
+    must(host, PERFORMANCE, 0x10, 0x20000)
+    must(host, SENSOR, 0x10, 0x10000)
+    host.advance_slots(2)
+    assert must(host, PERFORMANCE, 0x3, 0)[0] >> 26 & 1 == 0, "no extended names"
+    count, *words = must(host, PERFORMANCE, 0x4, 0, 0)
+    assert len(words) == 3 * (count & 0xFFF)
+    assert ask(host, PERFORMANCE, 0xC, 0)[0] == ask(host, PERFORMANCE, 0x2, 0xC)[0] == NOT_FOUND
+    assert ask(host, PERFORMANCE, 0x5, 0, 2_000_000, 0)[0] == OUT_OF_RANGE, "no limit is left unchanged by 0"
+    assert must(host, SENSOR, 0x6, 0, 0) == [46_850, 0], "a value, without a timestamp"
+    assert [words & 3 << 29 for words in must(host, SENSOR, 0x3, 0)[2::7]] == [0] * 4
+    assert all(ask(host, SENSOR, message, 0, 0)[0] == NOT_FOUND for message in (7, 8, 9, 0xA, 0xB, 0xC, 0xD))
+    must(host, SENSOR, 0x10, 0x20000)
+    assert len(must(host, SENSOR, 0x6, 0, 0)) == 4
+    assert ask(host, SENSOR, 0xC, 0)[0] == NOT_FOUND and must(host, SENSOR, 0x9, 0)
+
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_no_version_but_the_two_is_negotiated(host: HostController, protocol: int) -> None:
+def test_no_version_but_the_listed_ones_is_negotiated(host: HostController, protocol: int) -> None:
     """Telemetry has no older version: 0 is none."""
-    older = {BASE: 0x20000, PERFORMANCE: 0x30000, SENSOR: 0x30000, POWERCAP: 0x10000}.get(protocol)
+    older = OLDER.get(protocol, ())
     for version in (0, 1, 0x10000, 0x20000, 0x20001, 0x30000, 0x30001, 0x40000, 0x40001, 0xFFFFFFFF):
-        is_spoken = version in (PROTOCOLS[protocol], older)
+        is_spoken = version in (PROTOCOLS[protocol], *older)
         assert ask(host, protocol, 0x10, version) == (SUCCESS if is_spoken else NOT_SUPPORTED, [])
         if is_spoken:
             assert must(host, protocol, 0x0) == [version]
-    if older:
-        must(host, protocol, 0x10, older)
+    for version in older:
+        must(host, protocol, 0x10, version)
         assert all(must(host, other, 0x0) == [PROTOCOLS[other]] for other in PROTOCOLS if other != protocol)
 
 
@@ -145,7 +169,7 @@ def test_a_denied_protocol_is_denied_alone_on_its_device_and_to_its_agent(host: 
         POWERCAP: (0x5, (1, 0, 30_000)),
         TELEMETRY: (0x5, (0, 0)),
     }
-    device = 1 if denied in (PERFORMANCE, POWERCAP) else 0
+    device = 0 if denied == TELEMETRY else 1
     must(host, BASE, 0xA, 1, device, denied, 0, channel=BMC)
     for channel in range(AGENTS):
         for protocol, (message, words) in changes.items():

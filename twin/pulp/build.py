@@ -19,7 +19,7 @@ def build(output_dir: Path, *flags: str) -> Path:
     target = output_dir / "libpulp.so"
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_suffix(".new")
-    sources = [str(_HERE / name) for name in ("plant.c", "library.c")]
+    sources = [str(_HERE / name) for name in ("plant.c", "sensor_faults.c", "library.c")]
     subprocess.run(["cc", *FLAGS, *flags, "-o", str(fresh), *sources, "-lm"], check=True)
     return fresh.replace(target)
 

@@ -49,7 +49,7 @@ static double uniform(pulp_plant_t *p)
 }
 
 /* The sum of twelve uniform numbers less six: standard deviation one, without a logarithm. */
-static double gauss(pulp_plant_t *p)
+double pulp_gauss(pulp_plant_t *p)
 {
     double sum = -6.0;
     for (int i = 0; i < 12; i++)
@@ -59,17 +59,14 @@ static double gauss(pulp_plant_t *p)
 
 static double noisy(pulp_plant_t *p, double value, double deviation)
 {
-    return deviation > 0 ? value + deviation * gauss(p) : value;
+    return deviation > 0 ? value + deviation * pulp_gauss(p) : value;
 }
 
 static void read_temperatures(pulp_plant_t *p)
 {
     for (int i = 0; i < PULP_CORES; i++) {
         double kelvin = noisy(p, p->state_c[i] + 273.15, p->temperature_noise_k);
-        if (p->temperature_fault[i] == PULP_SOUND)
-            p->temperature_mk[i] = (int32_t)lrint(kelvin * 1e3);
-        else if (p->temperature_fault[i] == PULP_UNREADABLE)
-            p->temperature_mk[i] = INT32_MIN;
+        p->temperature_mk[i] = pulp_shown(p, i, (int32_t)lrint(kelvin * 1e3), p->temperature_mk[i]);
     }
 }
 
@@ -77,10 +74,7 @@ static void read_power(pulp_plant_t *p, double steps)
 {
     for (int d = 0; d <= PULP_DOMAINS; d++) {
         double watts = noisy(p, p->power_sum_w[d] / steps, p->power_noise * p->power_sum_w[d] / steps);
-        if (p->power_fault[d] == PULP_SOUND)
-            p->power_uw[d] = (int32_t)lrint(watts * 1e6);
-        else if (p->power_fault[d] == PULP_UNREADABLE)
-            p->power_uw[d] = INT32_MIN;
+        p->power_uw[d] = pulp_shown(p, 2 * PULP_CORES + d, (int32_t)lrint(watts * 1e6), p->power_uw[d]);
         p->power_sum_w[d] = 0;
     }
 }
@@ -89,7 +83,8 @@ static void read_activity(pulp_plant_t *p)
 {
     for (int i = 0; i < PULP_CORES; i++) {
         double c = p->capacitance[i] / 0.81 * 1e6;
-        p->capacitance_ff[i] = c > 0 ? (int32_t)lrint(fmax(noisy(p, c, p->capacitance_noise * c), 1.0)) : 0;
+        int32_t truth = c > 0 ? (int32_t)lrint(fmax(noisy(p, c, p->capacitance_noise * c), 1.0)) : 0;
+        p->capacitance_ff[i] = pulp_shown(p, PULP_CORES + i, truth, p->capacitance_ff[i]);
     }
 }
 

@@ -16,7 +16,13 @@
 #define PULP_STATES 76
 #define PULP_STEP_NS 50000
 
-enum pulp_fault { PULP_SOUND, PULP_UNREADABLE, PULP_STUCK };
+#define PULP_SENSORS 77 /* temperatures of 36 cores, activities of 36 cores, 5 powers */
+#define PULP_PAST 512   /* readings that a late sensor may be behind */
+
+/* The amount of a fault is in units of the wire; of LATE in readings (250, 50, 100 us), of SWAPPED the other sensor. */
+enum pulp_fault {
+    PULP_SOUND, PULP_UNREADABLE, PULP_STUCK, PULP_FIXED, PULP_SCALED, PULP_BIASED, PULP_NOISY, PULP_LATE, PULP_SWAPPED
+};
 
 typedef struct {
     /* wires, owned by the controller's board */
@@ -38,7 +44,9 @@ typedef struct {
 
     /* sensors */
     double temperature_noise_k, power_noise, capacitance_noise; /* standard deviations; the last two relative */
-    int32_t temperature_fault[PULP_CORES], power_fault[PULP_DOMAINS + 1];
+    int32_t fault[PULP_SENSORS];
+    double fault_amount[PULP_SENSORS];
+    int32_t truth[PULP_SENSORS], past[PULP_SENSORS][PULP_PAST], past_at[PULP_SENSORS], past_length[PULP_SENSORS];
     uint64_t noise;                  /* generator state */
 
     /* results */
@@ -65,6 +73,8 @@ typedef struct {
     float trace_w[PULP_SHARED_TRACE];
 } pulp_shared_t;
 
+int32_t pulp_shown(pulp_plant_t *p, int sensor, int32_t truth, int32_t before); /* sensor_faults.c */
+double pulp_gauss(pulp_plant_t *p);                                             /* normal, deviation 1 */
 void pulp_advance(void *plant, int64_t until_ns);
 double pulp_core_power_w(double capacitance, double freq_ghz, double volt, double temperature_c);
 

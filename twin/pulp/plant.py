@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,30 @@ CLASSES = (0.4667, 0.6949, 1.2354, 1.6512, 1.6001)
 
 CORES, DOMAINS, DOMAIN_CORES = 36, 4, 9
 SLOT_S = 500e-6
+
+SENSORS: int = lib.PULP_SENSORS
+"""In the order of ``Plant.fault``: temperatures and activities of the cores, powers of package and domains."""
+
+
+class Fault(IntEnum):
+    """What a broken sensor shows. ``Plant.fault_amount`` has the amount, in the unit of the wire (mK, fF, uW)."""
+
+    SOUND = lib.PULP_SOUND
+    UNREADABLE = lib.PULP_UNREADABLE
+    STUCK = lib.PULP_STUCK
+    """The last reading."""
+    FIXED = lib.PULP_FIXED
+    """The amount."""
+    SCALED = lib.PULP_SCALED
+    """The truth times the amount."""
+    BIASED = lib.PULP_BIASED
+    """The truth plus the amount."""
+    NOISY = lib.PULP_NOISY
+    """The truth plus normal noise of this deviation."""
+    LATE = lib.PULP_LATE
+    """The truth of so many readings ago: every 250 us a temperature, 50 us an activity, 100 us a power."""
+    SWAPPED = lib.PULP_SWAPPED
+    """The truth of the sensor with this number."""
 
 
 class Plant:
@@ -42,8 +67,9 @@ class Plant:
         self.leak_factor = self._view("leak_factor", CORES)
         self.work_s = self._view("work_s", CORES)
         self.power_w = self._view("power_w", DOMAINS + 1)
-        self.temperature_fault = self._view("temperature_fault", CORES, np.int32)
-        self.power_fault = self._view("power_fault", DOMAINS + 1, np.int32)
+        self.fault = self._view("fault", SENSORS, np.int32)
+        self.fault_amount = self._view("fault_amount", SENSORS)
+        self.temperature_fault, self.activity_fault, self.power_fault = np.split(self.fault, (CORES, 2 * CORES))
         self.temperature_c[:] = ambient_c
         self.dynamic_factor[:] = self.leak_factor[:] = 1.0
         self.cooling, self.ambient_c = cooling, ambient_c

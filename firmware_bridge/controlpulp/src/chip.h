@@ -57,6 +57,7 @@ enum reason {
     REASON_SENSOR = 1 << 6,      /* the temperature in use is a substitute */
     REASON_BYPASS = 1 << 7,      /* a lower request was applied ahead of the control slot */
     REASON_SAFE = 1 << 8,        /* the self-check failed: lowest operating point */
+    REASON_GUARD = 1 << 9,       /* sensors contradict each other or a cap: safe level (guard.c) */
 };
 
 /* ---- power model ---- */

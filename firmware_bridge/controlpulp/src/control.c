@@ -4,7 +4,8 @@
  * Problem. The package must stay under its power cap and no core may overheat, while the cores do as much work as that
  * allows. Sensors are noisy and may fail, and the power model is never quite right.
  *
- * Idea. A chain of four stages. The model is corrected first (adapt_capacitance, adapt_gain). Then
+ * Idea. A chain of four stages. The model is corrected first (adapt_capacitance, adapt_gain), and
+ * sensors that contradict each other lower the targets to a level that needs no sensor (guard.c). Then
  *     1. power cap:  allocate.c chooses a clock and a level per domain by the model           (cap_power)
  *     2. heat:       a PI law per core takes watts from a core above its set-point            (cool)
  *     3. emergency:  a core above 95 C runs at the lowest clock until it is at 79 C           (control_emergency)
@@ -58,6 +59,7 @@ void control_init(struct control *c, enum law law)
         c->next.freq_khz[i] = c->in_force.freq_khz[i] = c->measured.freq_khz[i] = FREQ_MIN_KHZ;
     for (int d = 0; d < DOMAINS; d++)
         c->gain_q16[d] = 65536;
+    guard_init(&c->guard);
     c->budget_uw = 100000000; /* published: 100 W at start */
 }
 
@@ -65,9 +67,9 @@ void control_init(struct control *c, enum law law)
 
 /*
  * The temperatures that the law uses. A failed sensor gets the highest sound reading of its domain, at least the
- * published 353 K: too high a value costs work, too low a value could cost the chip.
+ * published 353 K and what the thermal model expects: too high a value costs work, too low a value could cost the chip.
  *
- * Failed means implausible or stuck. A suspect sensor counts as stuck only if a sound one of the domain reads more than
+ * Failed means implausible, stuck, or distrusted by the guard (guard.c). A suspect sensor counts as stuck only if a sound one of the domain reads more than
  * 3 K above it: on an idle chip, steady readings are normal.
  */
 void control_substitute(struct control *c, const struct sensors *in)
@@ -83,7 +85,9 @@ void control_substitute(struct control *c, const struct sensors *in)
                 is_failed[j] = true;
             } else if (reading == c->last_reading_mk[first + j]) {
                 c->same_reading[first + j] = min32(c->same_reading[first + j] + 1, STUCK_SLOTS);
+                is_failed[j] = guard_distrusts(&c->guard, first + j, true);
             } else {
+                is_failed[j] = guard_distrusts(&c->guard, first + j, false);
                 c->last_reading_mk[first + j] = reading;
                 c->same_reading[first + j] = 0;
             }
@@ -103,9 +107,10 @@ void control_substitute(struct control *c, const struct sensors *in)
             failed += is_failed[j];
         }
         if (failed)
-            hottest = max32(hottest, high);
+            hottest = max32(max32(hottest, high), guard_expected_mk(&c->guard));
         /* what the law works with */
         for (int j = 0; j < DOMAIN_CORES; j++) {
+            c->guard.has_failed[first + j] = is_failed[j];
             c->temperature_mk[first + j] = is_failed[j] ? hottest : in->temperature_mk[first + j];
             if (is_failed[j])
                 c->reasons[first + j] |= REASON_SENSOR;
@@ -162,33 +167,50 @@ static void adapt_capacitance(struct control *c, const struct sensors *in)
 }
 
 /*
- * The gain of each domain: measured over modelled power in the slot that the power readings are of, averaged. Without a
- * power sensor for every domain, all get the ratio of the package.
+ * What the model says of the slot that the power readings are of, uW: cores with work, and idle ones. Also the guard's
+ * view of each core's power, filtered.
+ */
+static void model_power(struct control *c, const struct sensors *in, int64_t busy_uw[DOMAINS], int64_t idle_uw[DOMAINS])
+{
+    for (int d = 0; d < DOMAINS; d++) {
+        busy_uw[d] = idle_uw[d] = 0;
+        for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
+            int32_t core = CORE_IDLE_UW;
+            if (in->capacitance_ff[i] == 0) {
+                idle_uw[d] += core;
+            } else {
+                core = chip_dynamic_uw(in->capacitance_ff[i], c->measured.freq_khz[i], c->measured.level[d]) +
+                       chip_leak_uw(c->leak_factor_q16[i], c->measured.level[d]);
+                busy_uw[d] += core;
+            }
+            c->guard.core_uw[i] += (mul_q16(core, c->gain_q16[d]) - c->guard.core_uw[i]) >> 5;
+        }
+    }
+}
+
+/*
+ * The gain of each domain: measured over modelled power of the cores with work, averaged. An idle core draws a known
+ * power that no gain changes (allocate.c), so it is taken off both. Without a power sensor for every domain, all get the
+ * ratio of the package. A domain without work teaches nothing.
  *
  * Why a gain and not an offset: an error in capacitance or leakage grows with the operating point, so a factor that was
  * learned at one cap is right at the next one too.
  */
-static void adapt_gain(struct control *c, const struct sensors *in)
+static void adapt_gain(struct control *c, const struct sensors *in, const int64_t busy_uw[DOMAINS],
+                       const int64_t idle_uw[DOMAINS])
 {
-    int64_t model[DOMAINS], all = 0;
+    int64_t all_busy = 0, all_idle = 0;
     bool has_rails = true;
     for (int d = 0; d < DOMAINS; d++) {
-        model[d] = 0;
-        for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
-            if (in->capacitance_ff[i] == 0)
-                model[d] += CORE_IDLE_UW;
-            else
-                model[d] += chip_dynamic_uw(in->capacitance_ff[i], c->measured.freq_khz[i], c->measured.level[d]) +
-                            chip_leak_uw(c->leak_factor_q16[i], c->measured.level[d]);
-        }
-        all += model[d];
+        all_busy += busy_uw[d];
+        all_idle += idle_uw[d];
         has_rails = has_rails && in->power_uw[1 + d] > 0;
     }
     if (c->disturbed || (!has_rails && in->power_uw[0] <= 0))
         return;
     for (int d = 0; d < DOMAINS; d++) {
-        int64_t measured = has_rails ? in->power_uw[1 + d] : in->power_uw[0];
-        int64_t modelled = has_rails ? model[d] : all;
+        int64_t measured = has_rails ? in->power_uw[1 + d] - idle_uw[d] : in->power_uw[0] - all_idle;
+        int64_t modelled = has_rails ? busy_uw[d] : all_busy;
         if (modelled <= 0)
             continue;
         int64_t ratio = measured * 65536 / modelled;
@@ -259,13 +281,21 @@ static void our_step(struct control *c, const struct sensors *in, const struct d
 {
     struct ladder ladders[DOMAINS];
     struct allocation chosen;
+    struct demand safe;
+    int64_t busy_uw[DOMAINS], idle_uw[DOMAINS], model_uw[DOMAINS];
     adapt_capacitance(c, in);
-    adapt_gain(c, in);
+    model_power(c, in, busy_uw, idle_uw);
+    adapt_gain(c, in, busy_uw, idle_uw);
     for (int d = 0; d < DOMAINS; d++)
-        ladder_build(&ladders[d], c, in, d, want->target_khz[d], want->cap_uw[1 + d]);
+        model_uw[d] = busy_uw[d] + idle_uw[d];
+    guard_step(&c->guard, c, in, want, model_uw, &safe);
+    for (int d = 0; d < DOMAINS; d++)
+        ladder_build(&ladders[d], c, in, d, safe.target_khz[d], want->cap_uw[1 + d]);
     cap_power(c, ladders, want, &chosen);
     for (int d = 0; d < DOMAINS; d++) {
-        uint16_t why = why_capped(&ladders[d], want, d, chosen.freq_khz[d]);
+        uint16_t why = why_capped(&ladders[d], &safe, d, chosen.freq_khz[d]);
+        if (c->guard.hold)
+            why |= REASON_GUARD;
         int32_t fastest = FREQ_MIN_KHZ;
         for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
             c->reasons[i] |= why;

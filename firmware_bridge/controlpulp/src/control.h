@@ -12,6 +12,30 @@
 
 enum law { LAW_OURS, LAW_PUBLISHED };
 
+/* Which checks of the guard found a contradiction (guard.c). */
+enum guard_fault {
+    GUARD_SUM = 1 << 0,    /* package against the sum of the domains */
+    GUARD_MODEL = 1 << 1,  /* measured against modelled power */
+    GUARD_CAP = 1 << 2,    /* measured power stays above a cap */
+    GUARD_HEAT = 1 << 3,   /* temperatures against the thermal model */
+    GUARD_FROZEN = 1 << 4, /* too many temperatures are frozen or cannot be read */
+};
+
+struct guard {
+    uint32_t faults, ever;                 /* in this slot; since the start */
+    uint32_t alarms;                       /* how often the safe level began */
+    int32_t hold, penalty;                 /* slots that it still lasts; lasts after a fault */
+    int32_t worst_uw[LEVELS + 1];          /* of one core: rung 0 is the lowest clock */
+    int32_t sum_error_uw;                  /* package less rails, filtered */
+    int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots, start_slots;
+    int32_t recent_cap_uw[2][POWER_DOMAINS];
+    bool has_caps, has_heat;
+    int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
+    int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
+    uint8_t frozen_slots[CORES], odd_slots[CORES];
+    bool has_failed[CORES];                /* temperature implausible, stuck or frozen */
+};
+
 /* What one domain may choose: rungs of clock and level in ascending order of power, and what each costs. */
 struct ladder {
     int32_t rungs;
@@ -51,6 +75,8 @@ struct control {
     bool has_allocation;
     int32_t margin_uw;                     /* package cap minus expected power; INT32_MAX without a cap */
 
+    struct guard guard;
+
     int32_t correction_uw, model_uw, budget_uw, budget_slots; /* published law */
 };
 
@@ -62,6 +88,13 @@ void control_substitute(struct control *c, const struct sensors *in);
 int32_t control_thermal_uw(struct control *c, int core, int32_t power_uw, int32_t idle_uw);
 void control_emergency(struct control *c, int core);
 void published_step(struct control *c, const struct sensors *in, const struct demand *want);
+
+/* guard.c */
+void guard_init(struct guard *g);
+bool guard_distrusts(struct guard *g, int core, bool is_same);
+int32_t guard_expected_mk(const struct guard *g);
+void guard_step(struct guard *g, const struct control *c, const struct sensors *in, const struct demand *want,
+                const int64_t model_uw[DOMAINS], struct demand *limited);
 
 /* allocate.c */
 void ladder_build(struct ladder *l, const struct control *c, const struct sensors *in, int domain, int32_t target_khz,

@@ -2,41 +2,94 @@
  * FastChannels: words of memory that an agent writes and reads without a message. Each agent has a window of its own,
  * which identifies the writer. There is no doorbell; the fast job polls every 125 us. A value that a message would
  * refuse is ignored, since there is no response that could report an error.
+ *
+ * Problem. A client that only writes must be right, and a write shows only as a changed word. Written again after a
+ * message, a reset or a lease has replaced the request, the same value would not show.
+ *
+ * Idea. Whatever replaces or withdraws a request that a word has made sets the word to FAST_EMPTY in the same moment.
+ * A write before that moment came before the replacement and is void; a write after it shows. The platform writes these
+ * words at no other time, so it never overwrites a request. A refused word still stands: it is tried again when what is
+ * allowed changes.
+ *
+ * Limits are two words. A pair counts once it is complete and unchanged for a poll: a poll between the two stores of a
+ * client must not put a pair in force that nobody asked for.
+ *
+ * Left: a write of the value that the word has already shows nothing, so it does not renew a lease of silence.
  */
 #include "scmi_protocols.h"
 
-/* True when the agent has written another value since the last poll. */
+void fast_channel_expired(struct scmi *s, int agent)
+{
+    if (!s->fw->requests.of[agent].is_over) /* a lease with a set end keeps the requests */
+        fast_window_clear(s, agent);
+}
+
+/* True when the agent has written another value since the last poll, or a refused one is to be tried again. */
 static bool is_written(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t word, uint32_t *value)
 {
+    uint64_t bit = 1ull << word;
+    bool is_again = s->fast_retry[agent] & bit;
     *value = window[word];
     bool is_new = *value != s->fast_seen[agent][word];
     s->fast_seen[agent][word] = *value;
-    if (is_new)
-        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
-    return is_new;
+    if (is_new) /* renews a lease, as a message does */
+        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board);
+    if (is_new || is_again) {
+        s->fast_refused[agent] &= ~bit;
+        s->fast_retry[agent] &= ~bit;
+    }
+    return (is_new || is_again) && *value != FAST_EMPTY;
+}
+
+static void note(struct scmi *s, int agent, uint32_t word, int32_t status)
+{
+    if (status != SCMI_SUCCESS)
+        scmi_refuse_word(s, agent, word);
+}
+
+static void poll_limits(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
+{
+    uint32_t max, min, word = fast_level_word(domain, FAST_LIMITS_SET);
+    bool is_max_new = is_written(s, agent, window, word, &max);
+    bool is_new = is_written(s, agent, window, word + 1, &min) || is_max_new;
+    bool was_new = s->fast_torn[agent] >> word & 1u;
+    s->fast_torn[agent] = (s->fast_torn[agent] & ~(1ull << word)) | (uint64_t)is_new << word;
+    if (is_new || !was_new || max == FAST_EMPTY || min == FAST_EMPTY)
+        return;
+    int32_t status = scmi_set_limits(s, agent, domain, max, min);
+    note(s, agent, word, status);
+    note(s, agent, word + 1, status);
+}
+
+static void poll_agent(struct scmi *s, int agent, const volatile uint32_t *window)
+{
+    uint32_t value;
+    for (uint32_t d = 0; d < DOMAINS; d++) {
+        uint32_t level = fast_level_word(d, FAST_LEVEL_SET);
+        poll_limits(s, agent, window, d);
+        if (is_written(s, agent, window, level, &value))
+            note(s, agent, level, scmi_set_level(s, agent, d, value));
+    }
+    for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
+        uint32_t cap = fast_cap_word(p, FAST_CAP_SET), pai = fast_cap_word(p, FAST_PAI_SET);
+        if (is_written(s, agent, window, cap, &value))
+            note(s, agent, cap, scmi_set_cap(s, agent, p, value));
+        if (!is_written(s, agent, window, pai, &value))
+            continue;
+        int32_t status = scmi_set_pai(s, agent, p, value);
+        note(s, agent, pai, status);
+        for (int other = 0; status == SCMI_SUCCESS && other < AGENTS; other++)
+            if (other != agent) /* the interval is the last writer's */
+                scmi_forget_words(s, other, pai, 1);
+    }
 }
 
 void fast_channel_poll(struct scmi *s)
 {
-    uint32_t value, other;
     for (int agent = 0; agent < AGENTS; agent++) {
         const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-        if (!window)
-            continue;
-        for (uint32_t d = 0; d < DOMAINS; d++) {
-            uint32_t limits = fast_level_word(d, FAST_LIMITS_SET);
-            bool is_max_new = is_written(s, agent, window, limits, &value);
-            if (is_written(s, agent, window, limits + 1, &other) || is_max_new)
-                (void)scmi_set_limits(s, agent, d, value, other);
-            if (is_written(s, agent, window, fast_level_word(d, FAST_LEVEL_SET), &value))
-                (void)scmi_set_level(s, agent, d, value);
-        }
-        for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
-            if (is_written(s, agent, window, fast_cap_word(p, FAST_CAP_SET), &value))
-                (void)scmi_set_cap(s, agent, p, value);
-            if (is_written(s, agent, window, fast_cap_word(p, FAST_PAI_SET), &value))
-                (void)scmi_set_pai(s, agent, p, value);
-        }
+        if (window)
+            poll_agent(s, agent, window);
     }
 }
 
@@ -47,13 +100,15 @@ void fast_channel_refresh(struct scmi *s)
         if (!window)
             continue;
         for (uint32_t d = 0; d < DOMAINS; d++) {
-            window[fast_level_word(d, FAST_LEVEL_GET)] = (uint32_t)s->level_khz[d];
-            window[fast_level_word(d, FAST_LIMITS_GET)] = (uint32_t)s->limit_max_khz[d];
-            window[fast_level_word(d, FAST_LIMITS_GET) + 1] = (uint32_t)s->limit_min_khz[d];
+            bool is_open = !scmi_is_denied(s, agent, 1 + d, PERFORMANCE);
+            window[fast_level_word(d, FAST_LEVEL_GET)] = is_open ? (uint32_t)s->level_khz[d] : 0;
+            window[fast_level_word(d, FAST_LIMITS_GET)] = is_open ? (uint32_t)s->limit_max_khz[d] : 0;
+            window[fast_level_word(d, FAST_LIMITS_GET) + 1] = is_open ? (uint32_t)s->limit_min_khz[d] : 0;
         }
         for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
-            window[fast_cap_word(p, FAST_CAP_GET)] = (uint32_t)s->cap_mw[p];
-            window[fast_cap_word(p, FAST_PAI_GET)] = (uint32_t)s->pai_us[p];
+            bool is_open = !scmi_is_denied(s, agent, p, POWERCAP);
+            window[fast_cap_word(p, FAST_CAP_GET)] = is_open ? (uint32_t)s->cap_mw[p] : 0;
+            window[fast_cap_word(p, FAST_PAI_GET)] = is_open ? (uint32_t)s->pai_us[p] : 0;
         }
     }
 }

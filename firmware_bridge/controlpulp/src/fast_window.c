@@ -16,6 +16,18 @@ uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word)
 
 bool fast_window_exists(const struct scmi *s, int agent) { return board_fast_window(s->fw->board, agent); }
 
+void fast_window_clear(struct scmi *s, int agent)
+{
+    for (uint32_t d = 0; d < DOMAINS; d++) {
+        scmi_forget_words(s, agent, fast_level_word(d, FAST_LEVEL_SET), 1);
+        scmi_forget_words(s, agent, fast_level_word(d, FAST_LIMITS_SET), 2);
+    }
+    for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
+        scmi_forget_words(s, agent, fast_cap_word(p, FAST_CAP_SET), 1);
+        scmi_forget_words(s, agent, fast_cap_word(p, FAST_PAI_SET), 1);
+    }
+}
+
 /* There is no doorbell. Polling sees at most one change per fast period. */
 int32_t fast_window_describe(struct scmi *s, struct call *c, uint32_t word, uint32_t bytes)
 {

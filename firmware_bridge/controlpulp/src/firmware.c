@@ -111,12 +111,15 @@ static void control_job(struct firmware *fw)
     board_read(fw->board, &fw->sensors);
     chip_bound_readings(&fw->sensors);
     meter_close_slot(&fw->meter);
-    while (requests_expire(&fw->requests, board_time_us(fw->board), &expired))
+    while (requests_expire(&fw->requests, board_time_us(fw->board), &expired)) {
+        fast_channel_expired(&fw->scmi, expired);
         scmi_changed(&fw->scmi, expired);
+    }
     requests_demand(&fw->requests, &want);
     control_step(c, &fw->sensors, &want);
     scmi_powercap_slot(&fw->scmi);
     scmi_sensor_slot(&fw->scmi);
+    scmi_telemetry_slot(&fw->scmi);
     fast_channel_refresh(&fw->scmi);
     mailbox_flush_events(&fw->scmi);
 }

@@ -9,7 +9,7 @@
  * tests/test_c_units.py compares this list with the compiled objects.
  *
  *   chip
- *   allocate, executive, line, meter, requests
+ *   allocate, executive, guard, line, meter, requests
  *   control + published
  *   scmi_service
  *   fast_window

@@ -18,6 +18,8 @@ void scmi_init(struct scmi *s, struct firmware *fw, level_lowered *lowered)
     for (int i = 0; i < SENSORS; i++)
         s->sensor_config[i] = 1u | 0x1fu << 11 | 1u << 16; /* enabled, 1e-1 s */
     scmi_changed(s, PLATFORM_AGENT);
+    for (int agent = 0; agent < AGENTS; agent++)
+        fast_window_clear(s, agent);
 }
 
 /* ---- commands common to all protocols ---- */
@@ -27,7 +29,7 @@ static const struct command *find(const struct scmi *s, int agent, enum protocol
     const struct protocol_table *table = tables[p];
     for (uint32_t i = 0; i < table->n_commands; i++) {
         const struct command *command = &table->commands[i];
-        if (command->id == id && !(command->is_newer_only && s->is_older[agent][p]))
+        if (command->id == id && !scmi_is_before(s, agent, p, command->since))
             return command;
     }
     return 0;
@@ -42,18 +44,35 @@ static int32_t message_attributes(const struct scmi *s, struct call *c, enum pro
     return SCMI_SUCCESS;
 }
 
-/* An agent that chose the older version may choose the newer one again: this message exists in both. */
+/* An agent that chose an older version may choose a newer one again: this message is in all of them. */
 static int32_t negotiate(struct scmi *s, struct call *c, enum protocol p, uint32_t version)
 {
     const struct protocol_table *table = tables[p];
-    if (version != table->version && (version != table->older_version || version == 0))
+    bool is_spoken = version == table->version;
+    for (int i = 0; i < OLDER_VERSIONS; i++)
+        is_spoken = is_spoken || (version && version == table->older[i]);
+    if (!is_spoken)
         return SCMI_NOT_SUPPORTED;
-    s->is_older[c->agent][p] = version != table->version;
+    s->version[c->agent][p] = version;
+    scmi_retry_refused(s);
     return SCMI_SUCCESS;
+}
+
+/* Discovery of a domain stays open, its state does not. A domain that does not exist is for the command to refuse. */
+static bool is_denied(const struct scmi *s, const struct call *c, enum protocol p, const struct command *command)
+{
+    uint32_t about = c->in[0];
+    if (command->about == CLUSTER)
+        return about < DOMAINS && scmi_is_denied(s, c->agent, 1 + about, p);
+    if (command->about == POWER_DOMAIN)
+        return about < POWER_DOMAINS && scmi_is_denied(s, c->agent, about, p);
+    return command->about == SENSOR_ID && about < SENSORS && scmi_is_denied(s, c->agent, scmi_sensor_device(about), p);
 }
 
 static int32_t run(struct scmi *s, struct call *c, enum protocol p, uint32_t id, uint32_t words)
 {
+    if (p != BASE && scmi_is_denied(s, c->agent, 0, p))
+        return SCMI_DENIED;
     if (id == 0 || id == 2 || id == 0x10) {
         if (words != (id == 0 ? 0u : 1u))
             return SCMI_PROTOCOL_ERROR;
@@ -61,7 +80,7 @@ static int32_t run(struct scmi *s, struct call *c, enum protocol p, uint32_t id,
             return message_attributes(s, c, p, c->in[0]);
         if (id == 0x10)
             return negotiate(s, c, p, c->in[0]);
-        put(c, s->is_older[c->agent][p] ? tables[p]->older_version : tables[p]->version);
+        put(c, s->version[c->agent][p] ? s->version[c->agent][p] : tables[p]->version);
         return SCMI_SUCCESS;
     }
     const struct command *command = find(s, c->agent, p, id);
@@ -69,6 +88,8 @@ static int32_t run(struct scmi *s, struct call *c, enum protocol p, uint32_t id,
         return SCMI_NOT_FOUND;
     if (words != command->in_words)
         return SCMI_PROTOCOL_ERROR;
+    if (is_denied(s, c, p, command))
+        return SCMI_DENIED;
     return command->run(s, c);
 }
 

@@ -70,9 +70,9 @@ typedef void level_lowered(struct firmware *fw, int domain);
 struct scmi {
     struct firmware *fw;
     level_lowered *lowered; /* the requested level of a domain fell */
-    bool is_older[AGENTS][PROTOCOLS];
+    uint32_t version[AGENTS][PROTOCOLS]; /* as negotiated; 0: the newest */
     uint8_t denied[AGENTS][POWER_DOMAINS]; /* bit per protocol; device 0 the package, 1..4 the voltage domains */
-    bool error_watch[AGENTS];
+    bool error_watch[AGENTS], faults_watch[AGENTS];
     bool limits_watch[AGENTS][DOMAINS], level_watch[AGENTS][DOMAINS];
     bool cap_watch[AGENTS][POWER_DOMAINS];
     struct measure_watch measure[AGENTS][POWER_DOMAINS];
@@ -85,6 +85,11 @@ struct scmi {
     int32_t cap_mw[POWER_DOMAINS], pai_us[POWER_DOMAINS];
     struct event_queue queue[AGENTS];
     uint32_t fast_seen[AGENTS][FAST_WORDS];
+    uint64_t fast_refused[AGENTS]; /* bit per word: its value was refused */
+    uint64_t fast_retry[AGENTS];   /* and is to be tried again */
+    uint64_t fast_torn[AGENTS];    /* bit per word: its pair changed in the last poll */
+    uint32_t faults; /* of sensors, as last announced */
+    bool is_safe;
     uint32_t next_channel;
     uint32_t commands, transport_errors, spurious_doorbells;
 };
@@ -97,12 +102,14 @@ void scmi_changed(struct scmi *s, int agent);
 
 void scmi_powercap_slot(struct scmi *s); /* once per control slot */
 void scmi_sensor_slot(struct scmi *s);
+void scmi_telemetry_slot(struct scmi *s);
 
 /* ---- mailbox.c ---- */
 bool mailbox_serve(struct scmi *s);      /* one command; true: another is waiting */
 void mailbox_flush_events(struct scmi *s);
 
 /* ---- fast_channel.c ---- */
+void fast_channel_expired(struct scmi *s, int agent); /* a lease withdrew its requests */
 void fast_channel_poll(struct scmi *s);
 void fast_channel_refresh(struct scmi *s);
 

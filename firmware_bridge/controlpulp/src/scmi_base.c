@@ -84,6 +84,9 @@ static int32_t permit(struct scmi *s, struct call *c, uint8_t protocols, uint32_
         return SCMI_INVALID_PARAMETERS;
     uint8_t *denied = &s->denied[agent - 1][device];
     *denied = flags ? *denied & (uint8_t)~protocols : *denied | protocols;
+    if (!flags)
+        scmi_drop_watches(s, (int)agent - 1, device, protocols);
+    scmi_retry_refused(s);
     return SCMI_SUCCESS;
 }
 
@@ -110,6 +113,7 @@ static int32_t reset_agent(struct scmi *s, struct call *c)
     if (flags > 1)
         return SCMI_INVALID_PARAMETERS;
     scmi_forget_agent(s, (int)agent - 1);
+    fast_window_clear(s, (int)agent - 1);
     for (int device = 0; flags && device < POWER_DOMAINS; device++)
         s->denied[agent - 1][device] = 0;
     return SCMI_SUCCESS;
@@ -129,6 +133,6 @@ static const struct command commands[] = {
 };
 
 const struct protocol_table scmi_base = {
-    .id = SCMI_BASE, .version = 0x20001, .older_version = 0x20000,
+    .id = SCMI_BASE, .version = 0x20001, .older = {0x20000},
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };

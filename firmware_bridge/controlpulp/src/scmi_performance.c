@@ -25,8 +25,9 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
         return SCMI_NOT_FOUND;
     bool may_set = !scmi_is_denied(s, c->agent, 1 + c->in[0], PERFORMANCE);
     uint32_t fast = fast_window_exists(s, c->agent) ? 1u << 27 : 0;
+    uint32_t name_bit = scmi_is_before(s, c->agent, PERFORMANCE, 0x30000) ? 0 : 1u << 26;
     put_number(name, "cluster-", (int)c->in[0]);
-    put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | fast | 1u << 26);
+    put(c, (may_set ? 3u << 30 : 0) | 1u << 29 | 1u << 28 | fast | name_bit);
     put(c, 0); /* no rate limit */
     put(c, FREQ_MAX_KHZ); /* sustained is the highest: clients would hide levels above it as boost */
     put(c, FREQ_MAX_KHZ);
@@ -44,7 +45,7 @@ static uint32_t power_cost_mw(int32_t khz)
 
 static int32_t describe_levels(struct scmi *s, struct call *c)
 {
-    bool is_older = s->is_older[c->agent][PERFORMANCE];
+    bool is_older = scmi_is_before(s, c->agent, PERFORMANCE, 0x40000);
     uint32_t first = c->in[1], count = is_older ? OLDER_ENTRIES : ENTRIES;
     if (c->in[0] >= DOMAINS)
         return SCMI_NOT_FOUND;
@@ -73,7 +74,7 @@ static bool is_beyond_clocks(uint32_t khz)
     return khz && (khz < FREQ_MIN_KHZ || khz > FREQ_MAX_KHZ);
 }
 
-/* Zero leaves a limit unchanged. A limit between two levels is rounded down to the lower one. */
+/* Zero leaves a limit unchanged (before v3: is out of range). A limit between two levels is rounded down to the lower one. */
 int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min)
 {
     if (domain >= DOMAINS)
@@ -83,7 +84,8 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
     struct request *own = &s->fw->requests.of[agent];
     uint32_t top = max ? max : (uint32_t)own->limit_max_khz[domain];
     uint32_t bottom = min ? min : (uint32_t)own->limit_min_khz[domain];
-    if ((max == 0 && min == 0) || is_beyond_clocks(max) || is_beyond_clocks(min))
+    bool needs_both = scmi_is_before(s, agent, PERFORMANCE, 0x30000);
+    if ((max == 0 && min == 0) || (needs_both && (max == 0 || min == 0)) || is_beyond_clocks(max) || is_beyond_clocks(min))
         return SCMI_OUT_OF_RANGE;
     if (top && bottom > top)
         return SCMI_INVALID_PARAMETERS;
@@ -95,7 +97,10 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
 
 static int32_t limits_set(struct scmi *s, struct call *c)
 {
-    return scmi_set_limits(s, c->agent, c->in[0], c->in[1], c->in[2]);
+    int32_t status = scmi_set_limits(s, c->agent, c->in[0], c->in[1], c->in[2]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_level_word(c->in[0], FAST_LIMITS_SET), 2);
+    return status;
 }
 
 static int32_t limits_get(struct scmi *s, struct call *c)
@@ -119,7 +124,7 @@ int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t leve
         return SCMI_NOT_FOUND;
     if (scmi_is_denied(s, agent, 1 + domain, PERFORMANCE))
         return SCMI_DENIED;
-    bool withdraws = level == 0 && !s->is_older[agent][PERFORMANCE];
+    bool withdraws = level == 0 && !scmi_is_before(s, agent, PERFORMANCE, 0x40000);
     if (!withdraws &&
         (level < (uint32_t)s->limit_min_khz[domain] || level > (uint32_t)s->limit_max_khz[domain]))
         return SCMI_OUT_OF_RANGE;
@@ -128,7 +133,13 @@ int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t leve
     return SCMI_SUCCESS;
 }
 
-static int32_t level_set(struct scmi *s, struct call *c) { return scmi_set_level(s, c->agent, c->in[0], c->in[1]); }
+static int32_t level_set(struct scmi *s, struct call *c)
+{
+    int32_t status = scmi_set_level(s, c->agent, c->in[0], c->in[1]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_level_word(c->in[0], FAST_LEVEL_SET), 1);
+    return status;
+}
 
 /* The arbitrated level. Caps and heat may lower the clock below it: see the frequency sensors and the reason bitmap. */
 static int32_t level_get(struct scmi *s, struct call *c)
@@ -182,17 +193,17 @@ static const struct command commands[] = {
     {.id = 0x1, .run = attributes},
     {.id = 0x3, .in_words = 1, .run = domain_attributes},
     {.id = 0x4, .in_words = 2, .run = describe_levels},
-    {.id = 0x5, .in_words = 3, .run = limits_set, .has_fast_channel = true},
-    {.id = 0x6, .in_words = 1, .run = limits_get, .has_fast_channel = true},
-    {.id = 0x7, .in_words = 2, .run = level_set, .has_fast_channel = true},
-    {.id = 0x8, .in_words = 1, .run = level_get, .has_fast_channel = true},
-    {.id = 0x9, .in_words = 2, .run = notify_limits},
-    {.id = 0xa, .in_words = 2, .run = notify_level},
+    {.id = 0x5, .in_words = 3, .run = limits_set, .has_fast_channel = true, .about = CLUSTER},
+    {.id = 0x6, .in_words = 1, .run = limits_get, .has_fast_channel = true, .about = CLUSTER},
+    {.id = 0x7, .in_words = 2, .run = level_set, .has_fast_channel = true, .about = CLUSTER},
+    {.id = 0x8, .in_words = 1, .run = level_get, .has_fast_channel = true, .about = CLUSTER},
+    {.id = 0x9, .in_words = 2, .run = notify_limits, .about = CLUSTER},
+    {.id = 0xa, .in_words = 2, .run = notify_level, .about = CLUSTER},
     {.id = 0xb, .in_words = 2, .run = describe_fast_channel},
-    {.id = 0xc, .in_words = 1, .run = domain_name},
+    {.id = 0xc, .in_words = 1, .run = domain_name, .since = 0x30000},
 };
 
 const struct protocol_table scmi_performance = {
-    .id = SCMI_PERFORMANCE, .version = 0x40000, .older_version = 0x30000,
+    .id = SCMI_PERFORMANCE, .version = 0x40000, .older = {0x30000, 0x20000},
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };

@@ -34,7 +34,7 @@ static int32_t domain_attributes(struct scmi *s, struct call *c)
     uint32_t p = c->in[0];
     if (p >= POWER_DOMAINS)
         return SCMI_NOT_FOUND;
-    uint32_t fast = s->is_older[c->agent][POWERCAP] || !fast_window_exists(s, c->agent) ? 0 : 1u << 22;
+    uint32_t fast = scmi_is_before(s, c->agent, POWERCAP, 0x20000) || !fast_window_exists(s, c->agent) ? 0 : 1u << 22;
     name_of(name, "package", "cluster-", p);
     put(c, 1u << 31 | 1u << 30 | 1u << 29 | 1u << 28 | 1u << 27 | 1u << 26 | 1u << 25 | 2u << 23 | fast);
     put_text(c, name, 16);
@@ -66,7 +66,7 @@ int32_t scmi_set_cap(struct scmi *s, int agent, uint32_t p, uint32_t cap_mw)
         return SCMI_NOT_FOUND;
     if (scmi_is_denied(s, agent, p, POWERCAP))
         return SCMI_DENIED;
-    bool disables = cap_mw == 0 && !s->is_older[agent][POWERCAP];
+    bool disables = cap_mw == 0 && !scmi_is_before(s, agent, POWERCAP, 0x20000);
     if (!disables && (cap_mw < (uint32_t)cap_min_mw((int)p) || cap_mw > (uint32_t)cap_max_mw((int)p)))
         return SCMI_OUT_OF_RANGE;
     s->fw->requests.of[agent].cap_mw[p] = (int32_t)(cap_mw - cap_mw % CAP_STEP_MW);
@@ -87,6 +87,8 @@ static int32_t cap_set(struct scmi *s, struct call *c)
     if (delayed->is_pending)
         return SCMI_BUSY;
     int32_t status = scmi_set_cap(s, c->agent, p, c->in[2]);
+    if (status == SCMI_SUCCESS)
+        scmi_forget_words(s, c->agent, fast_cap_word(p, FAST_CAP_SET), 1);
     if (status == SCMI_SUCCESS && flags & ASYNC)
         *delayed = (struct delayed_cap){.is_pending = true, .is_silent = flags & SILENT, .token = c->token,
                                         .due_slot = s->fw->slots + APPLIED_SLOTS};
@@ -122,7 +124,12 @@ static int32_t pai_set(struct scmi *s, struct call *c)
         return SCMI_NOT_FOUND;
     if (scmi_is_denied(s, c->agent, c->in[0], POWERCAP))
         return SCMI_DENIED;
-    return c->in[1] ? SCMI_INVALID_PARAMETERS : scmi_set_pai(s, c->agent, c->in[0], c->in[2]);
+    if (c->in[1])
+        return SCMI_INVALID_PARAMETERS;
+    int32_t status = scmi_set_pai(s, c->agent, c->in[0], c->in[2]);
+    for (int agent = 0; status == SCMI_SUCCESS && agent < AGENTS; agent++)
+        scmi_forget_words(s, agent, fast_cap_word(c->in[0], FAST_PAI_SET), 1);
+    return status;
 }
 
 /* ---- measurements ---- */
@@ -224,18 +231,18 @@ void scmi_powercap_slot(struct scmi *s)
 static const struct command commands[] = {
     {.id = 0x1, .run = attributes},
     {.id = 0x3, .in_words = 1, .run = domain_attributes},
-    {.id = 0x4, .in_words = 1, .run = cap_get, .has_fast_channel = true},
-    {.id = 0x5, .in_words = 3, .run = cap_set, .has_fast_channel = true},
-    {.id = 0x6, .in_words = 1, .run = pai_get, .has_fast_channel = true},
-    {.id = 0x7, .in_words = 3, .run = pai_set, .has_fast_channel = true},
+    {.id = 0x4, .in_words = 1, .run = cap_get, .has_fast_channel = true, .about = POWER_DOMAIN},
+    {.id = 0x5, .in_words = 3, .run = cap_set, .has_fast_channel = true, .about = POWER_DOMAIN},
+    {.id = 0x6, .in_words = 1, .run = pai_get, .has_fast_channel = true, .about = POWER_DOMAIN},
+    {.id = 0x7, .in_words = 3, .run = pai_set, .has_fast_channel = true, .about = POWER_DOMAIN},
     {.id = 0x8, .in_words = 1, .run = domain_name},
-    {.id = 0x9, .in_words = 1, .run = measurements_get},
-    {.id = 0xa, .in_words = 2, .run = cap_notify},
-    {.id = 0xb, .in_words = 4, .run = measurements_notify},
+    {.id = 0x9, .in_words = 1, .run = measurements_get, .about = POWER_DOMAIN},
+    {.id = 0xa, .in_words = 2, .run = cap_notify, .about = POWER_DOMAIN},
+    {.id = 0xb, .in_words = 4, .run = measurements_notify, .about = POWER_DOMAIN},
     {.id = 0xc, .in_words = 2, .run = describe_fast_channel},
 };
 
 const struct protocol_table scmi_powercap = {
-    .id = SCMI_POWERCAP, .version = 0x20000, .older_version = 0x10000,
+    .id = SCMI_POWERCAP, .version = 0x20000, .older = {0x10000},
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };

@@ -106,8 +106,9 @@ static int32_t attributes(struct scmi *s, struct call *c)
 static int32_t description_get(struct scmi *s, struct call *c)
 {
     char name[20];
-    (void)s;
     uint32_t first = c->in[0], count = 4;
+    uint32_t updates = scmi_is_before(s, c->agent, SENSOR, 0x20000) ? 0 : 1u << 30;
+    uint32_t names = scmi_is_before(s, c->agent, SENSOR, 0x30000) ? 0 : 1u << 29;
     if (first >= SENSORS)
         return SCMI_INVALID_PARAMETERS;
     if (count > SENSORS - first)
@@ -116,7 +117,7 @@ static int32_t description_get(struct scmi *s, struct call *c)
     for (uint32_t id = first; id < first + count; id++) {
         name_of(name, id);
         put(c, id);
-        put(c, 1u << 30 | 1u << 29 | (id < TRIP_SENSORS));
+        put(c, updates | names | (id < TRIP_SENSORS));
         put(c, type_and_scale(id));
         put_text(c, name, 16);
     }
@@ -171,7 +172,7 @@ static int32_t reading_get(struct scmi *s, struct call *c)
         return SCMI_PROTOCOL_ERROR;
     int32_t status = read_sensor(s->fw, id, &value);
     put_reading(words, value);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (scmi_is_before(s, c->agent, SENSOR, 0x20000) ? 2 : 4); i++)
         put(c, words[i]);
     return status;
 }
@@ -286,19 +287,19 @@ void scmi_sensor_slot(struct scmi *s)
 static const struct command commands[] = {
     {.id = 0x1, .run = attributes},
     {.id = 0x3, .in_words = 1, .run = description_get},
-    {.id = 0x4, .in_words = 2, .run = trip_notify},
-    {.id = 0x5, .in_words = 4, .run = trip_config},
-    {.id = 0x6, .in_words = 2, .run = reading_get},
-    {.id = 0x7, .in_words = 2, .run = no_axes},
-    {.id = 0x8, .in_words = 2, .run = list_intervals},
-    {.id = 0x9, .in_words = 1, .run = config_get},
-    {.id = 0xa, .in_words = 2, .run = config_set},
-    {.id = 0xb, .in_words = 2, .run = update_notify},
-    {.id = 0xc, .in_words = 1, .run = name_get},
-    {.id = 0xd, .in_words = 2, .run = no_axes},
+    {.id = 0x4, .in_words = 2, .run = trip_notify, .about = SENSOR_ID},
+    {.id = 0x5, .in_words = 4, .run = trip_config, .about = SENSOR_ID},
+    {.id = 0x6, .in_words = 2, .run = reading_get, .about = SENSOR_ID},
+    {.id = 0x7, .in_words = 2, .run = no_axes, .since = 0x20000},
+    {.id = 0x8, .in_words = 2, .run = list_intervals, .since = 0x20000},
+    {.id = 0x9, .in_words = 1, .run = config_get, .about = SENSOR_ID, .since = 0x20000},
+    {.id = 0xa, .in_words = 2, .run = config_set, .about = SENSOR_ID, .since = 0x20000},
+    {.id = 0xb, .in_words = 2, .run = update_notify, .about = SENSOR_ID, .since = 0x20000},
+    {.id = 0xc, .in_words = 1, .run = name_get, .since = 0x30000},
+    {.id = 0xd, .in_words = 2, .run = no_axes, .since = 0x30000},
 };
 
 const struct protocol_table scmi_sensor = {
-    .id = SCMI_SENSOR, .version = 0x30001, .older_version = 0x30000,
+    .id = SCMI_SENSOR, .version = 0x30001, .older = {0x30000, 0x20000, 0x10000},
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };

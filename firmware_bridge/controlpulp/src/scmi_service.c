@@ -94,8 +94,30 @@ static void cap_changed(struct scmi *s, int agent, uint32_t p)
             scmi_notify(s, a, SCMI_POWERCAP, 0, words, 4);
 }
 
+/* ---- words of FastChannels ---- */
+
+void scmi_forget_words(struct scmi *s, int agent, uint32_t first, uint32_t words)
+{
+    volatile uint32_t *window = board_fast_window(s->fw->board, agent);
+    for (uint32_t w = first; window && w < first + words; w++) {
+        window[w] = s->fast_seen[agent][w] = FAST_EMPTY;
+        s->fast_refused[agent] &= ~(1ull << w);
+        s->fast_retry[agent] &= ~(1ull << w);
+        s->fast_torn[agent] &= ~(1ull << w);
+    }
+}
+
+void scmi_refuse_word(struct scmi *s, int agent, uint32_t word) { s->fast_refused[agent] |= 1ull << word; }
+
+void scmi_retry_refused(struct scmi *s)
+{
+    for (int agent = 0; agent < AGENTS; agent++)
+        s->fast_retry[agent] |= s->fast_refused[agent];
+}
+
 void scmi_changed(struct scmi *s, int agent)
 {
+    scmi_retry_refused(s);
     for (uint32_t d = 0; d < DOMAINS; d++)
         levels_changed(s, agent, d);
     for (uint32_t p = 0; p < POWER_DOMAINS; p++)
@@ -104,25 +126,55 @@ void scmi_changed(struct scmi *s, int agent)
 
 /* ---- agents ---- */
 
+bool scmi_is_before(const struct scmi *s, int agent, enum protocol protocol, uint32_t version)
+{
+    return s->version[agent][protocol] && s->version[agent][protocol] < version;
+}
+
+/* The sensors of scmi_sensor.c: package power and energy, and four of each other kind. */
+uint32_t scmi_sensor_device(uint32_t sensor)
+{
+    if (sensor == 4 || sensor == 9)
+        return 0;
+    return 1 + (sensor < 4 ? sensor : sensor < 9 ? sensor - 5 : (sensor - 10) % DOMAINS);
+}
+
+void scmi_drop_watches(struct scmi *s, int agent, uint32_t device, uint32_t protocols)
+{
+    for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
+        if (device && p != device)
+            continue;
+        if (p && protocols >> PERFORMANCE & 1u)
+            s->limits_watch[agent][p - 1] = s->level_watch[agent][p - 1] = false;
+        if (protocols >> POWERCAP & 1u) {
+            s->cap_watch[agent][p] = false;
+            s->measure[agent][p] = (struct measure_watch){0};
+        }
+    }
+    for (uint32_t i = 0; protocols >> SENSOR & 1u && i < SENSORS; i++) {
+        if (device && scmi_sensor_device(i) != device)
+            continue;
+        s->update_watch[agent][i] = false;
+        if (i < TRIP_SENSORS)
+            s->trip_watch[agent][i] = false;
+    }
+    if (device == 0 && protocols >> TELEMETRY & 1u)
+        s->faults_watch[agent] = false;
+}
+
 void scmi_forget_agent(struct scmi *s, int agent)
 {
     for (int p = 0; p < PROTOCOLS; p++)
-        s->is_older[agent][p] = false;
+        s->version[agent][p] = 0;
     s->error_watch[agent] = false;
-    for (int d = 0; d < DOMAINS; d++)
-        s->limits_watch[agent][d] = s->level_watch[agent][d] = s->trip_watch[agent][d] = false;
-    for (int p = 0; p < POWER_DOMAINS; p++) {
-        s->cap_watch[agent][p] = false;
-        s->measure[agent][p] = (struct measure_watch){0};
+    for (int p = 0; p < POWER_DOMAINS; p++)
         s->delayed[agent][p] = (struct delayed_cap){0};
-    }
-    for (int i = 0; i < SENSORS; i++)
-        s->update_watch[agent][i] = false;
+    scmi_drop_watches(s, agent, 0, UINT32_MAX);
     requests_forget(&s->fw->requests, agent);
     scmi_changed(s, agent);
 }
 
 bool scmi_is_denied(const struct scmi *s, int agent, uint32_t device, enum protocol protocol)
 {
-    return s->denied[agent][device] >> protocol & 1u;
+    return (s->denied[agent][device] | s->denied[agent][0]) >> protocol & 1u;
 }

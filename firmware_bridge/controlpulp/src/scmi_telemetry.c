@@ -9,6 +9,10 @@
  * 0x6 LEASE_GET      -> u32 period ms, u32 package cap mW on expiry
  * 0x7 LEASE_UNTIL    u32 end, ms of the controller's clock, u32 package cap mW from then on (0: cancels it)
  * 0x8 LEASE_LEFT     -> u32 the controller's clock in ms, u32 ms left (0: over, or none), u32 package cap mW (0: none)
+ * 0x9 FAULTS         -> u32 contradictions of sensors now (enum guard_fault), u32 all since the start, u32 how often the
+ *                       safe level began, u32 control slots that it still lasts (0: not in force)
+ * 0xA FAULTS_NOTIFY  u32 bit 0 enable
+ * Notification 0x0 FAULTS_CHANGED: u32 0 (the platform), u32 contradictions now, u32 1 while the safe level is in force
  *
  * SCMI caps stay until changed. An agent whose requests must not outlive it sets a lease of silence (LEASE_SET), which
  * any of its messages renews. On expiry its levels and limits are withdrawn, and its package cap becomes the lower of
@@ -109,6 +113,40 @@ static int32_t lease_left(struct scmi *s, struct call *c)
     return SCMI_SUCCESS;
 }
 
+/* ---- contradictions of sensors (guard.c) ---- */
+
+static int32_t faults_get(struct scmi *s, struct call *c)
+{
+    const struct guard *guard = &s->fw->control.guard;
+    put(c, guard->faults);
+    put(c, guard->ever);
+    put(c, guard->alarms);
+    put(c, (uint32_t)guard->hold);
+    return SCMI_SUCCESS;
+}
+
+static int32_t faults_notify(struct scmi *s, struct call *c)
+{
+    if (c->in[0] > 1)
+        return SCMI_INVALID_PARAMETERS;
+    s->faults_watch[c->agent] = c->in[0];
+    return SCMI_SUCCESS;
+}
+
+void scmi_telemetry_slot(struct scmi *s)
+{
+    const struct guard *guard = &s->fw->control.guard;
+    bool is_safe = guard->hold > 0;
+    uint32_t words[3] = {0, guard->faults, is_safe};
+    if (guard->faults == s->faults && is_safe == s->is_safe)
+        return;
+    s->faults = guard->faults;
+    s->is_safe = is_safe;
+    for (int agent = 0; agent < AGENTS; agent++)
+        if (s->faults_watch[agent])
+            scmi_notify(s, agent, SCMI_TELEMETRY, 0, words, 3);
+}
+
 static const struct command commands[] = {
     {.id = 0x1, .run = attributes},
     {.id = 0x3, .run = status},
@@ -117,9 +155,11 @@ static const struct command commands[] = {
     {.id = 0x6, .run = lease_get},
     {.id = 0x7, .in_words = 2, .run = lease_until},
     {.id = 0x8, .run = lease_left},
+    {.id = 0x9, .run = faults_get},
+    {.id = 0xa, .in_words = 1, .run = faults_notify},
 };
 
 const struct protocol_table scmi_telemetry = {
-    .id = SCMI_TELEMETRY, .version = 0x10000, .older_version = 0,
+    .id = SCMI_TELEMETRY, .version = 0x10000,
     .commands = commands, .n_commands = sizeof commands / sizeof *commands,
 };

@@ -12,7 +12,7 @@ import struct
 from typing import Annotated, Final, Self
 
 from firmware_bridge.errors import MessageError
-from firmware_bridge.scmi.messages.message import Body, Command, command, response
+from firmware_bridge.scmi.messages.message import Body, Command, command, notification, response
 from firmware_bridge.scmi.messages.value_layout import I32, U32, Bits, Word, unpack_word
 from firmware_bridge.scmi.protocols import vendor
 from firmware_bridge.scmi.protocols.common import ATTRIBUTES
@@ -33,8 +33,18 @@ REASONS: Final = (
     "sensor substituted",
     "bypass",
     "safe state",
+    "sensors contradict",
 )
 """Names of the bits of a core's reasons, lowest first."""
+
+FAULTS: Final = (
+    "package and domain power differ",
+    "power contradicts activity",
+    "power stays above a cap",
+    "temperatures contradict power",
+    "temperature sensors failed",
+)
+"""Names of the bits of the controller's sensor faults, lowest first."""
 
 
 @response(TELEMETRY, ATTRIBUTES, "TELEMETRY_PROTOCOL_ATTRIBUTES")
@@ -152,3 +162,40 @@ class LeaseLeftResponse(Body, frozen=True):
 @command(TELEMETRY, 0x8, "TELEMETRY_LEASE_LEFT")
 class LeaseLeft(Command[LeaseLeftResponse], frozen=True):
     """Request the clock and the lease."""
+
+
+@response(TELEMETRY, 0x9, "TELEMETRY_FAULTS")
+class FaultsResponse(Body, frozen=True):
+    """Contradictions of sensors (``FAULTS``): now, and all since the start; how often the safe level began, and the
+    control slots that it still lasts (0: not in force)."""
+
+    now: U32
+    ever: U32
+    alarms: U32
+    slots_left: U32
+
+
+@command(TELEMETRY, 0x9, "TELEMETRY_FAULTS")
+class Faults(Command[FaultsResponse], frozen=True):
+    """Request the contradictions of sensors."""
+
+
+@response(TELEMETRY, 0xA, "TELEMETRY_FAULTS_NOTIFY")
+class FaultsNotifyResponse(Body, frozen=True):
+    """Accepted."""
+
+
+@command(TELEMETRY, 0xA, "TELEMETRY_FAULTS_NOTIFY")
+class FaultsNotify(Command[FaultsNotifyResponse], frozen=True):
+    """Bit 0: report when contradictions, or the safe level, come and go."""
+
+    enable: U32
+
+
+@notification(TELEMETRY, 0x0, "TELEMETRY_FAULTS_CHANGED")
+class FaultsChanged(Body, frozen=True):
+    """Contradictions of sensors have come or gone; agent 0 is the platform itself."""
+
+    agent: U32
+    now: U32
+    is_safe: U32

@@ -280,6 +280,7 @@ uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n)
 void host_view(const host_t *h, host_view_t *out)
 {
     const struct firmware *fw = &h->firmware;
+    const struct guard *guard = &fw->control.guard;
     *out = (host_view_t){
         .slots = fw->slots,
         .overruns_fast = fw->executive.overruns[JOB_FAST],
@@ -290,6 +291,11 @@ void host_view(const host_t *h, host_view_t *out)
         .actuations = h->board.actuations,
         .margin_uw = fw->control.margin_uw,
         .kept_slots = fw->control.kept_slots,
+        .guard_faults = guard->faults,
+        .guard_ever = guard->ever,
+        .guard_alarms = guard->alarms,
+        .guard_hold = guard->hold,
+        .heat_mk = {guard->silicon / 256, guard->copper / 256, guard->sink / 256, guard->ambient / 256},
     };
     memcpy(out->gain_q16, fw->control.gain_q16, sizeof out->gain_q16);
     memcpy(out->reasons, fw->control.reasons, sizeof out->reasons);

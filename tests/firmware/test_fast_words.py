@@ -1,0 +1,322 @@
+"""A client that only writes FastChannel words is right: the enforced value is that of the last accepted request.
+
+Writes, messages, resets, leases and permissions in any order, next to a model that keeps every agent's requests. Long
+runs: ``python -m tests.firmware.test_fast_words 1000000``.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from firmware_bridge.controlpulp.host import AGENTS, TICK_S, HostController
+from tests.firmware.scmi_words import BASE, PERFORMANCE, POWERCAP, SUCCESS, TELEMETRY, ask, must
+
+DOMAINS, POWER_DOMAINS = 4, 5
+EMPTY: Final = 0xFFFFFFFF
+LEVELS: Final = (400_000, 800_000, 1_350_000, 1_600_000, 2_000_000, 3_050_000, 3_660_000)
+CAPS: Final = (0, 1, 20_000, 60_000, 70_000, 81_000)
+PAIS: Final = (0, 500, 1000, 50_000)
+LIMITS: Final = ((2_000_000, 800_000), (3_660_000, 400_000), (800_000, 2_000_000), (1_350_000, 1_350_000), (0, 0))
+
+
+def level_word(domain: int, word: int) -> int:
+    return 6 * domain + word
+
+
+def cap_word(domain: int, word: int) -> int:
+    return 6 * DOMAINS + 4 * domain + word
+
+
+class Agent:
+    """What one agent asks for, and what it has written and the platform has not looked at."""
+
+    def __init__(self) -> None:
+        self.forget()
+        self.denied: set[tuple[int, int]] = set()
+
+    def forget(self) -> None:
+        self.level = [0] * DOMAINS
+        self.limits = [(0, 0)] * DOMAINS
+        self.cap = [0] * POWER_DOMAINS
+        self.written: dict[tuple[str, int], int] = {}
+        self.refused: dict[tuple[str, int], int] = {}
+        self.limits_written: dict[int, list[int]] = {}  # domain: max, min, polls since
+        self.limits_refused: dict[int, tuple[int, int]] = {}
+
+    def drop(self, kind: str, number: int) -> None:
+        """A message has replaced what was written."""
+        self.written.pop((kind, number), None)
+        self.refused.pop((kind, number), None)
+
+
+class Model:
+    """All agents' requests, by the rules of the standard and of ``docs/firmware.md``."""
+
+    def __init__(self) -> None:
+        self.agents = [Agent() for _ in range(AGENTS)]
+        self.pai = [500] * POWER_DOMAINS
+
+    def changed(self) -> None:
+        """What is allowed may have changed: refused words are tried again."""
+        for a in self.agents:
+            a.written = a.refused | a.written
+            a.refused = {}
+            a.limits_written = {d: [*pair, 0] for d, pair in a.limits_refused.items()} | a.limits_written
+            a.limits_refused = {}
+
+    def limits(self, d: int) -> tuple[int, int]:
+        high = min((a.limits[d][0] for a in self.agents if a.limits[d][0]), default=3_660_000)
+        return high, min(max(400_000, *(a.limits[d][1] for a in self.agents)), high)
+
+    def level(self, d: int) -> int:
+        high, low = self.limits(d)
+        return max(low, min(max(a.level[d] for a in self.agents) or 3_660_000, high))
+
+    def cap(self, p: int) -> int:
+        return min((a.cap[p] for a in self.agents if a.cap[p]), default=0)
+
+    def set_level(self, a: Agent, d: int, level: int) -> bool:
+        high, low = self.limits(d)
+        is_fine = (d + 1, PERFORMANCE) not in a.denied and (level == 0 or low <= level <= high)
+        if is_fine:
+            a.level[d] = level
+            self.changed()
+        return is_fine
+
+    def set_limits(self, a: Agent, d: int, high: int, low: int) -> bool:
+        top, bottom = high or a.limits[d][0], low or a.limits[d][1]
+        is_fine = (d + 1, PERFORMANCE) not in a.denied and bool(high or low) and not (top and bottom > top)
+        if is_fine:
+            a.limits[d] = (top, bottom)
+            self.changed()
+        return is_fine
+
+    def set_cap(self, a: Agent, p: int, cap: int) -> bool:
+        least, most = (20_000, 324_000) if p == 0 else (5_000, 81_000)
+        is_fine = (p, POWERCAP) not in a.denied and (cap == 0 or least <= cap <= most)
+        if is_fine:
+            a.cap[p] = cap
+            self.changed()
+        return is_fine
+
+    def set_pai(self, a: Agent, p: int, pai: int) -> bool:
+        is_fine = (p, POWERCAP) not in a.denied and 500 <= pai <= 100_000
+        if is_fine:
+            self.pai[p] = pai
+            self.changed()
+        return is_fine
+
+    def poll(self) -> None:
+        """The platform looks at all words."""
+        for a in self.agents:
+            for d in range(DOMAINS):
+                if d in a.limits_written:
+                    a.limits_written[d][2] += 1
+                    if a.limits_written[d][2] == 2:
+                        high, low, _ = a.limits_written.pop(d)
+                        if not self.set_limits(a, d, high, low):
+                            a.limits_refused[d] = (high, low)
+                self.look(a, "level", d, self.set_level)
+            for p in range(POWER_DOMAINS):
+                self.look(a, "cap", p, self.set_cap)
+                if self.look(a, "pai", p, self.set_pai):
+                    self.pai_set(p, a)
+
+    def look(self, a: Agent, kind: str, number: int, put: Callable[[Agent, int, int], bool]) -> bool:
+        if (kind, number) not in a.written:
+            return False
+        value = a.written.pop((kind, number))
+        is_fine = put(a, number, value)
+        if not is_fine:
+            a.refused[kind, number] = value
+        return is_fine
+
+    def pai_set(self, p: int, by: Agent | None) -> None:
+        """The interval is the last writer's: what others wrote before is void."""
+        for a in self.agents:
+            if a is not by:
+                a.drop("pai", p)
+
+
+class Both:
+    """Firmware and model take the same steps."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.host, self.model = HostController(), Model()
+        self.host.wires["temperature_mk"][:] = 320_000
+        self.host.advance(TICK_S / 2)
+        self.windows = [self.host.fast_channel(channel) for channel in range(AGENTS)]
+
+    def _write(self, channel: int, word: int, value: int) -> bool:
+        """Whether the word changed: a repetition asks for nothing new."""
+        is_new = int(self.windows[channel][word]) != value
+        self.windows[channel][word] = value
+        return is_new
+
+    def write(self) -> None:
+        channel, rng = self.rng.randrange(AGENTS), self.rng
+        a = self.model.agents[channel]
+        kind = rng.choice(["level", "cap", "pai", "limits"])
+        d, p = rng.randrange(DOMAINS), rng.randrange(POWER_DOMAINS)
+        if kind == "limits":
+            high, low = rng.choice(LIMITS)
+            if self._write(channel, level_word(d, 2), high) | self._write(channel, level_word(d, 3), low):
+                a.limits_written[d] = [high, low, 0]
+                a.limits_refused.pop(d, None)
+        elif kind == "level":
+            level = rng.choice((0, *LEVELS))
+            if self._write(channel, level_word(d, 0), level):
+                a.drop("level", d)
+                a.written["level", d] = level
+        else:
+            value = rng.choice(CAPS if kind == "cap" else PAIS)
+            if self._write(channel, cap_word(p, 0 if kind == "cap" else 2), value):
+                a.drop(kind, p)
+                a.written[kind, p] = value
+
+    def message(self) -> None:
+        channel, rng, model = self.rng.randrange(AGENTS), self.rng, self.model
+        a = model.agents[channel]
+        d, p = rng.randrange(DOMAINS), rng.randrange(POWER_DOMAINS)
+        kind = rng.randrange(4)
+        if kind == 0:
+            level = rng.choice((0, *LEVELS))
+            code, _ = ask(self.host, PERFORMANCE, 0x7, d, level, channel=channel)
+            if model.set_level(a, d, level):
+                a.drop("level", d)
+                assert code == SUCCESS
+        elif kind == 1:
+            high, low = rng.choice(LIMITS)
+            code, _ = ask(self.host, PERFORMANCE, 0x5, d, high, low, channel=channel)
+            if model.set_limits(a, d, high, low):
+                a.limits_written.pop(d, None)
+                a.limits_refused.pop(d, None)
+                assert code == SUCCESS
+        elif kind == 2:
+            cap = rng.choice(CAPS)
+            code, _ = ask(self.host, POWERCAP, 0x5, p, 0, cap, channel=channel)
+            if model.set_cap(a, p, cap):
+                a.drop("cap", p)
+                assert code == SUCCESS
+        else:
+            pai = rng.choice(PAIS)
+            code, _ = ask(self.host, POWERCAP, 0x7, p, 0, pai, channel=channel)
+            if model.set_pai(a, p, pai):
+                model.pai_set(p, None)
+                assert code == SUCCESS
+
+    def tick(self) -> None:
+        self.host.advance(TICK_S)
+        self.model.poll()
+
+    def reset(self) -> None:
+        agent = self.rng.randrange(AGENTS)
+        by = self.rng.choice([agent, AGENTS - 1])
+        must(self.host, BASE, 0xB, agent + 1, 0, channel=by)
+        self.model.agents[agent].forget()
+        self.model.changed()
+
+    def permit(self) -> None:
+        """The management controller forbids or allows an agent a domain."""
+        agent, device = self.rng.randrange(AGENTS - 1), self.rng.randrange(1, POWER_DOMAINS)
+        protocol, allow = self.rng.choice([PERFORMANCE, POWERCAP]), self.rng.random() < 0.7
+        must(self.host, BASE, 0xA, agent + 1, device, protocol, allow, channel=AGENTS - 1)
+        denied = self.model.agents[agent].denied
+        denied.discard((device, protocol)) if allow else denied.add((device, protocol))
+        self.model.changed()
+
+    def lease(self) -> None:
+        """Of silence, and nobody speaks until it has ended: the agreed cap, and what was written is void."""
+        channel = self.rng.randrange(AGENTS)
+        agreed = self.rng.choice([0, 40_000])
+        must(self.host, TELEMETRY, 0x5, 1, agreed, channel=channel)
+        for _ in range(3 * 8):
+            self.tick()
+        a = self.model.agents[channel]
+        cap = a.cap[0]
+        a.forget()
+        a.cap[0] = (min(cap, agreed) if cap else agreed) if agreed else 0
+        self.model.changed()
+
+    def check(self) -> None:
+        host, model = self.host, self.model
+        seen = {
+            "caps": [must(host, POWERCAP, 0x4, p, channel=2)[0] for p in range(POWER_DOMAINS)],
+            "pai": [must(host, POWERCAP, 0x6, p, channel=2)[0] for p in range(POWER_DOMAINS)],
+            "levels": [must(host, PERFORMANCE, 0x8, d, channel=2)[0] for d in range(DOMAINS)],
+            "limits": [tuple(must(host, PERFORMANCE, 0x6, d, channel=2)) for d in range(DOMAINS)],
+        }
+        expected = {
+            "caps": [model.cap(p) for p in range(POWER_DOMAINS)],
+            "pai": model.pai,
+            "levels": [model.level(d) for d in range(DOMAINS)],
+            "limits": [model.limits(d) for d in range(DOMAINS)],
+        }
+        assert seen == expected
+
+    def steps(self, number: int) -> None:
+        deeds: list[tuple[Callable[[], None], int]] = [
+            (self.write, 50), (self.message, 20), (self.tick, 30), (self.reset, 1), (self.permit, 2), (self.lease, 1),
+        ]  # fmt: skip
+        for i, deed in enumerate(self.rng.choices([d for d, _ in deeds], [w for _, w in deeds], k=number)):
+            deed()
+            if deed == self.tick and i % 8 == 0:
+                self.check()
+        self.tick()
+        self.tick()
+        self.check()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_enforced_value_is_that_of_the_last_accepted_request(seed: int) -> None:
+    Both(seed).steps(1500)
+
+
+def test_a_cap_written_again_after_a_message_withdrew_it_is_in_force() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    for _ in range(2):
+        host.fast_channel(0)[cap_word(0, 0)] = 100_000
+        host.advance_slots(1)
+        assert must(host, POWERCAP, 0x4, 0) == [100_000]
+        must(host, POWERCAP, 0x5, 0, 0, 0)
+        assert must(host, POWERCAP, 0x4, 0) == [0]
+
+
+def test_a_pair_of_limits_of_which_one_word_is_written_is_not_in_force() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    host.fast_channel(0)[level_word(1, 2)] = 2_000_000
+    host.advance_slots(1)
+    assert must(host, PERFORMANCE, 0x6, 1) == [3_660_000, 400_000]
+    host.fast_channel(0)[level_word(1, 3)] = 800_000
+    host.advance_slots(1)
+    assert must(host, PERFORMANCE, 0x6, 1) == [2_000_000, 800_000]
+
+
+def test_a_refused_word_stands_and_is_in_force_once_it_is_allowed() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    word = host.fast_channel(0)
+    must(host, BASE, 0xA, 1, 1, POWERCAP, 0, channel=2)
+    word[cap_word(1, 0)] = 30_000
+    host.advance_slots(1)
+    must(host, BASE, 0xA, 1, 1, POWERCAP, 1, channel=2)
+    host.advance_slots(2)
+    assert must(host, POWERCAP, 0x4, 1) == [30_000]
+    must(host, POWERCAP, 0x5, 1, 0, 0)
+    host.advance_slots(2)
+    assert must(host, POWERCAP, 0x4, 1) == [0], "a later message voids it"
+
+
+if __name__ == "__main__":
+    total = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    for number in range(-(-total // 5000)):
+        Both(1000 + number).steps(5000)
+    print(f"{-(-total // 5000) * 5000} steps, nothing found")

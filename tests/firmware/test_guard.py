@@ -1,0 +1,143 @@
+"""Sensors that lie: the cap holds, the chip stays cool, and agents are told. The law's side: ``plain_guard.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from firmware_bridge.controlpulp.host import HostController
+from firmware_bridge.scmi.protocols.telemetry import FAULTS, REASONS
+from tests.firmware.rig import cap, joined, trace
+from tests.firmware.scmi_words import TELEMETRY, events, must
+from twin.pulp.plant import CLASSES, CORES, SENSORS, Fault, Plant
+
+TEMPERATURES, ACTIVITIES, POWERS = slice(0, CORES), slice(CORES, 2 * CORES), slice(2 * CORES, SENSORS)
+PACKAGE, RAILS = slice(2 * CORES, 2 * CORES + 1), slice(2 * CORES + 1, SENSORS)
+DISTRUSTED = 1 << REASONS.index("sensors contradict")
+SUM, MODEL, ABOVE_CAP, HEAT, FAILED = (1 << bit for bit in range(len(FAULTS)))
+
+
+def break_sensors(plant: Plant, sensors: slice, fault: Fault, amount: float = 0.0) -> None:
+    plant.fault_amount[sensors] = amount
+    plant.fault[sensors] = fault
+
+
+def watched(sensors: slice, fault: Fault, amount: float) -> tuple[HostController, Plant]:
+    """A chip under 120 W whose sensors break; faults are reported."""
+    host, plant = joined(CLASSES[2])
+    cap(host, 120.0)
+    host.advance_slots(100)
+    must(host, TELEMETRY, 0xA, 1)
+    break_sensors(plant, sensors, fault, amount)
+    return host, plant
+
+
+@pytest.mark.parametrize(
+    ("sensors", "fault", "amount", "expected"),
+    [
+        (ACTIVITIES, Fault.FIXED, 0, MODEL),
+        (ACTIVITIES, Fault.SCALED, 4.0, MODEL),
+        (POWERS, Fault.SCALED, 0.25, MODEL),
+        (POWERS, Fault.SCALED, 3.0, MODEL),
+        (PACKAGE, Fault.SCALED, 0.8, SUM),
+        (RAILS, Fault.SCALED, 0.9, SUM),
+        (slice(73, 74), Fault.SCALED, 0.5, SUM),
+    ],
+)
+def test_a_lie_about_power_or_activity_leads_to_the_safe_level_within_twenty_slots(
+    sensors: slice, fault: Fault, amount: float, expected: int
+) -> None:
+    host, plant = watched(sensors, fault, amount)
+    cap(host, 60.0)
+    power = trace(host, plant, 300)
+    assert (power > 1.05 * 60).sum() <= 20
+    now, ever, alarms, left = must(host, TELEMETRY, 0x9)
+    assert now & expected and ever & expected and alarms == 1 and left > 0
+    assert all(reason & DISTRUSTED for reason in host.view().reasons)
+    seen = events(host, 0)
+    assert seen and seen[0][1][0] == 0 and seen[-1][1][1] & expected and seen[-1][1][2] == 1
+
+
+def test_activity_that_was_frozen_under_a_light_load_does_not_hide_a_heavy_one() -> None:
+    host, plant = joined(CLASSES[0])
+    cap(host, 120.0)
+    host.advance_slots(100)
+    break_sensors(plant, ACTIVITIES, Fault.STUCK)
+    plant.capacitance[:] = CLASSES[3]
+    power = trace(host, plant, 300)
+    assert (power > 1.05 * 120).sum() <= 20
+    assert power[40:].max() <= 120.0
+
+
+@pytest.mark.parametrize(("fault", "amount"), [(Fault.FIXED, 300_150), (Fault.STUCK, 0), (Fault.BIASED, -25_000)])
+def test_temperatures_that_lie_together_do_not_let_the_die_overheat(fault: Fault, amount: float) -> None:
+    host, plant = joined(CLASSES[1])
+    plant.settle(np.full(CORES, 4.0))
+    host.advance_slots(500)
+    break_sensors(plant, TEMPERATURES, fault, amount)
+    plant.capacitance[:] = CLASSES[3]
+    hottest = []
+    for _ in range(100):
+        host.advance_slots(20)
+        hottest.append(plant.temperature_c[:CORES].max())
+    assert max(hottest) < 85.0
+    assert must(host, TELEMETRY, 0x9)[1] & (HEAT | FAILED)
+
+
+def test_a_single_temperature_far_below_its_neighbours_is_replaced() -> None:
+    host, plant = joined(CLASSES[2])
+    host.advance_slots(50)
+    break_sensors(plant, slice(5, 6), Fault.BIASED, -15_000)
+    host.advance_slots(20)
+    substituted = 1 << REASONS.index("sensor substituted")
+    assert [bool(reason & substituted) for reason in host.view().reasons] == [core == 5 for core in range(CORES)]
+    assert must(host, TELEMETRY, 0x9)[:2] == [0, 0], "one sensor is no reason for the safe level"
+
+
+def test_the_safe_level_ends_after_a_second_of_agreement_and_lasts_longer_the_next_time() -> None:
+    host, plant = watched(POWERS, Fault.SCALED, 0.25)
+    lasted: list[int] = []
+    for _ in range(2):
+        break_sensors(plant, POWERS, Fault.SCALED, 0.25)
+        host.advance_slots(50)
+        assert host.view().guard_hold
+        break_sensors(plant, POWERS, Fault.SOUND)
+        host.advance_slots(10)
+        lasted.append(host.view().guard_hold)
+        host.advance_slots(lasted[-1] + 5)
+        assert not host.view().guard_hold
+        assert trace(host, plant, 50).mean() > 0.95 * 120
+    assert 1900 < lasted[0] <= 2000 and 3900 < lasted[1] <= 4000
+    seen = events(host, 0)
+    assert [event[1][1:] for event in seen] == [[MODEL, 1], [0, 1], [0, 0], [MODEL, 1], [0, 1], [0, 0]]
+
+
+SOUND_LOADS: list[Callable[[np.random.Generator], np.ndarray]] = [
+    lambda rng: np.full(CORES, rng.choice(CLASSES)),
+    lambda rng: rng.choice([*CLASSES, 0.0], CORES),
+    lambda rng: np.repeat(rng.choice([*CLASSES, 0.0], 4), 9),
+]
+
+
+def test_sound_sensors_with_noise_on_uneven_silicon_never_alarm() -> None:
+    """Loads, caps and levels change at random; a million slots: ``python -m benchmarks firmware_faults``."""
+    rng = np.random.default_rng(5)
+    host, plant = joined(CLASSES[2])
+    plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
+    plant.vary_silicon(5)
+    for _ in range(40):
+        plant.capacitance[:] = SOUND_LOADS[rng.integers(3)](rng)
+        cap(host, float(rng.uniform(20, 320)))
+        cap(host, float(rng.uniform(5, 80)), domain=int(rng.integers(1, 5)))
+        host.advance_slots(int(rng.integers(1, 100)))
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+
+
+def test_a_domain_with_many_idle_cores_teaches_the_gain_of_its_busy_ones() -> None:
+    """Idle cores draw what they draw; a tenth more of one busy core is a tenth, however many are idle."""
+    host, plant = joined(np.array(([CLASSES[3]] + [0.0] * 8) * 4))
+    plant.dynamic_factor[:] = plant.leak_factor[:] = 1.1
+    host.advance_slots(200)
+    assert host.view().gain == pytest.approx((1.1,) * 4, abs=0.01)
