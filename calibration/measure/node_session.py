@@ -22,7 +22,7 @@ import numpy as np
 
 from calibration.kernels.port import Kernel, KernelPort
 from calibration.measure.full_power import at_full_power
-from nodectl.knobs import Outcome
+from nodectl.knobs import Knob, Outcome
 from nodectl.loop.survey import Survey, survey
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import NodeLock
@@ -363,10 +363,12 @@ def open_session(
     wait: Callable[[int], None] | None = None,
     is_over: Callable[[], bool] = lambda: False,
     paused: Callable[[str], None] = lambda why: None,
+    others: Sequence[Knob] = (),
 ) -> NodeSession:
     """Find sensors and knobs. ``writer``: one in a process of its own, started and already locking the node, or the
     node's agent; without it this process writes. ``paused`` gets a line when the node has lost its power, and an empty
-    one when it has it again. ``SessionError`` where something is missing; nothing has been written then."""
+    one when it has it again. ``others``: knobs of a controller, which only a writer of this process moves.
+    ``SessionError`` where something is missing; nothing has been written then."""
     found = survey(ports)
     _check(found)
     release: Callable[[], None] = _nothing
@@ -375,7 +377,7 @@ def open_session(
         lock.acquire()
         try:
             places, node = save_places(state_dir, ports.lock_path), node_id(ports.lock_path)
-            own = Writer(found.knobs, places, node, ports.clock, lock.is_current)
+            own = Writer([*found.knobs, *others], places, node, ports.clock, lock.is_current)
             own.start()
         except BaseException:
             lock.release()
