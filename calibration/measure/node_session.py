@@ -57,6 +57,9 @@ BUSY_SHARE: Final = 0.05
 IDLE_TICKS: Final = 0.01
 """Ours: share of an idle CPU that the kernel's own timers and daemons may take."""
 
+HOT_C: Final = 95.0
+"""Ours: processors throttle at 90 to 105 C; what they draw then says nothing about a clock."""
+
 BAD_OUTCOMES: Final = frozenset({"refused", "foreign", "vanished"})
 
 
@@ -293,6 +296,10 @@ class NodeSession:
         found: list[Window] = []
         before, units = self._instruments.sweep(), self.kernels.units_done() if cpus else 0.0
         for _ in range(number):
+            if max(self.celsius(), default=0.0) >= HOT_C:
+                raise SessionError(
+                    f"the node is hot: a package has {max(self.celsius()):.0f} C, {HOT_C:.0f} C is the most"
+                )
             meter = self._watch_meter(before.time_ns + round(WINDOW_S * 1e9))
             now, done = self._instruments.sweep(), self.kernels.units_done() if cpus else 0.0
             sample = decode(self.found.layout, before, now)

@@ -21,7 +21,7 @@ ANSWER_NS: Final = 5_000_000_000
 """Ours: some fifty periods of the agent; without an answer until then there is none that would give one."""
 
 
-HELD: Final = 2
+REPEATS: Final = 2
 """Ours: how often a stay is repeated because the cap keeps clocks low at full power: clocks rise slowly after a cap was
 raised. After that the node does draw more than its TDP there, and its clock is what is found."""
 
@@ -34,7 +34,7 @@ class AgentClocks:
             raise SessionError("--through-agent: no agent reaches this node")
         self._clock, self._wait = ports.clock, wait
         self._page = CalibrationPage(ports.lock_path)
-        self._khz = self._was_held = 0
+        self._khz = self._repeats = 0
         self._is_waiting = True
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
@@ -44,12 +44,12 @@ class AgentClocks:
         if answer.trouble:
             return [Outcome(answer.trouble.partition(":")[0], "refused", answer.trouble.partition(": ")[2])]
         if not answer.has_full_power:
-            self._was_held = 0
+            self._repeats = 0
             raise GrantLostError(f"the cap is {answer.cap_mw / 1000:g} W, {answer.most_mw / 1000:g} W are needed")
-        if not answer.is_held:
+        if not answer.is_capped:
             self._is_waiting = False
-        elif self._is_waiting or self._was_held < HELD:
-            self._was_held += not self._is_waiting
+        elif self._is_waiting or self._repeats < REPEATS:
+            self._repeats += not self._is_waiting
             self._is_waiting = True
             raise GrantLostError("the cap still keeps the clocks low")
         return [Outcome(name, "written", "") for name in settings]
@@ -65,7 +65,7 @@ class AgentClocks:
     def _answered(self, khz: int) -> Answer:
         begin_ns = self._clock.now_ns()
         if khz != self._khz:
-            self._khz, self._was_held = khz, 0
+            self._khz, self._repeats = khz, 0
         self._request(khz)
         while (now_ns := self._clock.now_ns()) < begin_ns + ANSWER_NS:
             answer = self._page.answered(now_ns)

@@ -37,7 +37,7 @@ class CalibrationGuest:
         self.limits: Mapping[str, int] = {}
         """By knob, the clock limit that a calibration requests in this period; empty: none does."""
         self._decider: Decider | None = None
-        self._is_held = False
+        self._is_capped = False
         self._notices: list[str] = []
 
     def decide(self, policies: Decider, sample: Sample, cap: PackageCap) -> Decisions:
@@ -53,7 +53,7 @@ class CalibrationGuest:
             self._decider = Decider(self._layout, self._config.without(list(DOMAINS)))
         decisions = self._decider.decide(sample, cap)
         values = zip(decisions.knobs, decisions.values.tolist(), strict=True)
-        self._is_held = any(0 < value < khz for name, value in values if name in self.limits)
+        self._is_capped = any(0 < value < khz for name, value in values if name in self.limits)
         return decisions
 
     def recorded(self, decisions: Decisions) -> Decisions:
@@ -69,7 +69,7 @@ class CalibrationGuest:
         cap_mw = round(cap.node_w * 1000) if cap else -1
         khz = next(iter(self.limits.values()))
         try:
-            self._page.answer(Answer(khz, self._clock.now_ns(), cap_mw, most_mw, self._is_held, trouble))
+            self._page.answer(Answer(khz, self._clock.now_ns(), cap_mw, most_mw, self._is_capped, trouble))
         except OSError as error:
             self._notices.append(f"a calibration gets no answer: {error.strerror or error}")
 

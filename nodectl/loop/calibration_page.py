@@ -37,13 +37,13 @@ class Request(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True):
     """What the agent did last. ``cap_mw``: the node's cap, -1: nobody caps it; ``most_mw``: the highest cap of use to
-    it. ``is_held``: the cap keeps some clock below ``khz``. ``trouble``: why a limit was not moved, in one line."""
+    it. ``is_capped``: the cap keeps some clock below ``khz``. ``trouble``: why a limit was not moved, in one line."""
 
     khz: int
     at_ns: int
     cap_mw: int
     most_mw: int
-    is_held: bool = False
+    is_capped: bool = False
     trouble: str = ""
 
     @property
