@@ -39,6 +39,8 @@ COMMANDS: Final = {
     "drain": ("cluster_agent.commands.jobs", "drain", "No more jobs for a node."),
     "resume": ("cluster_agent.commands.jobs", "resume", "A node may get jobs again."),
     "power": ("cluster_agent.commands.jobs", "power", "Switch a node off or on."),
+    "calibrate": ("cluster_agent.commands.calibrate_nodes", "calibrate", "Measure nodes, within the budget."),
+    "calibration": ("calibration.commands.compare_tables", "calibration", "What tables of several nodes say together."),
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "demo": ("lab.commands.cluster_demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),

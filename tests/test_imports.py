@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "firmware_bridge": set(),
     "twin": {"pmu"},  # the types of the ports that it stands in for
     "nodectl": {"pmu", "firmware_bridge"},
-    "calibration": {"nodectl", "pmu"},
+    "calibration": {"firmware_bridge", "nodectl", "pmu"},
     "cluster_agent": {"nodectl"},
     "hil_tests": {"twin", "firmware_bridge", "tests"},
     "lab": {"pmu", "nodectl", "firmware_bridge", "calibration", "cluster_agent", "twin"},  # and nothing imports it

@@ -14,6 +14,7 @@ import click
 import msgspec
 import psutil
 
+from calibration.gpu_kernels.native_gpu import gpu_kernels
 from calibration.kernels.emulated import EmulatedKernels, ServedHost, is_served
 from calibration.kernels.kernel_speed import Speed, measure_speed
 from calibration.kernels.native import NativeKernels
@@ -47,10 +48,14 @@ _LOOK_S: Final = 0.5
 @click.option(
     "--cpus", "list_", metavar="LIST", help="CPUs for kernels, as in 0-7,16 (default: one thread of each core)."
 )
+@click.option("--gpus", "has_gpus", is_flag=True, help="The GPUs in place of the CPUs, by CUDA's driver.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def kernels(seconds: float, list_: str | None, as_json: bool) -> None:
+def kernels(seconds: float, list_: str | None, has_gpus: bool, as_json: bool) -> None:
     """Measure how fast this node's CPUs compute, with 95 % intervals, on a node without other load."""
     ports = system_ports()
+    if has_gpus:
+        _of_gpus(ports, seconds, as_json)
+        return
     with kernel_port(ports.files) as (port, width):
         cpus = _given(list_, port) if list_ is not None else one_thread_of_each_core(ports.files, port)
         busy = "" if port.is_emulated else _busy(cpus)
@@ -66,6 +71,20 @@ def kernels(seconds: float, list_: str | None, as_json: bool) -> None:
             echo(line)
     if lacks:
         echo("so this node gets no P-state table: it has speeds, but not what they cost at each clock")
+
+
+def _of_gpus(ports: Ports, seconds: float, as_json: bool) -> None:
+    """One GPU, and all of them."""
+    if is_served():
+        raise UsageError("--gpus: an emulated node executes kernels on its CPUs only")
+    port = gpu_kernels(ports)
+    parts = dict.fromkeys((port.cpus[:1], port.cpus))
+    speeds = [measure_speed(port, ports.clock, kernel, part, seconds) for kernel in port.kernels() for part in parts]
+    if as_json:
+        echo_block(json_text({"emulated": False, "speeds": [msgspec.to_builtins(one) for one in speeds]}, indent=2))
+        return
+    headings = ("kernel", "GPUs", *HEADINGS[2:])
+    echo_block(render(headings, [_cells(speed, port) for speed in speeds]))
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -15,11 +16,15 @@ from calibration.limits.limits_file import report_of_limits, text_of_limits
 from calibration.limits.limits_of_node import measure_limits
 from calibration.limits.minimal_power import MopPlan
 from calibration.limits.probes import HeartbeatPort
+from calibration.limits.scmi_cap import ScmiCap
 from calibration.limits.session_probes import Knobs
 from calibration.measure.node_session import NodeSession, SessionError, open_session
 from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
 from calibration.table.table_file import write_whole
+from firmware_bridge.errors import ScmiError
+from firmware_bridge.scmi.controller import Controller
 from nodectl.config import Config
+from nodectl.controller.scmi_link import patient_client
 from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.errors import UsageError
 from nodectl.shell.plain_text import echo
@@ -37,13 +42,20 @@ from pmu.system import system_ports
     help="99 of 100 heartbeats must be less late than this.",
 )  # fmt: skip
 @click.option("--gpus", is_flag=True, help="Also the knobs of the first GPU, under a load that you run on it.")
+@click.option(
+    "--scmi", "url", metavar="URL", help="Also the cap of this SCMI controller, e.g. scmi+shm:/run/scmi.sock."
+)
+@click.option("--domain", default="package", show_default=True, help="Its power domain, by name or number.")
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
 @click.option("--again", is_flag=True, help="Replace a file.")
-def limits(output: Path, step_w: float, bound_ms: float, gpus: bool, state_dir: str, again: bool) -> int:
+def limits(
+    output: Path, step_w: float, bound_ms: float, gpus: bool, url: str | None, domain: str, state_dir: str, again: bool
+) -> int:
     """Measure how low this node can be capped, how soon its knobs have an effect, and how well caps are kept.
 
     Nothing else may run on it: the search goes down until the node responds slowly. Knobs are moved by a process that
-    puts them back at the end, on Ctrl-C and after a kill.
+    puts them back at the end, on Ctrl-C and after a kill. With --scmi this process moves them: after a kill -9 of it,
+    `nodectl restore` puts them back.
     """
     if output.exists() and not again:
         raise UsageError(f"{output}: is there already: name another, or --again to replace it")
@@ -51,18 +63,34 @@ def limits(output: Path, step_w: float, bound_ms: float, gpus: bool, state_dir: 
     ports = system_ports()
     refuse_other_use(ports.files)
     plan = MopPlan(step_w=step_w, bound_s=bound_ms / 1e3)
-    with (
-        Interruptions(ports.clock) as interruptions,
-        kernel_port(ports.files) as (port, _),
-        contextlib.closing(own_writer(state_dir)) as writer,
-    ):
-        writer.start()
-        seen = through_writer(ports, writer)
-        with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
-            return _measure(session, plan, gpus, output)
+    with Interruptions(ports.clock) as interruptions, kernel_port(ports.files) as (port, _):
+        end = interruptions.wait, interruptions.is_over
+        if url:
+            with _controller(url) as controller:
+                cap = ScmiCap(controller, url, domain)
+                with open_session(ports, port, state_dir, None, *end, others=[cap.for_writer]) as session:
+                    return _measure(session, plan, gpus, output, cap)
+        with contextlib.closing(own_writer(state_dir)) as writer:
+            writer.start()
+            with open_session(through_writer(ports, writer), port, state_dir, writer, *end) as session:
+                return _measure(session, plan, gpus, output)
 
 
-def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path) -> int:
+@contextlib.contextmanager
+def _controller(url: str) -> Iterator[Controller]:
+    """A connection of our own. ``SessionError`` in one line."""
+    try:
+        controller = Controller(patient_client(url))
+    except ScmiError as error:
+        raise SessionError(f"--scmi {url}: {error}") from None
+    try:
+        yield controller
+    finally:
+        with contextlib.suppress(ScmiError):
+            controller.close()
+
+
+def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path, scmi: ScmiCap | None = None) -> int:
     def wait(until_ns: int) -> None:
         session.wait(until_ns)
         if session.is_over():
@@ -71,7 +99,7 @@ def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path) -> i
     knobs = Knobs(session.ports, session.writer, wait)
     try:
         found = measure_limits(
-            session, knobs, _heartbeat(session.ports), plan, gpus, lambda line: echo(line, to_stderr=True)
+            session, knobs, _heartbeat(session.ports), plan, gpus, scmi, lambda line: echo(line, to_stderr=True)
         )
     except KeyboardInterrupt:
         raise SessionError("stopped: nothing is written, and every knob is back") from None

@@ -7,7 +7,7 @@ import datetime
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from calibration.commands.calibrate_kernels import kernel_port
-from calibration.kernels.port import KERNELS, Kernel, mix
+from calibration.kernels.port import KERNELS, Kernel, KernelPort, mix
 from calibration.measure.node_session import NodeSession, SessionError, label, open_session
 from calibration.measure.partial_file import VERSION, PartialFile, Plan
 from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
+from calibration.measure.through_agent import AgentClocks
 from calibration.table.adaptive_sweep import Aim, Progress, Sweep
 from calibration.table.finished_table import finished_table, package_limits_w
 from calibration.table.node_identity import identity
@@ -55,7 +56,8 @@ def _share(context: click.Context, option: click.Parameter, text: str) -> float:
     return share
 
 
-def _kernel(text: str) -> Kernel:
+def kernel_named(text: str) -> Kernel:
+    """A kernel by its label; ``UsageError`` for another name."""
     name, _, intensity = text.partition("-")
     if name == "mix" and intensity:
         try:
@@ -83,39 +85,74 @@ def _kernel(text: str) -> Kernel:
     help=f"Only these: {', '.join(label(kernel) for kernel in KERNELS)}.",
 )  # fmt: skip
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
+@click.option(
+    "--through-agent", "is_guest", is_flag=True,
+    help="The node's agent runs: it moves the clocks, and keeps the cluster's cap. Waits for full power.",
+)  # fmt: skip
 @click.option("--again", is_flag=True, help="Replace a table, and do not continue an earlier run.")
-def run(output: Path, budget_s: float, precision: float, names: tuple[str, ...], state_dir: str, again: bool) -> int:
+def run(
+    output: Path, budget_s: float, precision: float, names: tuple[str, ...], state_dir: str, is_guest: bool, again: bool
+) -> int:
     """Measure this node's P-state table. Nothing else may run on it.
 
     Clock limits are moved by a process that puts them back at the end, on Ctrl-C and after a kill. A run that was
     stopped goes on where it was.
     """
-    partial = output.with_name(f"{output.name}.partial")
-    if output.exists() and not again:
-        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
-    kernels = [_kernel(name) for name in dict.fromkeys(names)] or list(KERNELS)
-    refuse_unfit_place(output)
+    kernels = [kernel_named(name) for name in dict.fromkeys(names)] or list(KERNELS)
+    aim = Aim(precision, budget_s)
+    prepare(output, again)
     ports = system_ports()
     refuse_other_use(ports.files)
+    with Interruptions(ports.clock) as interruptions, kernel_port(ports.files) as (port, _):
+        if is_guest:
+            with guest_session(ports, port, interruptions.wait, interruptions.is_over) as session:
+                return measure(session, kernels, aim, output)
+        with contextlib.closing(own_writer(state_dir)) as writer:
+            writer.start()
+            seen = through_writer(ports, writer)
+            with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
+                return measure(session, kernels, aim, output)
+
+
+def prepare(output: Path, again: bool) -> None:
+    """``UsageError`` if the table is there already, or cannot be kept there."""
+    if output.exists() and not again:
+        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
+    refuse_unfit_place(output)
     if again:
-        partial.unlink(missing_ok=True)
-    with (
-        Interruptions(ports.clock) as interruptions,
-        kernel_port(ports.files) as (port, _),
-        contextlib.closing(own_writer(state_dir)) as writer,
-    ):
-        writer.start()
-        seen = through_writer(ports, writer)
-        with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
-            return _measure(session, kernels, Aim(precision, budget_s), output, partial)
+        _partial(output).unlink(missing_ok=True)
 
 
-def _measure(session: NodeSession, kernels: list[Kernel], aim: Aim, output: Path, partial: Path) -> int:
+def guest_session(
+    ports: Ports,
+    port: KernelPort,
+    wait: Callable[[int], None],
+    is_over: Callable[[], bool],
+    say: Callable[[str], None] = echo,
+) -> NodeSession:
+    """On a node whose agent moves the clocks."""
+
+    def paused(why: str) -> None:
+        say(f"paused: {why}" if why else "full power again: goes on")
+
+    return open_session(ports, port, "", AgentClocks(ports, wait), wait, is_over, paused)
+
+
+def _partial(output: Path) -> Path:
+    return output.with_name(f"{output.name}.partial")
+
+
+def measure(
+    session: NodeSession, kernels: Sequence[Kernel], aim: Aim, output: Path, say: Callable[[str], None] = echo
+) -> int:
+    """Measure, and write the table; what was measured before a stop is taken over."""
+    partial = _partial(output)
     who, emulated = identity(session.ports, session.found.layout), session.kernels.is_emulated
     plan = Plan(VERSION, who, tuple(map(label, kernels)), session.clocks, emulated)
     with contextlib.closing(PartialFile(partial, plan)) as kept:
         if kept.dwells:
             echo(f"continues with {len(kept.dwells)} stays of {partial}", to_stderr=True)
+        session.wait_for_power()
         limits_w = package_limits_w(session.ports.files, session.packages)
         sweep = Sweep(session, kernels, aim, kept, limits_w, _reporter())
         try:
@@ -126,8 +163,8 @@ def _measure(session: NodeSession, kernels: list[Kernel], aim: Aim, output: Path
         write_table(output, table)
         kept.remove()
     for line in show_lines(table)[:3]:
-        echo(line)
-    echo(f"written: {output}")
+        say(line)
+    say(f"written: {output}")
     return 0
 
 

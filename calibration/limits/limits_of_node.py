@@ -4,6 +4,7 @@ idle   ─ packages and meter without load
 load   ─ one thread of ``fma`` on each core, which draws all that a cap can take away
 clock  ─ latency of a clock limit
 power  ─ step responses and latency of the packages' power limits, the rest of the node
+SCMI   ─ the same of a controller's cap, where one is named
 MOP    ─ last, since it is the one that may hang the node
 """
 
@@ -20,9 +21,11 @@ import msgspec
 import numpy as np
 
 from calibration.kernels.port import FMA
+from calibration.limits import scmi_cap
 from calibration.limits.knob_latency import CPU_CLOCK, GPU_CLOCK, PACKAGE_POWER, measure_latency
 from calibration.limits.minimal_power import Mop, MopPlan, MopStep, find_mop
 from calibration.limits.probes import HeartbeatPort, LimitsError
+from calibration.limits.scmi_cap import ScmiCap
 from calibration.limits.session_probes import ClockEffect, GpuEffect, Knobs, PackageEnergy, PackagePower, PackagesCap
 from calibration.limits.standing_power import StandingPower, highest_recorded_w, mean_watts, standing_power
 from calibration.limits.step_response import StepResponse, measure_step, with_settling
@@ -65,16 +68,20 @@ def measure_limits(
     heartbeat: HeartbeatPort,
     plan: MopPlan,
     with_gpus: bool = False,
+    scmi: ScmiCap | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Limits:
     """Measure every part. ``knobs``: of the session's writer. ``with_gpus``: measure their knobs too, under a load that
-    is already running there. ``KeyboardInterrupt`` passes; the session puts every knob back."""
+    is already running there. ``scmi``: the cap of a controller, whose knob the session's writer has.
+    ``KeyboardInterrupt`` passes; the session puts every knob back."""
     run = _Run(session, knobs, note)
     standing = run.standing()
     run.part("latency of clock limits", run.clock_latency)
     for name in ("sm_clock_mhz", "power_limit_mw") if with_gpus else ():
         run.part(f"latency of gpu/*/{name}", functools.partial(run.gpu_latency, name))
     run.part("power limits of the packages", run.package_limits)
+    if scmi:
+        run.part(f"cap {scmi.knob}", lambda: run.scmi_cap(scmi))
     mop = run.part("minimal operating power", lambda: run.mop(heartbeat, plan))
     session.stop_kernel()
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -154,6 +161,26 @@ class _Run:
                 cap.release()
         plan = msgspec.structs.replace(PACKAGE_POWER, settle_s=cap.settle_s, give_up_s=2 * cap.settle_s)
         found = measure_latency(PackagePower(cap), knobs, (low_w, high_w), plan, self._random)
+        self.latency.append(with_settling(found, self.steps))
+
+    def scmi_cap(self, cap: ScmiCap) -> None:
+        """Step responses, and the latency, between shares of what is drawn without the cap."""
+        knobs = self._knobs
+        with contextlib.closing(cap):
+            cap.attach(knobs, self._session.ports, self._session.found.layout)
+            cap.observe()
+            knobs.sleep_until_ns(knobs.now_ns() + round(scmi_cap.SETTLE_S * 1e9))
+            drawn_w = cap.observe()
+            low_w, high_w = max(STEP_TO * drawn_w, cap.lowest_w), min(STEP_FROM * drawn_w, cap.highest_w)
+            try:
+                for caps_w in ((high_w, low_w), (low_w, high_w)):
+                    self.steps.append(
+                        measure_step(cap.knob, cap.request, cap.observe, knobs, caps_w, scmi_cap.SETTLE_S)
+                    )
+                found = measure_latency(cap, knobs, (low_w, high_w), scmi_cap.PLAN, self._random)
+            finally:
+                with contextlib.suppress(LimitsError):
+                    cap.release()
         self.latency.append(with_settling(found, self.steps))
 
     def mop(self, heartbeat: HeartbeatPort, plan: MopPlan) -> Mop:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from calibration.limits.probes import LimitsError, type_shows
+from calibration.measure.node_session import HOT_C
 from nodectl.knobs import Outcome
 from nodectl.knobs.package_power_limit import PackageLimit
 from nodectl.loop.survey import Survey
@@ -30,9 +31,6 @@ LOWEST_SHARE: Final = 0.2
 
 LONGEST_S: Final = 10.0
 """Ours: power settles within two of a limit's windows; steps are small, so where that takes longer one is enough."""
-
-HOT_C: Final = 95.0
-"""Ours: processors throttle at 90 to 105 C; what they draw then says nothing about a cap."""
 
 BAD: Final = ("refused", "foreign", "vanished")
 

@@ -15,13 +15,14 @@ import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from calibration.kernels.port import Kernel, KernelPort
-from nodectl.knobs import Outcome
+from calibration.measure.full_power import at_full_power
+from nodectl.knobs import Knob, Outcome
 from nodectl.loop.survey import Survey, survey
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import NodeLock
@@ -34,6 +35,8 @@ from pmu.layout import Column, FrequencyDomain
 from pmu.node import Instruments
 from pmu.ports import Ports
 from pmu.readings import Sample, type_f64
+
+T = TypeVar("T")
 
 WINDOW_S: Final = 0.25
 LOOK_S: Final = 0.05
@@ -54,6 +57,9 @@ BUSY_SHARE: Final = 0.05
 IDLE_TICKS: Final = 0.01
 """Ours: share of an idle CPU that the kernel's own timers and daemons may take."""
 
+HOT_C: Final = 95.0
+"""Ours: processors throttle at 90 to 105 C; what they draw then says nothing about a clock."""
+
 BAD_OUTCOMES: Final = frozenset({"refused", "foreign", "vanished"})
 
 
@@ -62,10 +68,10 @@ class SessionError(NodectlError):
 
 
 class ClockWriter(Protocol):
-    """``nodectl.write.writer.Writer``, or its remote end."""
+    """``nodectl.write.writer.Writer``, its remote end, or the node's agent (``through_agent``)."""
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
-        """Bring knobs to these values."""
+        """Bring knobs to these values. ``GrantLostError``: not while this cap is in force."""
 
     def restore_all(self) -> list[Outcome]:
         """Put every knob back."""
@@ -156,6 +162,7 @@ class NodeSession:
     is_over: Callable[[], bool]
     clocks: tuple[int, ...]
     release: Callable[[], None]
+    paused: Callable[[str], None]
     _instruments: Instruments
     _meter: NodeMeter
     _running: tuple[str, str] = ("", "")
@@ -224,6 +231,10 @@ class NodeSession:
         self._settings = dict.fromkeys(names, khz)
         self._renew()
 
+    def wait_for_power(self) -> None:
+        """Until the node may draw what it likes, so that what is read of its limits is what it will be measured at."""
+        self._at_full_power(lambda: self.set_clock(self.clocks[-1]))
+
     def start_kernel(self, kernel: Kernel, level: str) -> None:
         """Have it run on these cores alone."""
         if self._running != (label(kernel), level):
@@ -238,7 +249,11 @@ class NodeSession:
             self.kernels.stop()
 
     def dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int) -> Dwell:
-        """Run the kernel at this clock, let it settle, and measure. ``KeyboardInterrupt`` when the run is to end."""
+        """Run the kernel at this clock, let it settle, and measure; once more if the node lost its power meanwhile.
+        ``KeyboardInterrupt`` when the run is to end."""
+        return self._at_full_power(lambda: self._dwell(kernel, level, khz, settle_s, windows))
+
+    def _dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int) -> Dwell:
         begin_s = self.now_s
         self.set_clock(khz)
         self.start_kernel(kernel, level)
@@ -249,9 +264,16 @@ class NodeSession:
 
     def idle(self, settle_s: float, windows: int) -> tuple[Window, ...]:
         """The node without a kernel."""
-        self.stop_kernel()
-        self.rest(settle_s)
-        return self._windows((), windows)
+
+        def measured() -> tuple[Window, ...]:
+            self.stop_kernel()
+            self.rest(settle_s)
+            return self._windows((), windows)
+
+        return self._at_full_power(measured)
+
+    def _at_full_power(self, measure: Callable[[], T]) -> T:
+        return at_full_power(measure, self.stop_kernel, self._renew, self._wait, self.paused)
 
     def rest(self, seconds: float) -> None:
         """Let time pass; leases are renewed."""
@@ -274,6 +296,10 @@ class NodeSession:
         found: list[Window] = []
         before, units = self._instruments.sweep(), self.kernels.units_done() if cpus else 0.0
         for _ in range(number):
+            if max(self.celsius(), default=0.0) >= HOT_C:
+                raise SessionError(
+                    f"the node is hot: a package has {max(self.celsius()):.0f} C, {HOT_C:.0f} C is the most"
+                )
             meter = self._watch_meter(before.time_ns + round(WINDOW_S * 1e9))
             now, done = self._instruments.sweep(), self.kernels.units_done() if cpus else 0.0
             sample = decode(self.found.layout, before, now)
@@ -343,9 +369,13 @@ def open_session(
     writer: ClockWriter | None = None,
     wait: Callable[[int], None] | None = None,
     is_over: Callable[[], bool] = lambda: False,
+    paused: Callable[[str], None] = lambda why: None,
+    others: Sequence[Knob] = (),
 ) -> NodeSession:
-    """Find sensors and knobs. ``writer``: one in a process of its own, started and already locking the node; without it
-    this process writes. ``SessionError`` where something is missing; nothing has been written then."""
+    """Find sensors and knobs. ``writer``: one in a process of its own, started and already locking the node, or the
+    node's agent; without it this process writes. ``paused`` gets a line when the node has lost its power, and an empty
+    one when it has it again. ``others``: knobs of a controller, which only a writer of this process moves.
+    ``SessionError`` where something is missing; nothing has been written then."""
     found = survey(ports)
     _check(found)
     release: Callable[[], None] = _nothing
@@ -354,7 +384,7 @@ def open_session(
         lock.acquire()
         try:
             places, node = save_places(state_dir, ports.lock_path), node_id(ports.lock_path)
-            own = Writer(found.knobs, places, node, ports.clock, lock.is_current)
+            own = Writer([*found.knobs, *others], places, node, ports.clock, lock.is_current)
             own.start()
         except BaseException:
             lock.release()
@@ -370,6 +400,7 @@ def open_session(
         is_over=is_over,
         clocks=clocks_khz(found.layout.domains),
         release=release,
+        paused=paused,
         _instruments=Instruments(ports, found.layout),
         _meter=NodeMeter(ports, meter),
     )

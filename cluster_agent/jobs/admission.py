@@ -10,13 +10,16 @@ from typing import Final
 import msgspec
 
 from cluster_agent.budget.sharers.view import tag_of
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.policy_phases import LIVE, Composition, clash
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
+
+CALIBRATION: Final = ["nodectl", "calibrate", "run"]
+"""How a command begins that measures a node; emulated nodes run it too."""
 
 _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 """A time as emulated nodes read it; a bare number is in seconds."""
@@ -33,6 +36,10 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
     spec = job.spec
     if not spec.command and not spec.script:
         raise WrongUseError("nothing to run: give a command or a script")
+    if unknown := sorted(set(spec.on) - set(nodes)):
+        raise no_such_node(unknown[0], nodes)
+    if spec.on and len(set(spec.on)) != spec.nodes:
+        raise WrongUseError(f"{spec.nodes} nodes requested, but {len(set(spec.on))} named")
     if spec.nodes > len(nodes):
         raise WrongUseError(f"{spec.nodes} nodes requested, but the partition has {len(nodes)}")
     if spec.tag:
@@ -95,7 +102,9 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 def can_run(job: Job, node: Node) -> bool:
     """Whether the node would accept the job, by what it has declared to run."""
-    if not node.runs_only:
+    if job.spec.on and node.name not in job.spec.on:
+        return False
+    if not node.runs_only or (_is_plain(job) and job.spec.command[:3] == CALIBRATION):
         return True
     words = job.spec.command[1:]
     return (

@@ -50,6 +50,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Annotated[int, Meta(ge=1, le=3600)] = 30
     requeue: bool = True
     """Whether the job is requeued once if it is lost with a node."""
+    on: list[Annotated[str, Meta(max_length=96)]] = []
+    """The nodes that it runs on, as many as ``nodes``; empty: any. Administrators only."""
+    full_power: bool = False
+    """Whether its nodes need their highest cap, before others get more than their MOP. Administrators only."""
 
 
 METHOD: Final = "energy as nodes report it"

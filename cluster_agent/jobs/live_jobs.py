@@ -177,7 +177,8 @@ class Partition:
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
         for job in self._aside:
             idle = len(self._free(job))
-            why[job.id] = f"needs {job.spec.nodes} nodes that run such a job, and {idle} of those are idle"
+            which = f"of {', '.join(job.spec.on)}" if job.spec.on else "that run such a job"
+            why[job.id] = f"needs {job.spec.nodes} nodes {which}, and {idle} of those are idle"
         return why
 
     def heard(self, news: NodeJobs) -> None:
@@ -356,8 +357,10 @@ class Partition:
         self._fresh = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:
-        """The nodes that may start the job now; emulated nodes and others run different programs."""
-        nodes = runners(job, self.nodes.values()) if self._is_mixed else self.nodes.values()
+        """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
+        their nodes."""
+        is_any = not (self._is_mixed or job.spec.on)
+        nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 
     def _set_aside(self, row: int, job: Job) -> None:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.sharers import registry as sharers
+from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.power_switching import PowerTimes
@@ -19,6 +20,7 @@ from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.owner import check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from nodectl.shell.errors import NodectlError
 from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
 
@@ -68,6 +70,13 @@ class NodeSettings(msgspec.Struct, frozen=True):
             le=3600,
         ),
     ] = 5.0
+    factors: Annotated[
+        str,
+        Meta(
+            description="The file of `clusterctl calibration compare`, by which hungrier nodes of a job get more watts; a"
+            " relative path is relative to this file."
+        ),
+    ] = ""
 
 
 class PowerSettings(msgspec.Struct, frozen=True):
@@ -163,6 +172,8 @@ def read_settings(path: Path) -> Settings:
     for table, key in ((given, "sharer"), (given.get("jobs"), "policy")):
         if isinstance(table, dict) and key in table:
             table[key] = below(path.parent, table[key])
+    if isinstance(given.get("nodes"), dict) and isinstance(factors := given["nodes"].get("factors"), str) and factors:
+        given["nodes"]["factors"] = str(path.parent / factors)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -188,6 +199,11 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "budget.feed", "is set together with a schedule: remove one of them"
     if nodes.tdp_w == 0:
         yield "nodes.tdp_w", "is missing: a node counts this many watts before its first report"
+    if nodes.factors:
+        try:
+            read_factors(Path(nodes.factors))
+        except NodectlError as error:
+            yield "nodes.factors", str(error)
     sharer = split(settings.sharer)[0]
     try:
         sharers.choose(settings.sharer)

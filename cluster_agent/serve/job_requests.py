@@ -94,6 +94,8 @@ class JobRequests:
             raise WrongUseError(
                 f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
             )
+        if (request.on or request.full_power) and caller.role != "admin":
+            raise ClusterError(f"{caller.name}: only administrators name nodes, or ask for their full power")
         if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= MOST_JOBS:
             raise ClusterError(
                 f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"

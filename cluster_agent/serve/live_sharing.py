@@ -16,6 +16,7 @@ from cluster_agent.budget.accounts import NONE, Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers import fspc, registry
 from cluster_agent.budget.sharers.api import flaw
+from cluster_agent.budget.sharers.even_out import even_out
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 from cluster_agent.budget.sharers.view import Why as SharersWhy
 from nodectl.shell.extension import in_one_line, where_defined
@@ -32,28 +33,33 @@ class Sharing:
         text: str,
         jobs: Callable[[], Iterable[Job]] = NO_JOBS,
         need_mw: Callable[[], Mapping[str, int]] = dict,
+        factors: Mapping[str, float] | None = None,
     ) -> None:
-        """``WrongUseError`` for a sharer or parameter that does not exist."""
+        """``factors``: as of ``View.factor``. ``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
         chosen = registry.choose(text)
         self.origin = chosen.origin
         self.trouble = ""
         """What went wrong since this was emptied."""
         self._sharer, self.models = chosen.share, chosen.method.models(chosen.params)
-        self._jobs, self._need_mw = jobs, need_mw
+        self._jobs, self._need_mw, self._factors = jobs, need_mw, factors
         self._at: Ints | None = None
+        self._view: View | None = None
         self._last: tuple[View, Shares] | None = None
         self._index: dict[str, int] = {}
 
     def share(self, ledger: Ledger, at: Ints, available_mw: int) -> Ints:
         """A cap in mW for each of the nodes at these places; ``available_mw`` is at least the sum of their MOPs."""
         accounts = ledger.accounts
-        if self._last is None or at is not self._at:  # a plan calls this several times with the same nodes
+        if self._view is None or at is not self._at:  # a plan calls this several times with the same nodes
             names = [accounts.names[place] for place in at.tolist()]
-            view = View.of(names, accounts.most_mw(at), accounts.mop_mw[at], self._jobs(), self._need_mw())
-        else:
-            view = self._last[0]
+            most_mw, mop_mw = accounts.most_mw(at), accounts.mop_mw[at]
+            self._view = View.of(names, most_mw, mop_mw, self._jobs(), self._need_mw(), self._factors)
+        view, full = self._view.at_full_power(available_mw)
         shares = self._shared(view, available_mw)
+        reason = shares.reason.copy()
+        reason[full] = Reason.FULL_POWER
+        shares = dataclasses.replace(shares, caps_mw=even_out(view, shares), reason=reason)
         self._at, self._last, self._index = at, (view, shares), {}
         return shares.caps_mw
 

@@ -19,6 +19,7 @@ import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
+from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric import descriptors
 from cluster_agent.fabric.admin import AdminSocket
@@ -95,6 +96,7 @@ class Server:
             settings.sharer,
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
             lambda: self.jobs.need_mw() if self.jobs else {},
+            read_factors(Path(settings.nodes.factors)) if settings.nodes.factors else None,
         )
         if sharing.origin:
             say(f"sharer {settings.sharer}: {sharing.origin}")

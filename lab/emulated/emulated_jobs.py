@@ -6,6 +6,8 @@ A job names a twin workload and how long it takes at the highest clock, once for
 
 With a third word, for example ``50ms``, it reports its progress in units of about so much work.
 
+It also runs ``nodectl calibrate run`` (``emulated_calibration``).
+
 The job ends when that work is done, so its end shows what a cap costs. A twin workload cannot clean up: any signal that
 ends a program without handlers ends it at once. When the emulated node ends, so do its jobs, and the next node of that
 name knows nothing of them, as after a power cut.
@@ -23,8 +25,11 @@ from pathlib import Path
 from signal import SIGCHLD, SIGCONT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH
 from typing import Final, TypeAlias
 
+from lab.emulated.emulated_calibration import COMMAND as CALIBRATE
+from lab.emulated.emulated_calibration import EmulatedCalibration
 from nodectl.jobs.job_files import open_output
 from nodectl.jobs.processes import FORGOTTEN
+from nodectl.shell.errors import NodectlError
 from nodectl.wire.job_messages import Cause, JobForget, JobPart, JobSignal, JobStart
 from pmu.instruments.job_progress import Counter
 from pmu.readings import RAW_MISSING
@@ -65,17 +70,36 @@ class _Run:
     began_ns: int  # of the twin's age
 
 
+@dataclass(slots=True)
+class _Calibrating:
+    start: JobStart
+    began_s: float
+    began_ns: int
+    run: EmulatedCalibration
+    signal: int = 0
+    cause: Cause = ""
+    printed: int = 0
+    detail: str = ""
+
+
 class TwinJobs:
     """A ``job_runner.Backend`` of emulated work. One job at a time: it has the whole node.
 
     ``unix_s`` is the wall clock, for records; walltimes run on the twin's own clock. ``work`` may be called from
-    another thread.
+    another thread. ``calibrate`` begins a calibration, given the words of its command and where it runs.
     """
 
     runs_only = COMMAND
 
-    def __init__(self, twin: Twin, node: str, unix_s: Callable[[], float] = time.time) -> None:
-        self._twin, self._node, self._unix_s = twin, node, unix_s
+    def __init__(
+        self,
+        twin: Twin,
+        node: str,
+        unix_s: Callable[[], float] = time.time,
+        calibrate: Callable[[list[str], str], EmulatedCalibration] | None = None,
+    ) -> None:
+        self._twin, self._node, self._unix_s, self._calibrate = twin, node, unix_s, calibrate
+        self._calibrating: _Calibrating | None = None
         self.runs_names = _names(twin.machine)
         self._run: _Run | None = None
         self._over: dict[Key, JobPart] = {}
@@ -88,11 +112,14 @@ class TwinJobs:
         key = start.job, start.attempt
         with self._lock:
             self._look()
-            if key in self._over or key in self._forgotten or (self._run and key == _key(self._run)):
+            if key in self._over or key in self._forgotten or key == self._key:
                 return
             try:
+                if start.command[: len(CALIBRATE)] == CALIBRATE and not start.script:
+                    self._calibrating = self._begun(start)
+                    return
                 workload = self._workload(start)
-            except TwinError as error:
+            except (TwinError, NodectlError) as error:
                 self._over[key] = JobPart(*key, "refused", detail=f"{self._node}: {error}"[:300])
                 return
             self._twin.start_workload(workload)
@@ -102,7 +129,11 @@ class TwinJobs:
         """End the job, unless the signal would not end a program."""
         with self._lock:
             self._look()
-            if self._run and (signal.job, signal.attempt) == _key(self._run) and signal.signal not in _HARMLESS:
+            if (signal.job, signal.attempt) != self._key or signal.signal in _HARMLESS:
+                return
+            if self._calibrating:
+                self._stop(self._calibrating, signal.signal, "told")
+            else:
                 self._end(-signal.signal, "told")
 
     def forget(self, forget: JobForget) -> None:
@@ -120,6 +151,9 @@ class TwinJobs:
             if self._run:
                 key = _key(self._run)
                 parts[key] = JobPart(*key, "running", started_s=self._run.began_s)
+            if one := self._calibrating:
+                key = one.start.job, one.start.attempt
+                parts[key] = JobPart(*key, "ending" if one.signal else "running", started_s=one.began_s)
             return [parts[key] for key in sorted(parts)]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
@@ -144,7 +178,42 @@ class TwinJobs:
         with self._lock:
             return self._with(self._run, self._done()) if self._run else self._work
 
+    @property
+    def _key(self) -> Key | None:
+        """The run that the node has."""
+        one = self._run or self._calibrating
+        return (one.start.job, one.start.attempt) if one else None
+
+    def _begun(self, start: JobStart) -> _Calibrating:
+        self._refuse(start)
+        if self._calibrate is None:
+            raise TwinError("cannot be calibrated by a job")
+        run = self._calibrate(start.command[len(CALIBRATE) :], start.workdir)
+        return _Calibrating(start, self._unix_s(), self._twin.age_ns, run)
+
+    def _stop(self, one: _Calibrating, number: int, cause: Cause) -> None:
+        if not one.signal:
+            one.signal, one.cause = number, cause
+            one.run.stop()
+
+    def _look_at_calibration(self, one: _Calibrating) -> None:
+        if self._twin.age_ns - one.began_ns >= one.start.walltime_s * 1_000_000_000:
+            self._stop(one, SIGTERM, "walltime")
+        exit_status, lines = one.run.status, one.run.lines[one.printed :]
+        if lines:
+            one.printed += len(lines)
+            one.detail = self._print(one.start, "".join(f"{line}\n" for line in lines)) or one.detail
+        if exit_status is None:
+            return
+        key = one.start.job, one.start.attempt
+        detail = one.detail or (one.run.lines[-1][:300] if exit_status and one.run.lines else "")
+        status = -one.signal if one.signal else exit_status
+        self._over[key] = JobPart(*key, "ended", status, one.cause, one.began_s, self._unix_s(), detail=detail)
+        self._calibrating = None
+
     def _look(self) -> None:
+        if self._calibrating:
+            self._look_at_calibration(self._calibrating)
         run = self._run
         if run is None:
             return
@@ -155,10 +224,7 @@ class TwinJobs:
 
     def _workload(self, start: JobStart) -> Workload:
         """The workload of a job; ``TwinError`` if it cannot run here."""
-        if start.uid != os.geteuid():
-            raise TwinError(f"runs jobs of user {os.geteuid()} only, not of {start.uid}")
-        if self._run:
-            raise TwinError(f"runs job {self._run.start.job} already")
+        self._refuse(start)
         name, *rest = start.command or [""]
         if name != COMMAND or start.script or start.prolog or start.epilog or len(rest) not in (2, 3):
             raise TwinError(
@@ -169,6 +235,13 @@ class TwinJobs:
             rest[0], self._twin.machine, seed=start.job, duration_s=duration_s(rest[1]), progress_s=unit_s
         )
 
+    def _refuse(self, start: JobStart) -> None:
+        """``TwinError`` for a job of another user, and while another job has the node."""
+        if start.uid != os.geteuid():
+            raise TwinError(f"runs jobs of user {os.geteuid()} only, not of {start.uid}")
+        if self._key:
+            raise TwinError(f"runs job {self._key[0]} already")
+
     def _end(self, status: int, cause: Cause) -> None:
         run = self._run
         if run is None:
@@ -178,7 +251,9 @@ class TwinJobs:
         self._twin.stop_workload()
         self._run = None
         key = _key(run)
-        detail = self._print(run, work)
+        later = "" if work.slowdown is None else f", {work.slowdown:+.1%} against the highest clock"
+        line = f"EMULATED {run.workload.name} on {self._node}: {work.ran_s:.1f} s{later}\n"
+        detail = self._print(run.start, line)
         self._over[key] = JobPart(
             *key, "ended", status, cause, run.began_s, run.began_s + work.ran_s, detail=detail, slowdown=work.slowdown
         )
@@ -193,13 +268,12 @@ class TwinJobs:
         tag = run.start.tag
         return {**self._work, tag: self._work.get(tag, Work()) + work}
 
-    def _print(self, run: _Run, work: Work) -> str:
+    def _print(self, start: JobStart, text: str) -> str:
         """Write the job's output; returns why that failed, or an empty text."""
-        path = Path(run.start.workdir) / run.start.output
-        later = "" if work.slowdown is None else f", {work.slowdown:+.1%} against the highest clock"
+        path = Path(start.workdir) / start.output
         try:
             with open(open_output(path), "a") as file:
-                file.write(f"EMULATED {run.workload.name} on {self._node}: {work.ran_s:.1f} s{later}\n")
+                file.write(text)
         except OSError as error:
             return f"{path}: {error.strerror}"[:300]
         return ""

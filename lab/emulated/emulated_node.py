@@ -23,7 +23,9 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from lab.emulated.emulated_calibration import EmulatedCalibration
 from lab.emulated.emulated_jobs import TwinJobs
+from lab.emulated.emulated_kernels import emulated_kernels
 from lab.emulated.watts import NodeWatts
 from nodectl.config import Config, build_config
 from nodectl.jobs.job_runner import JobThread
@@ -85,7 +87,11 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
             # each lock stands for one boot: the knob settings of the node before are gone
             ports = replace(inside.ports, lock_path=f"{state}/lock-{uuid.uuid4().hex}")
             boot_id = node_id(ports.lock_path)
-            jobs = TwinJobs(twin, plan.name)
+
+            def calibrate(words: list[str], workdir: str) -> EmulatedCalibration:
+                return EmulatedCalibration(ports, emulated_kernels(twin, plan.seed), words, workdir)
+
+            jobs = TwinJobs(twin, plan.name, calibrate=calibrate)
             with (
                 contextlib.closing(trace),
                 open_cluster_cap(config.cluster, boot_id, say, JobThread(jobs, plan.name, boot_id, say)) as cluster,

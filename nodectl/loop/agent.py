@@ -27,6 +27,7 @@ from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.knobs.timing import Deadline, least_period_s, read_deadlines
+from nodectl.loop.calibration_guest import CalibrationGuest
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
@@ -137,6 +138,7 @@ class Agent:
         self._notices, self._not_read = notices, not_read
         self._caps, self._cluster = caps, cluster
         self._decider = decider
+        self._guest = CalibrationGuest(ports, layout, config)
         self._sides = {policy.name: policy.domain for policy in self._decider.policies}
         self._account = RunAccount(layout)
         self._sensors = SensorWatch(layout, notices)
@@ -262,10 +264,11 @@ class Agent:
         cap_mw = packages_mw(request, self.config.caps.rest_w)
         if self._actuation is None:  # a dry run: as if the controller did its part
             return self._decider.decide(sample, PackageCap(cap_mw, CAP_ROW not in self.config.scmi.knobs)), []
-        decisions = self._decider.decide(sample, self._actuation.cap(cap_mw))
-        outcomes = self._actuation.apply(decisions, sample)
+        decisions = self._guest.decide(self._decider, sample, self._actuation.cap(cap_mw))
+        outcomes = self._actuation.apply(decisions, sample, limits=self._guest.limits)
+        self._guest.answer(outcomes, request)
         self._log_link()
-        return decisions, outcomes
+        return self._guest.recorded(decisions), outcomes
 
     def _under_cluster(
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
@@ -284,8 +287,9 @@ class Agent:
         cap = actuation.cap(share.packages_mw)
         if share.packages_mw:
             actuation.end_at(CapLease(cluster.lease_end_ns, shares.safe.packages_mw, cluster.now_ns))
-        decisions = self._decider.decide(sample, cap)
-        outcomes = actuation.apply(decisions, sample, share.boards_mw)
+        decisions = self._guest.decide(self._decider, sample, cap)
+        outcomes = actuation.apply(decisions, sample, share.boards_mw, self._guest.limits)
+        self._guest.answer(outcomes, request, cluster.most_mw)
         cluster.note_lease(actuation.why_no_lease)
         trouble = actuation.trouble if share.packages_mw else "not capped"
         power_w, quality = shares.node_power(sample)
@@ -298,7 +302,7 @@ class Agent:
             self._ports.clock.now_ns() - sample.time_ns,
         )  # fmt: skip
         self._log_link()
-        return decisions, outcomes
+        return self._guest.recorded(decisions), outcomes
 
     def _record(
         self, sweep: RawSweep, decisions: Decisions, outcomes: list[Outcome], lateness_ns: int, cost_ns: int
@@ -324,7 +328,8 @@ class Agent:
             self._page = None
 
     def _log_link(self) -> None:
-        for line in self._actuation.notices() if self._actuation else ():
+        lines = self._actuation.notices() if self._actuation else []
+        for line in (*lines, *self._guest.notices()):
             self._notices.add(line)
 
 

@@ -208,6 +208,12 @@ class ClusterCap:
             self._report(here_ns)
 
     @property
+    def most_mw(self) -> int:
+        """The highest cap of use: its TDP, or what the site's own limits allow."""
+        tdp_mw = self._declared.tdp_mw
+        return min(tdp_mw, self.useful_mw) if self.useful_mw >= 0 else tdp_mw
+
+    @property
     def lease_end_ns(self) -> int:
         """Until when the cap is granted."""
         return self._lease.lease_end_ns

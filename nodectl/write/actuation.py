@@ -41,6 +41,9 @@ HUNG_S, HUNG_PERIODS = 10.0, 3
 restorer above it. A writer process has as long for an answer."""
 
 
+_NO_LIMITS: Final[Mapping[str, int]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class _CapKnobs:
     """The knobs of this run that keep a cap in watts, by name."""
@@ -170,8 +173,15 @@ class Actuation:
         """The node may leave its cluster: a restore puts captured values back again."""
         self._writer.limit_restores({})
 
-    def apply(self, decisions: Decisions, sample: Sample, boards_mw: Sequence[int] = ()) -> list[Outcome]:
-        """Check that the clocks of this interval followed the last writes, then write what has changed."""
+    def apply(
+        self,
+        decisions: Decisions,
+        sample: Sample,
+        boards_mw: Sequence[int] = (),
+        limits: Mapping[str, int] = _NO_LIMITS,
+    ) -> list[Outcome]:
+        """Check that the clocks of this interval followed the last writes, then write what has changed. ``limits``: of
+        each of these knobs the lower of its decision and this is written."""
         self._notices += self._site_locks.look(sample)
         self._pass_on_site_locks()
         outcomes, knobs = self._watch.judge(sample), self._cap_knobs
@@ -186,6 +196,7 @@ class Actuation:
             outcomes += self._delegation.outcomes()
             settings = self._delegation.settings(settings)
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
+        settings |= {name: min(settings.get(name) or limit, limit) for name, limit in limits.items()}
         settings = self._within_the_sites_limits(settings)
         written = self._writer.apply(settings)
         self._claim()

@@ -89,6 +89,17 @@ def test_every_clock_limit_is_back_after_a_session_and_after_an_error_in_it(tmp_
         assert node.ports.files.read(LIMIT) == before
 
 
+def test_a_hot_node_ends_the_measurement_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with InProcess(Twin(load_machine("taurus"))) as node:
+        before = node.ports.files.read(LIMIT)
+        with session_of(node, tmp_path) as session:
+            session.dwell(FMA, "one", session.clocks[0], 0.25, 1)
+            monkeypatch.setattr(NodeSession, "celsius", lambda session: (40.0, 96.0))
+            with pytest.raises(SessionError, match="the node is hot: a package has 96 C, 95 C is the most"):
+                session.dwell(FMA, "one", session.clocks[0], 0.25, 1)
+        assert node.ports.files.read(LIMIT) == before
+
+
 def test_another_program_that_moves_a_clock_ends_the_measurement(tmp_path: Path) -> None:
     with InProcess(Twin(load_machine("taurus"))) as node, session_of(node, tmp_path) as session:
         session.set_clock(session.clocks[3])

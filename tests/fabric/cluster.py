@@ -118,10 +118,14 @@ class Cluster:
 
     def ctl(self, *arguments: str) -> Done:
         """A command of ``clusterctl`` at this cluster agent."""
-        out, error = io.StringIO(), io.StringIO()
         at = arguments.index("--") if "--" in arguments else len(arguments)
+        return self.plain(*arguments[:at], "--socket", str(self.socket), *arguments[at:])
+
+    def plain(self, *arguments: str) -> Done:
+        """A command of ``clusterctl`` that asks no cluster agent."""
+        out, error = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            status = main([*arguments[:at], "--socket", str(self.socket), *arguments[at:]])
+            status = main(list(arguments))
         return Done(status, out.getvalue(), error.getvalue())
 
     def ask(self, *arguments: str) -> Any:

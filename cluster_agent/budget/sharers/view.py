@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Final, TypeAlias
 
@@ -46,7 +46,8 @@ def tag_of(word: str) -> Tag:
 @dataclass(frozen=True, slots=True)
 class Job:
     """A running job. ``tag_source``: where the tag comes from. ``model``: of this job itself, if it has one, not of its
-    tag. ``learned``: how far its own rate has shown the model to be off (``rates.Rates``)."""
+    tag. ``learned``: how far its own rate has shown the model to be off (``rates.Rates``). ``full_power``: whether its
+    nodes get their TDP before others get more than their MOP."""
 
     name: str
     nodes: Sequence[str]
@@ -54,6 +55,7 @@ class Job:
     tag_source: str = ""
     model: SpeedModel | None = None
     learned: Learned | None = None
+    full_power: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +64,8 @@ class View:
     of job j.
 
     ``need_mw``: what a node draws in its present job when it is not cap-bound; -1: not known (``needs.Needs``).
-    ``loss``: a job's lost time over that of its model.
+    ``loss``: a job's lost time over that of its model. ``factor``: what a node draws over what the median node of its
+    model draws for the same work, as calibration has measured it; 1 where that is not known.
     """
 
     nodes: Sequence[str]
@@ -74,6 +77,7 @@ class View:
     first: Ints
     member: Ints
     loss: Floats
+    factor: Floats
 
     @classmethod
     def of(
@@ -83,6 +87,7 @@ class View:
         mop_mw: Ints,
         jobs: Iterable[Job],
         need_mw: Mapping[str, int] | None = None,
+        factors: Mapping[str, float] | None = None,
     ) -> View:
         """``jobs`` in the order of their starts; nodes of jobs that are not in ``nodes`` are ignored."""
         index = dict(zip(nodes, range(len(nodes)), strict=True))
@@ -96,10 +101,27 @@ class View:
         tag = [UNTAGGED if job.tag is None else int(job.tag) for job in running]
         columns = [np.array(column, np.int64) for column in (tdp_mw, mop_mw, need, tag, first, member)]
         loss = np.array([1.0 if job.learned is None else job.learned.loss for job in running])
-        for column in (*columns, loss):
+        factor = np.array(list(map(factors.get, nodes, repeat(1.0))) if factors else np.ones(len(nodes)), np.float64)
+        for column in (*columns, loss, factor):
             column.flags.writeable = False
         tdp, mop, needs, tags, firsts, members = columns
-        return cls(nodes, tdp, mop, needs, running, tags, firsts, members, loss)
+        return cls(nodes, tdp, mop, needs, running, tags, firsts, members, loss, factor)
+
+    def at_full_power(self, available_mw: int) -> tuple[View, Ints]:
+        """This view in which nodes of jobs at ``full_power`` have no cap below their TDP, and which nodes these are.
+        A node for which the watts do not suffice, older jobs first, is left as it is."""
+        wanted = [job for job, one in enumerate(self.jobs) if one.full_power]
+        if not wanted:
+            return self, np.zeros(0, np.int64)
+        mop_mw, raised = self.mop_mw.copy(), []
+        spare_mw = available_mw - int(mop_mw.sum())
+        for at in np.concatenate([self.member[self.first[job] : self.first[job + 1]] for job in wanted]).tolist():
+            more_mw = int(self.tdp_mw[at] - mop_mw[at])
+            if 0 <= more_mw <= spare_mw:
+                mop_mw[at] += more_mw
+                spare_mw -= more_mw
+                raised.append(at)
+        return replace(self, mop_mw=mop_mw), np.array(raised, np.int64)
 
     def owners(self, tag: Ints) -> Ints:
         """Per node the job whose cap it gets, -1 if it is idle: the job with the most sensitive tag, of equal ones the
@@ -126,6 +148,7 @@ class Reason(enum.IntEnum):
     FULL_SPEED = 9
     NEED = 10
     OWN = 11
+    FULL_POWER = 12
 
 
 _WORDS: Final = {
@@ -141,6 +164,7 @@ _WORDS: Final = {
     Reason.FULL_SPEED: "full speed by its model's table, plus a guard",
     Reason.NEED: "full speed: the power measured while it was not cap-bound, plus a guard",
     Reason.OWN: "by a rule of this sharer's own",
+    Reason.FULL_POWER: "its highest cap, since its job measures the node",
 }
 
 
