@@ -27,7 +27,7 @@ from cluster_agent.fabric.people import R, Request
 from cluster_agent.serve.people_protocol import ListNodes, ShowBudget
 from lab.cluster_demo.folder import note_process
 
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 300.0
 """Ours: how long until all nodes must be capped; on a quiet machine it takes a few seconds."""
 
 END_S: Final = 20.0
