@@ -48,8 +48,8 @@ def observe(layout: Layout, ladder: ClockLadder, sample: Sample, idle: float) ->
     judged = np.isfinite(cpu.ipc) & (cpu.busy >= idle) & np.isfinite(cpu.frequency_khz)
     everyone = bool(judged.all())
     with np.errstate(divide="ignore", invalid="ignore"):
-        ipc = np.fmax(cpu.ipc, MISS_WORK * cpu.llc_misses / cpu.reference_cycles)
-    seen = np.array((ipc, cpu.frequency_khz / ladder.khz[:, 0], cpu.stall))
+        pace = np.fmax(cpu.ipc, MISS_WORK * cpu.llc_misses / cpu.reference_cycles)
+    seen = np.array((pace, cpu.frequency_khz / ladder.khz[:, 0], cpu.stall))
     energy_j = sample.energy_j.tolist()
     views: list[View | None] = []
     for package in _of(layout).each:
@@ -76,10 +76,10 @@ def package_draws(before: type_f64 | None, views: list[View | None]) -> type_f64
     if len(known) < len(views) or not _do_the_same(known):
         return before
     watts = np.array([view.watts for view in known])
-    draws = watts / watts.mean()
+    draws: type_f64 = watts / watts.mean()
     if max(draws) - min(draws) > DRAWS_WIDTH:
         return before
-    return draws if before is None else before + DRAWS_WEIGHT * (draws - before)
+    return draws if before is None else np.asarray(before + DRAWS_WEIGHT * (draws - before))
 
 
 def _do_the_same(views: list[View]) -> bool:
