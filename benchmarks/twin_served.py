@@ -26,7 +26,7 @@ MACHINE = "genoa-h100"
 START_S, INTERCEPTED_US, UNTOUCHED_US = 2.0, 100.0, 0.1
 CORE_SHARE = 0.05
 WORK = (("genoa-h100", "mixed-gpu:1"), ("genoa-h100", "mixed-cpu:1"), ("spr-h100", "triad"))
-"""Of these the first is what is asked; the last has 224 logical CPUs that share bandwidth, and 8 idle GPUs."""
+"""Of these the first has the requirement; the last has 224 logical CPUs that share bandwidth, and 8 idle GPUs."""
 OUT = Path("out/bench/twin_served.json")
 
 SERVED = """
