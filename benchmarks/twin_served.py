@@ -1,7 +1,9 @@
-"""What serving the twin costs: the start of a run, a call that is intercepted, a call that is not.
+"""What serving the twin costs: real time, the start of a run, a call that is intercepted, a call that is not.
 
-Prints a table and writes ``out/bench/twin_served.json``. The requirements: a run of genoa-h100 (384 logical CPUs, 8
-GPUs) starts in 2 s; an intercepted call takes 100 us (median); an untouched one 0.1 us more than outside. Starts
+Prints a table and writes ``out/bench/twin_served.json``. The requirements: genoa-h100 (384 logical CPUs, 8 GPUs) keeps
+real time with less than 5 % of a core, and a run of it starts in 2 s; an intercepted call takes 100 us (median); an
+untouched one 0.1 us more than outside. Real time is kept if the emulated CPUs' times in ``/proc/stat`` grow as the
+host's clock does; the server's processor time is what counts, so other load on the machine matters little. Starts
 include Python's own and the proof of containment. Calls are timed inside and outside by turns, so that other load on
 the machine falls on both. A new sysfs or procfs is some thirty mounts made and handed over; what it takes is shown,
 no bound is set.
@@ -22,7 +24,32 @@ from twin.serve.host_needs import require
 
 MACHINE = "genoa-h100"
 START_S, INTERCEPTED_US, UNTOUCHED_US = 2.0, 100.0, 0.1
+CORE_SHARE = 0.05
+WORK = (("genoa-h100", "mixed-gpu:1"), ("genoa-h100", "mixed-cpu:1"), ("spr-h100", "triad"))
+"""Of these the first has the requirement; the last has 224 logical CPUs that share bandwidth, and 8 idle GPUs."""
 OUT = Path("out/bench/twin_served.json")
+
+SERVED = """
+import json, os, sys, time
+
+def now():
+    ticks = 0
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        if int(pid) != os.getpid():
+            with open(f"/proc/{pid}/stat") as file:
+                ticks += sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+    with open("/proc/stat") as file:
+        cpu0 = [line for line in file if line.startswith("cpu0 ")][0]
+    hertz = os.sysconf("SC_CLK_TCK")
+    return ticks / hertz, sum(map(int, cpu0.split()[1:9])) / hertz, time.monotonic()
+
+time.sleep(3)
+begun = now()
+time.sleep(float(sys.argv[1]))
+used, emulated, real = (after - before for before, after in zip(begun, now()))
+print(json.dumps({"core_share": used / real, "pace": emulated / real}))
+"""
+"""All processes of a run but this one serve it."""
 
 TIMED = r"""
 import ctypes, json, os, statistics, sys, time
@@ -93,8 +120,9 @@ print(json.dumps(found))
 NOT_BOUND = ("new sysfs", "new proc")
 
 
-def twin(*command: str) -> list[str]:
-    return [sys.executable, "-m", "twin.cli", "run", "--machine", MACHINE, "--", *command]
+def twin(*command: str, machine: str = MACHINE, workload: str = "") -> list[str]:
+    work = ["--workload", workload] if workload else []
+    return [sys.executable, "-m", "twin.cli", "run", "--machine", machine, *work, "--", *command]
 
 
 def timed(*command: str) -> dict[str, float]:
@@ -114,6 +142,15 @@ def main(arguments: list[str] | None = None) -> int:
     quick = parser.parse_args(arguments).quick
     require()
     rounds, turns = (250, 3) if quick else (1000, 9)
+    seconds = "10" if quick else "60"
+    real_time = {
+        f"{machine} {workload}": timed(*twin(sys.executable, "-c", SERVED, seconds, machine=machine, workload=workload))
+        for machine, workload in WORK
+    }
+    for name, kept_up in real_time.items():
+        print(f"{name:28} {kept_up['pace']:.4f} of real time with {kept_up['core_share']:.1%} of a core")
+    first = real_time[" ".join(WORK[0])]
+    print(f"required of the first: below {CORE_SHARE:.0%}")
     starts = [start_s() for _ in range(turns)]
     outside, inside = [], []
     for _ in range(turns):
@@ -133,9 +170,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"an untouched call takes {more_us:+.3f} us more inside (required: {UNTOUCHED_US:g})")
     print(f"load {os.getloadavg()[0]:.1f}")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    figures = {"start_s": start, "untouched_more_us": more_us, "median_us": row}
+    figures = {"real_time": real_time, "start_s": start, "untouched_more_us": more_us, "median_us": row}
     OUT.write_text(json.dumps(figures | {"emulated": True}, indent=1))
-    kept = start <= START_S and intercepted[slowest] <= INTERCEPTED_US and more_us <= UNTOUCHED_US
+    kept = first["core_share"] < CORE_SHARE and abs(first["pace"] - 1.0) < 0.01
+    kept &= start <= START_S and intercepted[slowest] <= INTERCEPTED_US and more_us <= UNTOUCHED_US
     return 0 if kept else 1
 
 

@@ -115,5 +115,5 @@ if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >
     scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc and other programs will be skipped"
 fi
 if [ "$scope" = all ]; then
-    scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, pyJoules, Zeus and CodeCarbon will be skipped"
+    scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus and CodeCarbon will be skipped"
 fi

@@ -38,7 +38,9 @@ The steps in detail:
 2.  A new phase is measured at the highest clock and, where no stall event exists, a little below it. Counters are
     noisy, so a phase that might be compute-bound is treated as compute-bound everywhere: in the choice of the clock,
     in the promise (5) and on the account.
-3.  The account charges the loss of the slowest package, because the others wait for it at the next barrier.
+3.  The account charges the loss of the slowest package, because the others wait for it at the next barrier. So a
+    lower clock of one package alone costs its loss and saves next to nothing. Packages that do the same are therefore
+    judged alike: with watts as their mean would draw them, and all by what was known before the interval.
 4.  The price is found over the phases seen so far, as if they came again in the same proportions.
 5.  The *promise* is what spending the whole bound would save. Between ``full_saving`` and ``least_saving`` the bound
     falls to ``small_bound``: the job should not be slowed down for a negligible saving.
@@ -77,7 +79,15 @@ from nodectl.policies.parts.cpu_phases import (
     agree,
 )
 from nodectl.policies.parts.cpu_progress import PROGRESS, PROGRESS_S
-from nodectl.policies.parts.cpu_views import View, observe, package_count, package_of, package_sizes
+from nodectl.policies.parts.cpu_views import (
+    View,
+    as_one_package,
+    observe,
+    package_count,
+    package_draws,
+    package_of,
+    package_sizes,
+)
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64, type_i64
 
@@ -180,7 +190,7 @@ class State:
     (IPC, clock, beta, watts), and ``agreed``: how many intervals in a row before it agree. ``shift``: the lasting shift
     of IPC at the present clock. ``top_clock``: the mean clock at level 0 over the ladder's highest. ``closed_s``:
     seconds lost that no row of the table carries, between phases and in forgotten ones. ``tops``: that field of the
-    ``PhaseTable``.
+    ``PhaseTable``. ``draws``: watts of each package over their mean, doing the same (``cpu_views.package_draws``).
     """
 
     facts: type_f64
@@ -197,6 +207,7 @@ class State:
     closed_s: float
     time_s: float
     tops: type_f64 | None = field(default=None, kw_only=True, metadata={LATER: True})
+    draws: type_f64 | None = field(default=None, kw_only=True, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         if self.facts.shape != (PHASES, len(FACTS)):
@@ -265,7 +276,9 @@ class _Package:
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
     """Learn from the last interval, charge its loss to the account, choose the next clock of each package."""
     ladder = ClockLadder.of(layout, params.step_mhz)
-    packages = _packages(state, observe(layout, ladder, sample, params.idle))
+    views = observe(layout, ladder, sample, params.idle)
+    draws = package_draws(state.draws, views)
+    packages = _packages(state, as_one_package(views, draws))
     top_clock = _top_clock(state, packages)
     table = _table(state, sample, ladder, top_clock)
     closed_s = _learn(table, packages, state.closed_s)
@@ -274,7 +287,7 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     if slowest and slowest.is_known:
         _add_progress(table, state, sample, slowest)
     plan = _choose(params, table, state, packages, sample.elapsed_s, closed_s)
-    after = _next_state(state, table, sample, packages, plan, top_clock, closed_s)
+    after = _next_state(state, table, sample, packages, plan, top_clock, closed_s, draws)
     return after, _request(params, layout, ladder, sample, after, packages)
 
 
@@ -307,18 +320,28 @@ def _table(state: State, sample: Sample, ladder: ClockLadder, top_clock: float) 
 
 def _learn(table: PhaseTable, packages: list[_Package], closed_s: float) -> float:
     """Find the phase of each package and add its interval to that phase. Returns ``closed_s`` with what the rows lost
-    that had to make room."""
-    changed = set[int]()
+    that had to make room.
+
+    All are recognised by what was known before the interval, so packages that did the same are judged alike. Only the
+    row that one of them opens is there for the next.
+    """
+    seen = []
     for package in packages:
         if package.view is None:
             continue
         closed_s += _recognise(table, package, package.view)
-        if package.is_known and package.agreed > 0:
-            if package.agreed == 1:  # the interval before belongs to the phase too
-                table.learn(package.phase, package.ran_at, package.before)
+        if not package.is_known or package.agreed == 0:
+            continue
+        if table.curves[IPC_N, package.phase, 0] == 0:
             table.learn(package.phase, package.ran_at, package.view)
-            changed.add(package.phase)
-    for phase in sorted(changed):
+            table.conclude(package.phase)
+        else:
+            seen.append((package, package.view))
+    for package, view in seen:
+        if package.agreed == 1:  # the interval before belongs to the phase too
+            table.learn(package.phase, package.ran_at, package.before)
+        table.learn(package.phase, package.ran_at, view)
+    for phase in sorted({package.phase for package, _ in seen}):
         table.conclude(phase)
     return closed_s
 
@@ -362,7 +385,7 @@ def _choose(
 
 def _next_state(
     state: State, table: PhaseTable, sample: Sample, packages: list[_Package], plan: Plan, top_clock: float,
-    closed_s: float,
+    closed_s: float, draws: type_f64 | None,
 ) -> State:  # fmt: skip
     """What is remembered of this interval, with the reported progress if there is any."""
     numbers = [(one.phase, one.level, one.reason, one.ran_at, one.agreed) for one in packages]
@@ -383,9 +406,10 @@ def _next_state(
         table.time_s,
     )
     if table.progress is None:
-        return State(*known, tops=table.tops)
+        return State(*known, tops=table.tops, draws=draws)
     progress = sample.progress
-    return ToldState(*known, table.progress, progress.source, (progress.units, sample.elapsed_s), tops=table.tops)
+    last_told = (progress.units, sample.elapsed_s)
+    return ToldState(*known, table.progress, progress.source, last_told, tops=table.tops, draws=draws)
 
 
 def _reported(state: State, sample: Sample, levels: int) -> type_f64 | None:

@@ -108,7 +108,8 @@ def test_without_progress_the_state_is_what_it_was_before_there_was_any() -> Non
     job.run(100, lambda before, after: NO_PROGRESS)
     assert type(job.state) is State
     names = [name for name, _ in encode_state(job.state)[3]]
-    assert {*names, "tops"} == {field.name for field in fields(State)}  # ``tops`` is of turbo bins and limits
+    later = {"tops", "draws"}  # of turbo bins and limits, of several packages
+    assert {*names} | later == {field.name for field in fields(State)}
     assert names == [
         *("facts", "curves", "phase", "level", "reason", "last_level", "last_view", "agreed", "shift", "plan"),
         *("top_clock", "closed_s", "time_s"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -259,6 +260,24 @@ def test_nvsmi_reads_the_cards(xh2415: ServedNode) -> None:
 
     assert_shows_the_cards(xh2415, cards)
     assert {(card["driver"], card["display_mode"]) for card in read} == {(driver, "Disabled")}
+
+
+SMI_ROW = re.compile(r"(\d+)W / +(\d+)W \| +(\d+)MiB / +(\d+)MiB \| +(\d+)%")
+
+
+@foreign
+def test_py3smi_reads_the_cards(xh2415: ServedNode) -> None:
+    """It has bindings of its own (py3nvml) and looks up a process of a card in ``ps``."""
+
+    def shown() -> list[list[int]]:
+        return [[int(n) for n in row] for row in SMI_ROW.findall(xh2415.output(f"{FOREIGN}/bin/py3smi"))]
+
+    def cards() -> list[type_card]:
+        known = [card[:2] for card in shown_by_nvml(xh2415)[1]]
+        return [[*ids, *row[2:]] for ids, row in zip(known, shown(), strict=True)]
+
+    assert_shows_the_cards(xh2415, cards)
+    assert all(100 < watts < limit == 400 for watts, limit, *_ in shown())
 
 
 @pytest.mark.parametrize(("module", "options"), [("gpustat", ["--json"]), ("nvitop", ["-1"])])
