@@ -160,6 +160,8 @@ void scmi_drop_watches(struct scmi *s, int agent, uint32_t device, uint32_t prot
     }
     if (device == 0 && protocols >> TELEMETRY & 1u)
         s->faults_watch[agent] = false;
+    if (device == 0 && protocols >> SYSTEM & 1u)
+        s->system_watch[agent] = false;
 }
 
 void scmi_forget_agent(struct scmi *s, int agent)
