@@ -22,6 +22,8 @@ from firmware_bridge.controlpulp.host import SLOT_S, HostOptions
 from twin.pulp.plant import CLASSES, CORES
 
 LOW_KHZ, HIGH_KHZ = 1_600_000, 2_900_000
+MIDDLE_KHZ = (LOW_KHZ + HIGH_KHZ) // 2
+"""A clock has followed once it is on the other side: the published law misses the requested clocks by a little."""
 SAMPLE_S = 1e-3
 JOB_US = (3.0, 130.0, 4.0)
 """Fast, control, one message: what the rv32 build was counted to take at 500 MHz (benchmarks/firmware_rv32.py)."""
@@ -56,7 +58,7 @@ class Delays:
 
 
 def measure(options: HostOptions, transport_us: float, *, is_periodic: bool, commands: int, seed: int) -> Delays:
-    """Random phases of 4 to 7 ms; the delay counts from the front to the last core at the new clock."""
+    """Random phases of 4 to 7 ms; the delay counts from the front to the last core that has followed."""
     random = np.random.default_rng(seed)
     rig = Rig.start(options, np.full(CORES, CLASSES[0]))
     rig.plant.settle(np.full(CORES, 2.0))
@@ -78,7 +80,7 @@ def measure(options: HostOptions, transport_us: float, *, is_periodic: bool, com
         applied_ns = 0
         for _ in range(64):
             host.advance(40e-6)
-            if (frequency[:9] == wanted).all():
+            if ((frequency[:9] > MIDDLE_KHZ) == is_high).all():
                 applied_ns = round(host.view().last_change_s[0] * 1e9)
                 break
         assert applied_ns > front_ns, "the clock never followed"
