@@ -5,7 +5,7 @@
 #   hil_tests/linux/build.sh um|arm64         build it unless it is there, and print its path
 #   hil_tests/linux/build.sh um|arm64 find    print its path, or fail when it has not been built
 #
-# Kept per version of the sources and of configuration and change in ~/.cache/nodectl (NODECTL_CACHE names another folder),
+# Kept per version of the sources and of the configuration in ~/.cache/nodectl (NODECTL_CACHE names another folder),
 # so that it is built once: a few minutes and 2 GB in a temporary folder, 6 MB afterwards.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,16 +13,15 @@ source=/usr/src/linux-source-6.12.tar.xz
 fail() { printf '%s\n' "hil-linux: $*" >&2; exit 1; }
 
 case ${1:-} in
-# User-mode Linux has room for 2696 bytes of a process's registers; it panics where the processor has more (AMX: 11008).
-um) config=$here/kernel.config made=linux name=uml cross= change='s/HOST_FP_SIZE, 2696/HOST_FP_SIZE, 11008/' ;;
-arm64) config=$here/kernel-arm64.config made=arch/arm64/boot/Image name=arm64 cross=aarch64-linux-gnu- change= ;;
+um) config=$here/kernel.config made=linux name=uml cross= ;;
+arm64) config=$here/kernel-arm64.config made=arch/arm64/boot/Image name=arm64 cross=aarch64-linux-gnu- ;;
 *) fail "usage: build.sh um|arm64 [find]" ;;
 esac
 [ -f "$source" ] || fail "$source is missing: run scripts/setup.sh linux"
 [ -z "$cross" ] || command -v "${cross}gcc" >/dev/null || fail "${cross}gcc is missing: run scripts/setup.sh linux"
 version=$(dpkg-query -W -f '${Version}' linux-source-6.12)
 cache=${NODECTL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodectl}
-kernel=$cache/$name-$version-$({ cat "$config"; printf %s "$change"; } | sha256sum | cut -c1-12)
+kernel=$cache/$name-$version-$(sha256sum "$config" | cut -c1-12)
 if [ ! -f "$kernel" ]; then
     [ "${2:-build}" = build ] || fail "the guest kernel ($1) has not been built: run make hil-linux"
     mkdir -p "$cache"
@@ -30,12 +29,8 @@ if [ ! -f "$kernel" ]; then
     trap 'rm -rf "$work"' EXIT INT TERM
     printf '%s\n' "hil-linux: building Linux $version ($1), once; this takes some minutes" >&2
     tar -xf "$source" -C "$work" --strip-components=1
-    if [ -n "$change" ]; then
-        sed -i.old "$change" "$work/arch/x86/um/user-offsets.c"
-        cmp -s "$work/arch/x86/um/user-offsets.c" "$work/arch/x86/um/user-offsets.c.old" && fail "this source has no HOST_FP_SIZE of 2696"
-    fi
     mkdir "$work/out"
-    kbuild() { nice -n ${NODECTL_NICE:-10} make -C "$work" ARCH="$1" CROSS_COMPILE="$cross" O=out "$2" "$3"; }
+    kbuild() { nice -n 10 make -C "$work" ARCH="$1" CROSS_COMPILE="$cross" O=out "$2" "$3"; }
     {
         kbuild "$1" KCONFIG_ALLCONFIG="$config" allnoconfig
         kbuild "$1" -j"$(nproc)" "$(basename "$made")"

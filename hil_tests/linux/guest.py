@@ -119,9 +119,9 @@ class Guest:
         kind, _, digits = answer.partition(" ")
         return None if kind == "nothing" else (kind, bytes.fromhex(digits))
 
-    def spin(self, cpu: int, seconds: float) -> None:
-        """Keep a CPU of the guest busy for so long, while other commands go on."""
-        self.execute(f"spin {cpu} {round(seconds * 1e3)}")
+    def load(self, cpu: int, seconds: float, busy_ms: int) -> None:
+        """Load a CPU of the guest for so long, for so many of every 10 ms, while other commands go on."""
+        self.execute(f"load {cpu} {round(seconds * 1e3)} {busy_ms}")
 
     # ---- life ----
 

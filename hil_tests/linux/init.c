@@ -8,7 +8,7 @@
  *   send FILE HEX           an SCMI message (header and payload) through a file of the kernel's raw mode: message, or
  *                           message_async, which waits for a delayed response, too
  *   receive MILLISECONDS    "response HEX" (immediate or delayed), "event HEX" (notification) or "nothing"
- *   spin CPU MILLISECONDS   a child keeps this CPU busy meanwhile
+ *   load CPU MILLISECONDS BUSY  meanwhile a child is busy on this CPU for so many of every 10 ms, and sleeps in between
  *   off
  *
  * Answers: "ok TEXT", or "error NUMBER TEXT" with errno. Kernel messages go elsewhere.
@@ -158,7 +158,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void spin(int cpu, int milliseconds)
+static void load(int cpu, int milliseconds, int busy_ms)
 {
     pid_t child = fork();
     if (child < 0) {
@@ -173,9 +173,13 @@ static void spin(int cpu, int milliseconds)
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     if (sched_setaffinity(0, sizeof one, &one) < 0)
-        perror("spin");
-    for (int64_t until = now_ms() + milliseconds; now_ms() < until;)
-        ;
+        perror("load");
+    for (int64_t until = now_ms() + milliseconds; now_ms() < until;) {
+        for (int64_t pause = now_ms() + busy_ms; now_ms() < pause;)
+            ;
+        if (busy_ms < 10)
+            usleep((useconds_t)(10 - busy_ms) * 1000);
+    }
     _exit(0);
 }
 
@@ -239,9 +243,11 @@ int main(void)
             send_message(first, rest ? rest : "");
         else if (!strcmp(command, "receive"))
             receive(atoi(first));
-        else if (!strcmp(command, "spin"))
-            spin(atoi(first), atoi(rest ? rest : "0"));
-        else if (!strcmp(command, "off"))
+        else if (!strcmp(command, "load") && rest) {
+            int milliseconds = 0, busy_ms = 0;
+            sscanf(rest, "%d %d", &milliseconds, &busy_ms);
+            load(atoi(first), milliseconds, busy_ms);
+        } else if (!strcmp(command, "off"))
             break;
         else
             fprintf(out, "error %d no such command: %s\n", EINVAL, command);

@@ -236,13 +236,6 @@ def test_a_level_change_is_announced(guest: Guest) -> None:
     send(guest, NotifyLevel(1, 0))
 
 
-def test_the_clock_framework_shows_the_clocks_in_force(linux: LinuxRig, guest: Guest) -> None:
-    send(guest, LevelSet(3, 800_000))
-    clock = "/sys/kernel/debug/clk/clock-3/clk_rate"
-    assert linux.wait_for(lambda: guest.read(clock) == "800000000", 10.0)
-    send(guest, LevelSet(3, 0))
-
-
 def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -> None:
     times_s = []
     for _ in range(100):
@@ -253,18 +246,6 @@ def test_a_round_trip_from_the_guests_program_takes_milliseconds(guest: Guest) -
     print(f"round trip through the guest: median {times_s[50] * 1e3:.2f} ms, p99 {times_s[98] * 1e3:.2f} ms")
     assert times_s[50] < 0.1
     assert not isinstance(send(guest, CapGet(0)), Failed)
-
-
-def test_linux_switches_off_when_the_management_controller_asks(tmp_path: Path) -> None:
-    if missing := LinuxRig.missing():
-        pytest.skip(missing)
-    one = LinuxRig(tmp_path)
-    try:
-        one.start()
-        one.ask_for_an_orderly_end()
-        assert one.guest.has_ended_within(60.0)
-    finally:
-        one.stop()
 
 
 # ---- the command that serves a controller to other programs ----
