@@ -8,7 +8,6 @@
 #define HZ_PER_KHZ 1000u
 #define IS_ENABLED 1u
 #define HAS_PERMISSIONS (1u << 1)
-#define HAS_LONG_NAME (1u << 29)
 #define RATES_ARE_RANGE (1u << 12) /* lowest, highest, step */
 
 static void put_rate(struct call *c, uint32_t khz)
@@ -32,7 +31,7 @@ static int32_t clock_attributes(struct scmi *s, struct call *c)
     if (c->in[0] >= DOMAINS)
         return SCMI_NOT_FOUND;
     put_number(name, "clock-", (int)c->in[0]);
-    put(c, IS_ENABLED | HAS_PERMISSIONS | HAS_LONG_NAME);
+    put(c, IS_ENABLED | HAS_PERMISSIONS);
     put_text(c, name, 16);
     put(c, 0); /* enabling takes no time */
     return SCMI_SUCCESS;
@@ -99,18 +98,6 @@ static int32_t config_get(struct scmi *s, struct call *c)
     return SCMI_SUCCESS;
 }
 
-static int32_t clock_name(struct scmi *s, struct call *c)
-{
-    char name[32];
-    (void)s;
-    if (c->in[0] >= DOMAINS)
-        return SCMI_NOT_FOUND;
-    put_number(name, "clock of domain ", (int)c->in[0]);
-    put(c, 0);
-    put_text(c, name, 64);
-    return SCMI_SUCCESS;
-}
-
 /* Bits 31 state, 30 parent, 29 rate: none. */
 static int32_t permissions(struct scmi *s, struct call *c)
 {
@@ -128,7 +115,6 @@ static const struct command commands[] = {
     {.id = 0x5, .in_words = 4, .run = rate_set},
     {.id = 0x6, .in_words = 1, .run = rate_get, .about = CLUSTER},
     {.id = 0x7, .in_words = 3, .run = config_set},
-    {.id = 0x8, .in_words = 1, .run = clock_name},
     {.id = 0xb, .in_words = 2, .run = config_get, .about = CLUSTER},
     {.id = 0xf, .in_words = 1, .run = permissions},
 };
