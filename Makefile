@@ -40,7 +40,8 @@ test-busy: setup
 
 hil-linux:
 	@scripts/setup.sh linux
-	@hil_tests/linux/build.sh >/dev/null
+	@hil_tests/linux/build.sh um >/dev/null
+	@hil_tests/linux/build.sh arm64 >/dev/null && hil_tests/linux/qemu.sh >/dev/null || echo "hil-linux: the arm64 rig is left out" >&2
 	@NODECTL_HIL_LINUX=1 $(PYTHON_VENV) -m hil_tests --rig linux $(PYTEST_ARGS)
 
 bench: setup

@@ -16,7 +16,7 @@ FIRMWARE = Path("firmware_bridge/controlpulp")
 SOURCES = (
     *("chip", "control", "allocate", "guard", "published", "executive", "firmware", "meter", "requests", "mailbox"),
     *("fast_channel", "fast_window", "scmi", "scmi_service"),
-    *("scmi_base", "scmi_performance", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
+    *("scmi_base", "scmi_system", "scmi_performance", "scmi_clock", "scmi_sensor", "scmi_powercap", "scmi_telemetry"),
 )
 WITH_LINE = (*SOURCES, "line")
 """For boards with a serial line."""

@@ -57,6 +57,9 @@ collect() {
         need xz-utils xz --version
         need device-tree-compiler dtc --version
         need cpio cpio --version
+        need gcc-aarch64-linux-gnu sh -c 'command -v aarch64-linux-gnu-gcc'
+        need libc6-dev-arm64-cross test -f /usr/aarch64-linux-gnu/include/stdio.h
+        need qemu-system-arm sh -c 'command -v qemu-system-aarch64'
     fi
 }
 # The first of the names that this distribution has (Ubuntu packs perf and cpupower together).

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from firmware_bridge._controlpulp import ffi, lib
 
 AGENTS: int = lib.HOST_AGENTS
+FAST_WORDS: int = lib.HOST_FAST_WORDS
 SLOT_S = 500e-6
 """One control slot."""
 TICK_S = 125e-6
@@ -50,7 +51,8 @@ class HostOptions:
     interrupt_us: float = 0.0
     """From doorbell to the message job being ready."""
     message_only: frozenset[int] = frozenset()
-    """Channels without FastChannels, since their agents cannot reach the controller's memory (virtual machines)."""
+    """Channels without FastChannels (until ``map_fast_channel``), since their agents cannot reach the controller's
+    memory (virtual machines)."""
 
     @classmethod
     def published(cls, *, bypass: bool = False) -> HostOptions:
@@ -68,6 +70,8 @@ class View:
     overruns_control: int
     bypasses: int
     commands: int
+    fast_writes: tuple[int, ...]
+    """Per channel: FastChannel words that were seen to change."""
     kicks: int
     margin_w: float | None
     kept_slots: int
@@ -106,6 +110,7 @@ class HostController:
         ]
         self._awaited = [False] * AGENTS
         self._plant: Any = None
+        self._mapped: dict[int, Any] = {}
 
     def _words(self, pointer: Any, size: int) -> NDArray[np.uint8]:
         """Part of the controller's memory. The view keeps the whole memory alive."""
@@ -197,6 +202,20 @@ class HostController:
         """The address that the agent gets for its window."""
         return 0x1000 * (channel + 1)
 
+    def map_fast_channel(self, channel: int, words: Any, address: int) -> None:
+        """Moves the agent's FastChannel window into memory that it can reach: ``words`` (a writable buffer), which it
+        knows by ``address``. ``None``: it has no FastChannels; only then may the buffer go."""
+        self._check(channel)
+        if words is not None and len(words) < 4 * FAST_WORDS:
+            raise ValueError(f"{len(words)} bytes: a window of FastChannels takes {4 * FAST_WORDS}")
+        old = self._mapped.pop(channel, None)
+        pointer = ffi.NULL
+        if words is not None:
+            pointer = self._mapped[channel] = ffi.from_buffer("uint32_t[]", words, require_writable=True)
+        lib.host_fast_map(self._host, channel, pointer, address)
+        if old is not None:
+            ffi.release(old)
+
     def exchange(self, channel: int, message: bytes) -> bytes:
         """Sends one message to the platform and returns its response, without mailbox, doorbell or time."""
         self._check(channel)
@@ -233,6 +252,7 @@ class HostController:
             overruns_control=v.overruns_control,
             bypasses=v.bypasses,
             commands=v.commands,
+            fast_writes=tuple(v.fast_writes),
             kicks=v.kicks,
             margin_w=None if v.margin_uw == 2**31 - 1 else v.margin_uw * 1e-6,
             kept_slots=v.kept_slots,

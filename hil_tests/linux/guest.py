@@ -1,7 +1,8 @@
-"""A real Linux kernel as SCMI client: user-mode Linux whose only SCMI platform is a vhost-user socket.
+"""A real Linux kernel as SCMI client, whose only SCMI platform is a vhost-user socket.
 
 The guest's only program (``init.c``) gets commands over a pipe: it reads files, writes files and passes SCMI messages
-through the kernel's raw mode. So a scenario is written in one place, here, and sees both ends.
+through the kernel's raw mode. So a scenario is written in one place, here, and sees both ends. The commands that start
+such guests are in ``machines.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import selectors
 import signal
 import subprocess
 import time
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Final
 
 from firmware_bridge.errors import LinkError, MessageError
@@ -24,16 +24,14 @@ from firmware_bridge.scmi.messages.header import Sender
 from firmware_bridge.scmi.protocols.power_capping import FLAG_ASYNCHRONOUS, CapSet
 from firmware_bridge.scmi.protocols.sensor import READ_ASYNCHRONOUSLY, ReadingGet
 
-HERE: Final = Path(__file__).parent
 POWERCAP: Final = "/sys/class/powercap"
 RAW: Final = "/sys/kernel/debug/scmi/0/raw"
 REPLY_TIMEOUT_S: Final = 0.5
 """Twice that of a serial line: a whole kernel is between the two ends, on a machine that may be loaded."""
-ANSWER_TIMEOUT_S: Final = 20.0
+ANSWER_TIMEOUT_S: Final = 60.0
 """Timeout of a command of ``init.c``; the machine may be loaded."""
-BOOT_TIMEOUT_S: Final = 60.0
-_VIRTIO_SCMI: Final = 32
-_MEMORY: Final = "64M"
+BOOT_TIMEOUT_S: Final = 300.0
+"""An emulated processor on a loaded machine."""
 
 
 class GuestRefusal(Exception):  # noqa: N818 - the result of a system call of the guest
@@ -42,13 +40,6 @@ class GuestRefusal(Exception):  # noqa: N818 - the result of a system call of th
     def __init__(self, command: str, errno: int, text: str) -> None:
         super().__init__(f"{command}: {text}")
         self.errno = errno
-
-
-@cache
-def kernel() -> Path | None:
-    """The guest kernel, if it has been built."""
-    found = subprocess.run([HERE / "build.sh", "find"], capture_output=True, text=True, check=False)
-    return Path(found.stdout.strip()) if found.returncode == 0 else None
 
 
 def is_answered_twice(message: bytes) -> bool:
@@ -65,24 +56,15 @@ def is_answered_twice(message: bytes) -> bool:
 class Guest:
     """A guest that has booted."""
 
-    def __init__(self, image: Path, socket: Path, folder: Path) -> None:
-        """``folder`` is for ``kernel.log``."""
-        ramdisk, tree = _ramdisk(), _tree()
-        self.log_path = folder / "kernel.log"
-        with self.log_path.open("wb") as log:
+    def __init__(self, command: Sequence[str | Path], log: Path) -> None:
+        """``log`` is the kernel's; the command may append to it."""
+        self.log_path = log
+        with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [
-                    image,
-                    f"mem={_MEMORY}",
-                    f"initrd={ramdisk}",
-                    f"dtb={tree}",
-                    f"virtio_uml.device={socket}:{_VIRTIO_SCMI}",
-                    *("con=null", "con0=null,fd:2", "console=tty0", "con1=fd:0,fd:1"),
-                    "panic=-1",
-                ],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=errors,
                 bufsize=0,
                 start_new_session=True,  # user-mode Linux and its helper processes are one group
             )
@@ -101,6 +83,14 @@ class Guest:
     def log(self) -> str:
         """The kernel's log."""
         return self.log_path.read_text(errors="replace")
+
+    def has_ended_within(self, seconds: float) -> bool:
+        """Whether the guest switches itself off in time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     # ---- files ----
 
@@ -128,6 +118,10 @@ class Guest:
         answer = self.execute(f"receive {round(timeout_s * 1e3)}", ANSWER_TIMEOUT_S + timeout_s)
         kind, _, digits = answer.partition(" ")
         return None if kind == "nothing" else (kind, bytes.fromhex(digits))
+
+    def load(self, cpu: int, seconds: float, busy_ms: int) -> None:
+        """Load a CPU of the guest for so long, for so many of every 10 ms, while other commands go on."""
+        self.execute(f"load {cpu} {round(seconds * 1e3)} {busy_ms}")
 
     # ---- life ----
 
@@ -195,33 +189,3 @@ class RawMode:
 
     def close(self) -> None:
         """Does nothing: the guest goes on."""
-
-
-@cache
-def _folder() -> TemporaryDirectory[str]:
-    """End the guest with this process."""
-    return TemporaryDirectory(prefix="hil-linux-")
-
-
-@cache
-def _ramdisk() -> Path:
-    """An initial ramdisk with one static program."""
-    folder = Path(_folder().name)
-    program, archive = folder / "init", folder / "initrd.cpio"
-    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
-    subprocess.run(
-        ["cc", "-std=c11", "-D_GNU_SOURCE", "-static", "-O2", *warnings, "-o", program, HERE / "init.c"], check=True
-    )
-    with archive.open("wb") as target:
-        subprocess.run(
-            ["cpio", "--create", "--format=newc", "--quiet"], input=b"init\n", stdout=target, cwd=folder, check=True
-        )
-    return archive
-
-
-@cache
-def _tree() -> Path:
-    """The device tree, compiled."""
-    tree = Path(_folder().name) / "scmi.dtb"
-    subprocess.run(["dtc", "-q", "-O", "dtb", "-o", tree, HERE / "scmi.dts"], check=True)
-    return tree

@@ -1,5 +1,6 @@
 /*
- * The only program of the guest: reads commands of the rig from /dev/tty1 and answers each by one line, until "off".
+ * The only program of the guest: reads commands of the rig from a terminal line, whose device number is in LINE
+ * (MAJOR:MINOR), and answers each by one line, until "off".
  *
  *   list DIRECTORY          names, sorted
  *   read FILE               its text without the last newline; other newlines become '|'
@@ -7,6 +8,7 @@
  *   send FILE HEX           an SCMI message (header and payload) through a file of the kernel's raw mode: message, or
  *                           message_async, which waits for a delayed response, too
  *   receive MILLISECONDS    "response HEX" (immediate or delayed), "event HEX" (notification) or "nothing"
+ *   load CPU MILLISECONDS BUSY  meanwhile a child is busy on this CPU for so many of every 10 ms, and sleeps in between
  *   off
  *
  * Answers: "ok TEXT", or "error NUMBER TEXT" with errno. Kernel messages go elsewhere.
@@ -15,6 +17,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +28,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RAW "/sys/kernel/debug/scmi/0/raw/"
@@ -144,6 +149,40 @@ static void receive(int milliseconds)
         ok("nothing");
 }
 
+/* ---- load ---- */
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void load(int cpu, int milliseconds, int busy_ms)
+{
+    pid_t child = fork();
+    if (child < 0) {
+        fail();
+        return;
+    }
+    if (child) {
+        ok("");
+        return;
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) < 0)
+        perror("load");
+    for (int64_t until = now_ms() + milliseconds; now_ms() < until;) {
+        for (int64_t pause = now_ms() + busy_ms; now_ms() < pause;)
+            ;
+        if (busy_ms < 10)
+            usleep((useconds_t)(10 - busy_ms) * 1000);
+    }
+    _exit(0);
+}
+
 /* ---- start ---- */
 
 static void must(int result, const char *what)
@@ -157,13 +196,19 @@ static void must(int result, const char *what)
 static FILE *open_line(void)
 {
     struct termios raw;
+    const char *line = getenv("LINE");
+    unsigned major_number, minor_number;
+    if (!line || sscanf(line, "%u:%u", &major_number, &minor_number) != 2) {
+        errno = EINVAL;
+        must(-1, "LINE");
+    }
     mkdir("/dev", 0755);
-    mknod("/dev/tty1", S_IFCHR | 0600, makedev(4, 1));
-    int fd = open("/dev/tty1", O_RDWR | O_NOCTTY);
-    must(fd, "/dev/tty1");
-    must(tcgetattr(fd, &raw), "/dev/tty1");
+    mknod("/dev/line", S_IFCHR | 0600, makedev(major_number, minor_number));
+    int fd = open("/dev/line", O_RDWR | O_NOCTTY);
+    must(fd, "/dev/line");
+    must(tcgetattr(fd, &raw), "/dev/line");
     cfmakeraw(&raw);
-    must(tcsetattr(fd, TCSANOW, &raw), "/dev/tty1");
+    must(tcsetattr(fd, TCSANOW, &raw), "/dev/line");
     out = fdopen(dup(fd), "w");
     setvbuf(out, NULL, _IOLBF, LINE);
     return fdopen(fd, "r");
@@ -173,6 +218,7 @@ int main(void)
 {
     char line[LINE];
     FILE *in = open_line();
+    signal(SIGCHLD, SIG_IGN); /* children that have ended leave nothing */
     mkdir("/sys", 0755);
     must(mount("sysfs", "/sys", "sysfs", 0, NULL), "/sys");
     must(mount("debugfs", "/sys/kernel/debug", "debugfs", 0, NULL), "/sys/kernel/debug");
@@ -197,7 +243,11 @@ int main(void)
             send_message(first, rest ? rest : "");
         else if (!strcmp(command, "receive"))
             receive(atoi(first));
-        else if (!strcmp(command, "off"))
+        else if (!strcmp(command, "load") && rest) {
+            int milliseconds = 0, busy_ms = 0;
+            sscanf(rest, "%d %d", &milliseconds, &busy_ms);
+            load(atoi(first), milliseconds, busy_ms);
+        } else if (!strcmp(command, "off"))
             break;
         else
             fprintf(out, "error %d no such command: %s\n", EINVAL, command);

@@ -1,4 +1,7 @@
-"""The linux rig: firmware and plant of the `inproc` rig in real time, behind a virtio device, with Linux as agent 1."""
+"""The linux rigs: firmware and plant of the `inproc` rig in real time, behind a virtio device, with Linux as agent 1.
+
+``LinuxRig`` has user-mode Linux, ``ArmLinuxRig`` an arm64 kernel in QEMU, whose FastChannels lie in guest memory.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,23 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from firmware_bridge.controlpulp.host import HostController, HostOptions
+from firmware_bridge.controlpulp.host import FAST_WORDS, HostController, HostOptions
 from firmware_bridge.scmi.clock import RealClock
 from firmware_bridge.scmi.messages.header import Sender
 from firmware_bridge.scmi.messages.status import Status
 from firmware_bridge.scmi.transports.in_process import InProcess
 from firmware_bridge.scmi.transports.transport import Transport
+from firmware_bridge.scmi.virtio.guest_memory import GuestMemory
 from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
-from hil_tests.linux.guest import Guest, RawMode, kernel
+from hil_tests.linux.guest import Guest, RawMode
+from hil_tests.linux.machines import FAST_WINDOW, missing_for_qemu, missing_for_user_mode, qemu, user_mode
 from hil_tests.rig import Ability
 from hil_tests.virtual_rigs import InProcessRig
 
 GUEST: Final = 1
 """The guest's agent, `ospm`."""
+BMC: Final = 3
+"""The management controller."""
 
 _KEPT: Final = 256
 _TURN_S: Final = 1e-3
@@ -48,12 +55,12 @@ class LinuxRig(InProcessRig):
         """Names what is missing: the kernel, or the request for it."""
         if os.environ.get("NODECTL_HIL_LINUX") != "1":
             return "a real kernel is started by `make hil-linux` only (NODECTL_HIL_LINUX=1)"
-        return None if kernel() else "the guest kernel has not been built: run `make hil-linux`"
+        return missing_for_user_mode()
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server = VhostUserServer({GUEST: str(folder / "scmi.sock")})
         self._lock = threading.Lock()
+        self.server = VhostUserServer({GUEST: str(folder / "scmi.sock")}, self.memory_changed)
         self._pending: bytes | None = None
         self._is_sent = self._is_lost = False
         self._is_stopping = False
@@ -77,9 +84,15 @@ class LinuxRig(InProcessRig):
             self._is_lost = self._pending is not None  # the killed controller will never answer it
         if self._guest is None:
             self._thread.start()
-            image = kernel()
-            assert image, self.missing()
-            self._guest = Guest(image, self.folder / "scmi.sock", self.folder)
+            self._guest = self.boot()
+
+    def boot(self) -> Guest:
+        """Start the kernel."""
+        log = self.folder / "kernel.log"
+        return Guest(user_mode(self.folder / "scmi.sock", log), log)
+
+    def memory_changed(self, agent: int, memory: GuestMemory | None) -> None:
+        """Called when the guest's memory is there, and before it goes."""
 
     def kill(self) -> None:
         """Kill the controller only: the device stays and answers nothing."""
@@ -102,6 +115,12 @@ class LinuxRig(InProcessRig):
         return host, host.wires
 
     # ---- agents ----
+
+    def ask_for_an_orderly_end(self) -> None:
+        """As the management controller: a graceful shutdown (protocol 0x12, which our client has not)."""
+        message = struct.pack("<3I", 0x3 | 0x12 << 10, 1, 0)
+        with self._lock:
+            assert self._controller.exchange(BMC - 1, message) == message[:4] + bytes(4)
 
     def connect(self, agent: int) -> Transport:
         """The guest's kernel, or the mailbox of another agent."""
@@ -175,3 +194,49 @@ class LinuxRig(InProcessRig):
         for event in super().notifications(GUEST - 1):
             self.passed.append((Sender.PLATFORM, event))
             self.server.notify(GUEST, event)
+
+
+class ArmLinuxRig(LinuxRig):
+    """An arm64 kernel with cpufreq, in QEMU. Its FastChannels are a page of its memory, reserved by the device tree."""
+
+    name = "linux-arm64"
+
+    def __init__(self, folder: Path) -> None:
+        self._window: memoryview | None = None
+        super().__init__(folder)
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Names what is missing."""
+        return super().missing() if os.environ.get("NODECTL_HIL_LINUX") != "1" else missing_for_qemu()
+
+    def boot(self) -> Guest:
+        """Start QEMU."""
+        log = self.folder / "kernel.log"
+        return Guest(qemu(self.folder / "scmi.sock", log), log)
+
+    def memory_changed(self, agent: int, memory: GuestMemory | None) -> None:
+        """Let the controller see the guest's page while it is there."""
+        with self._lock:
+            if self._controller is not None:
+                self._controller.map_fast_channel(GUEST - 1, None, 0)
+            if self._window is not None:
+                self._window.release()
+            self._window = memory.at_guest(FAST_WINDOW, 4 * FAST_WORDS) if memory else None
+            self._show_window()
+
+    def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
+        """A controller that sees the page at once, if the guest is there."""
+        made = super().make_controller()
+        self._controller = made[0]
+        self._show_window()
+        return made
+
+    def fast_writes(self) -> int:
+        """How often the firmware has seen a FastChannel word of the guest change."""
+        with self._lock:
+            return int(self._controller.view().fast_writes[GUEST - 1])
+
+    def _show_window(self) -> None:
+        if self._controller is not None and self._window is not None:
+            self._controller.map_fast_channel(GUEST - 1, self._window, FAST_WINDOW)

@@ -34,7 +34,8 @@ from firmware_bridge.scmi.protocols.power_capping import (
     PowercapDomainResponse,
 )
 from firmware_bridge.scmi.transports.url import open_client
-from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal, kernel
+from hil_tests.linux.guest import POWERCAP, Guest, GuestRefusal
+from hil_tests.linux.machines import user_mode
 from hil_tests.linux.rig import LinuxRig
 
 PACKAGE = f"{POWERCAP}/arm-scmi:0"
@@ -259,9 +260,8 @@ def test_linux_attaches_to_the_served_controller_next_to_another_agent(tmp_path:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout
         assert [served.stdout.readline() for _ in range(4)][3], "it has not started"
-        image = kernel()
-        assert image
-        guest = Guest(image, socket, tmp_path)
+        log = tmp_path / "kernel.log"
+        guest = Guest(user_mode(socket, log), log)
         try:
             runtime = open_client(f"scmi+shm:{folder}/runtime.sock")
             runtime.transport.reply_timeout_s = 10.0  # a loaded machine is not an error of the controller

@@ -34,7 +34,7 @@ from tests.waiting import PATIENCE_S
 SANITIZED = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 _LENGTHS = (0, 1, 3, 4, 5, 8, 12, 16, 132, 135, 136, 137, 140, 160, 1 << 12, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
-_PROTOCOLS = (0x10, 0x13, 0x15, 0x18, 0x80, 0x14, 0xFF)
+_PROTOCOLS = (0x10, 0x12, 0x13, 0x14, 0x15, 0x18, 0x80, 0x16, 0xFF)
 _FULL = (1 << 64) - 2
 _A2P, _P2A, _FAST = 0x000, 0x100, 0x1C0
 _AREA_WORDS = 42

@@ -11,6 +11,7 @@ from tests.firmware.rig import cap, joined
 from tests.firmware.scmi_words import (
     BASE,
     BUSY,
+    CLOCK,
     HARDWARE_ERROR,
     INVALID_PARAMETERS,
     NOT_FOUND,
@@ -21,6 +22,7 @@ from tests.firmware.scmi_words import (
     PROTOCOL_ERROR,
     SENSOR,
     SUCCESS,
+    SYSTEM,
     TELEMETRY,
     ask,
     command,
@@ -32,7 +34,8 @@ from tests.firmware.scmi_words import (
 
 LEVELS_KHZ = [400_000, 800_000, 1_350_000, 1_600_000, 1_800_000, 2_000_000, 2_200_000, 2_400_000, 2_600_000, 2_750_000]
 LEVELS_KHZ += [2_900_000, 3_050_000, 3_200_000, 3_350_000, 3_450_000, 3_550_000, 3_660_000]
-VERSIONS = {BASE: 0x20001, PERFORMANCE: 0x40000, SENSOR: 0x30001, POWERCAP: 0x20000, TELEMETRY: 0x10000}
+VERSIONS = {BASE: 0x20001, SYSTEM: 0x20001, PERFORMANCE: 0x40000, CLOCK: 0x30000, SENSOR: 0x30001, POWERCAP: 0x20000}
+VERSIONS[TELEMETRY] = 0x10000
 OLDER = {BASE: 0x20000, PERFORMANCE: 0x30000, SENSOR: 0x30000, POWERCAP: 0x10000}
 
 
@@ -49,11 +52,12 @@ def test_the_versions_are_those_that_linux_6_12_supports_fully(host: HostControl
 
 
 def test_protocols_and_agents_are_listed(host: HostController) -> None:
-    assert must(host, BASE, 0x1) == [4 | 3 << 8]
-    assert must(host, BASE, 0x6, 0) == [4, int.from_bytes([PERFORMANCE, SENSOR, POWERCAP, TELEMETRY], "little")]
-    assert must(host, BASE, 0x6, 3) == [1, TELEMETRY]
-    assert must(host, BASE, 0x6, 4) == [0]
-    assert ask(host, BASE, 0x6, 5)[0] == INVALID_PARAMETERS
+    assert must(host, BASE, 0x1) == [6 | 3 << 8]
+    words = [int.from_bytes(four, "little") for four in ([SYSTEM, PERFORMANCE, CLOCK, SENSOR], [POWERCAP, TELEMETRY])]
+    assert must(host, BASE, 0x6, 0) == [6, *words]
+    assert must(host, BASE, 0x6, 5) == [1, TELEMETRY]
+    assert must(host, BASE, 0x6, 6) == [0]
+    assert ask(host, BASE, 0x6, 7)[0] == INVALID_PARAMETERS
     agents = [must(host, BASE, 0x7, i) for i in range(4)]
     assert [(a[0], text(a[1:])) for a in agents] == [(0, "platform"), (1, "ospm"), (2, "runtime"), (3, "bmc")]
     assert must(host, BASE, 0x7, 0xFFFFFFFF, channel=1)[0] == 2

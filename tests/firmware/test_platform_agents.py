@@ -203,7 +203,7 @@ def test_a_length_that_cannot_be_is_a_channel_error_and_notified_to_subscribers(
 @pytest.mark.parametrize(
     ("message", "status"),
     [
-        (struct.pack("<I", header(0x14, 0)), NOT_SUPPORTED),
+        (struct.pack("<I", header(0x16, 0)), NOT_SUPPORTED),
         (struct.pack("<I", header(BASE, 0x42)), NOT_FOUND),
         (struct.pack("<I", header(BASE, 0, kind=2)), PROTOCOL_ERROR),
         (struct.pack("<I", header(BASE, 0) | 1 << 28), PROTOCOL_ERROR),

@@ -11,6 +11,7 @@ from tests.firmware.rig import cap, joined
 from tests.firmware.scmi_words import (
     BASE,
     BMC,
+    CLOCK,
     DENIED,
     HARDWARE_ERROR,
     NOT_FOUND,
@@ -21,6 +22,7 @@ from tests.firmware.scmi_words import (
     PROTOCOL_ERROR,
     SENSOR,
     SUCCESS,
+    SYSTEM,
     TELEMETRY,
     ask,
     command,
@@ -29,7 +31,8 @@ from tests.firmware.scmi_words import (
     must,
 )
 
-PROTOCOLS = {BASE: 0x20001, PERFORMANCE: 0x40000, SENSOR: 0x30001, POWERCAP: 0x20000, TELEMETRY: 0x10000}
+PROTOCOLS = {BASE: 0x20001, SYSTEM: 0x20001, PERFORMANCE: 0x40000, CLOCK: 0x30000, SENSOR: 0x30001, POWERCAP: 0x20000}
+PROTOCOLS[TELEMETRY] = 0x10000
 DOMAINS, POWER_DOMAINS, SENSORS = 4, 5, 18
 QUEUE = 16
 
@@ -49,10 +52,10 @@ def status(host: HostController, message: bytes, channel: int = 0) -> int:
 # ---- one message ----
 
 
-def test_five_protocols_answer_and_no_other_number_does(host: HostController) -> None:
+def test_seven_protocols_answer_and_no_other_number_does(host: HostController) -> None:
     answering = [protocol for protocol in range(256) if ask(host, protocol, 0x0)[0] == SUCCESS]
     assert answering == list(PROTOCOLS)
-    assert ask(host, 0x14, 0x0) == (NOT_SUPPORTED, [])
+    assert ask(host, 0x16, 0x0) == (NOT_SUPPORTED, [])
 
 
 @pytest.mark.parametrize("token", [0, 1, 0x155, 0x3FF])
@@ -127,7 +130,7 @@ def test_a_client_of_scmi_2_gets_its_messages_and_layouts(host: HostController) 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_version_but_the_listed_ones_is_negotiated(host: HostController, protocol: int) -> None:
-    """Telemetry has no older version: 0 is none."""
+    """Some have no older version: 0 is none."""
     older = OLDER.get(protocol, ())
     for version in (0, 1, 0x10000, 0x20000, 0x20001, 0x30000, 0x30001, 0x40000, 0x40001, 0xFFFFFFFF):
         is_spoken = version in (PROTOCOLS[protocol], *older)

@@ -46,7 +46,7 @@ def test_scmi_inproc_opens_the_firmware_in_this_process():
 
 def test_the_firmware_is_discovered_whole(controller):
     assert controller.identity.versions == {
-        0x10: 0x20001, 0x13: 0x40000, 0x15: 0x30001, 0x18: 0x20000, 0x80: 0x10000,
+        0x10: 0x20001, 0x12: 0x20001, 0x13: 0x40000, 0x14: 0x30000, 0x15: 0x30001, 0x18: 0x20000, 0x80: 0x10000,
     }  # fmt: skip
     assert [domain.parent for domain in controller.cap_domains] == [0xFFFFFFFF, 0, 0, 0, 0]
     assert [len(domain.levels) for domain in controller.speed_domains] == [17] * 4

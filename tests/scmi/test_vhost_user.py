@@ -19,6 +19,7 @@ from firmware_bridge.errors import LinkError
 from firmware_bridge.scmi.messages.codec import encode
 from firmware_bridge.scmi.protocols.base import DiscoverVendor
 from firmware_bridge.scmi.protocols.common import ProtocolVersion
+from firmware_bridge.scmi.virtio.guest_memory import GuestMemory
 from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
 from firmware_bridge.scmi.virtio.vhost_user_messages import (
     ADDRESSES,
@@ -632,3 +633,36 @@ def test_whatever_a_front_end_says_the_device_lives(messages: list[tuple[int, in
             pass
         turn(server, 30)
         assert_its_end_is_noticed(server, machine)
+
+
+# ---- memory that the platform shares with a guest ----
+
+
+def test_the_platform_is_given_the_guests_memory_and_loses_it_before_it_goes(tmp_path: Path) -> None:
+    seen: list[str] = []
+    view: list[memoryview] = []
+
+    def on_memory(agent: int, memory: GuestMemory | None) -> None:
+        assert agent == AGENT
+        while view:
+            view.pop().release()  # else unmapping it raises
+        if memory:
+            view.append(memory.at_guest(GUEST + 0x100, 4))
+        seen.append("there" if memory else "gone")
+
+    server = VhostUserServer({AGENT: str(tmp_path / "scmi.sock")}, on_memory)
+    machine = VirtualMachine(str(tmp_path / "scmi.sock"))
+    machine.set_up()
+    turn(server)
+    machine.put(0x100, b"word")
+    assert (seen, bytes(view[0])) == (["there"], b"word")
+    view[0][:] = b"back"
+    assert machine.memory[0x100:0x104] == b"back"
+    machine.share_memory()
+    turn(server)
+    assert seen == ["there", "gone", "there"]
+    machine.close()
+    turn(server)
+    assert seen == ["there", "gone", "there", "gone"]
+    server.close()
+    assert seen[-2:] == ["there", "gone"]

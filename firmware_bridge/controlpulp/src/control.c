@@ -61,6 +61,8 @@ void control_init(struct control *c, enum law law)
         c->gain_q16[d] = 65536;
     guard_init(&c->guard);
     c->budget_uw = 100000000; /* published: 100 W at start */
+    c->budget_slots = 36;     /* published */
+    c->expected_uw[0] = c->expected_uw[1] = 72000000; /* published: 2 W a core */
 }
 
 /* ---- temperatures ---- */

@@ -77,7 +77,8 @@ struct control {
 
     struct guard guard;
 
-    int32_t correction_uw, model_uw, budget_uw, budget_slots; /* published law */
+    int32_t correction_uw, budget_uw, budget_slots; /* published law */
+    int32_t expected_uw[2];                /* published law: model power of the decisions before the last, and last */
 };
 
 void control_init(struct control *c, enum law law);

@@ -32,8 +32,10 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
     *value = window[word];
     bool is_new = *value != s->fast_seen[agent][word];
     s->fast_seen[agent][word] = *value;
-    if (is_new) /* renews a lease, as a message does */
-        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board);
+    if (is_new) {
+        s->fast_writes[agent]++;
+        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
+    }
     if (is_new || is_again) {
         s->fast_refused[agent] &= ~bit;
         s->fast_retry[agent] &= ~bit;
@@ -82,6 +84,11 @@ static void poll_agent(struct scmi *s, int agent, const volatile uint32_t *windo
             if (other != agent) /* the interval is the last writer's */
                 scmi_forget_words(s, other, pai, 1);
     }
+}
+
+void fast_channel_moved(struct scmi *s, int agent)
+{
+    fast_window_clear(s, agent);
 }
 
 void fast_channel_poll(struct scmi *s)

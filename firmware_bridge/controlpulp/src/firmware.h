@@ -13,7 +13,7 @@
  *   control + published
  *   scmi_service
  *   fast_window
- *   scmi_base, scmi_performance, scmi_powercap, scmi_sensor, scmi_telemetry
+ *   scmi_base, scmi_clock, scmi_performance, scmi_powercap, scmi_sensor, scmi_system, scmi_telemetry
  *   fast_channel, scmi
  *   mailbox
  *   firmware

@@ -2,7 +2,7 @@
 #include "scmi_protocols.h"
 
 static const struct protocol_table *const tables[PROTOCOLS] = {
-    &scmi_base, &scmi_performance, &scmi_sensor, &scmi_powercap, &scmi_telemetry,
+    &scmi_base, &scmi_system, &scmi_performance, &scmi_clock, &scmi_sensor, &scmi_powercap, &scmi_telemetry,
 };
 
 #define HEADER_TYPE(h) ((h) >> 8 & 3u)

@@ -1,5 +1,6 @@
 /*
- * The SCMI platform (Arm DEN0056): base, performance, sensor, power capping, and a vendor protocol for telemetry.
+ * The SCMI platform (Arm DEN0056): base, system power, performance, clock, sensor, power capping, and a vendor protocol
+ * for telemetry.
  *
  * The channel identifies the agent: a sender named in a message or register is ignored. Every command gets one
  * response. Checks run in the order of the reference platform: size, permission, domain, flags, capability, range.
@@ -34,12 +35,14 @@ enum scmi_type { SCMI_COMMAND = 0, SCMI_DELAYED = 2, SCMI_NOTIFICATION = 3 };
 
 enum scmi_protocol_id {
     SCMI_BASE = 0x10,
+    SCMI_SYSTEM = 0x12,
     SCMI_PERFORMANCE = 0x13,
+    SCMI_CLOCK = 0x14,
     SCMI_SENSOR = 0x15,
     SCMI_POWERCAP = 0x18,
     SCMI_TELEMETRY = 0x80,
 };
-enum protocol { BASE, PERFORMANCE, SENSOR, POWERCAP, TELEMETRY, PROTOCOLS };
+enum protocol { BASE, SYSTEM, PERFORMANCE, CLOCK, SENSOR, POWERCAP, TELEMETRY, PROTOCOLS };
 
 /* ---- state ---- */
 
@@ -72,7 +75,7 @@ struct scmi {
     level_lowered *lowered; /* the requested level of a domain fell */
     uint32_t version[AGENTS][PROTOCOLS]; /* as negotiated; 0: the newest */
     uint8_t denied[AGENTS][POWER_DOMAINS]; /* bit per protocol; device 0 the package, 1..4 the voltage domains */
-    bool error_watch[AGENTS], faults_watch[AGENTS];
+    bool error_watch[AGENTS], faults_watch[AGENTS], system_watch[AGENTS];
     bool limits_watch[AGENTS][DOMAINS], level_watch[AGENTS][DOMAINS];
     bool cap_watch[AGENTS][POWER_DOMAINS];
     struct measure_watch measure[AGENTS][POWER_DOMAINS];
@@ -84,7 +87,7 @@ struct scmi {
     int32_t level_khz[DOMAINS], limit_max_khz[DOMAINS], limit_min_khz[DOMAINS]; /* as last announced */
     int32_t cap_mw[POWER_DOMAINS], pai_us[POWER_DOMAINS];
     struct event_queue queue[AGENTS];
-    uint32_t fast_seen[AGENTS][FAST_WORDS];
+    uint32_t fast_seen[AGENTS][FAST_WORDS], fast_writes[AGENTS];
     uint64_t fast_refused[AGENTS]; /* bit per word: its value was refused */
     uint64_t fast_retry[AGENTS];   /* and is to be tried again */
     uint64_t fast_torn[AGENTS];    /* bit per word: its pair changed in the last poll */
@@ -112,5 +115,6 @@ void mailbox_flush_events(struct scmi *s);
 void fast_channel_expired(struct scmi *s, int agent); /* a lease withdrew its requests */
 void fast_channel_poll(struct scmi *s);
 void fast_channel_refresh(struct scmi *s);
+void fast_channel_moved(struct scmi *s, int agent); /* its window is another one: what lies there is no request */
 
 #endif

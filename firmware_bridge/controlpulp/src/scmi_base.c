@@ -4,7 +4,8 @@
 #define TRUSTED_AGENT (AGENTS - 1) /* ours: the management controller sets permissions */
 
 static const char *const agent_names[AGENTS + 1] = {"platform", "ospm", "runtime", "bmc"};
-static const uint8_t listed[] = {SCMI_PERFORMANCE, SCMI_SENSOR, SCMI_POWERCAP, SCMI_TELEMETRY};
+/* In the order of enum protocol, after BASE. */
+static const uint8_t listed[] = {SCMI_SYSTEM, SCMI_PERFORMANCE, SCMI_CLOCK, SCMI_SENSOR, SCMI_POWERCAP, SCMI_TELEMETRY};
 #define LISTED (sizeof listed)
 
 static int32_t attributes(struct scmi *s, struct call *c)
@@ -94,11 +95,13 @@ static int32_t set_device_permissions(struct scmi *s, struct call *c) { return p
 
 static int32_t set_protocol_permissions(struct scmi *s, struct call *c)
 {
-    uint8_t bit = c->in[2] == SCMI_PERFORMANCE ? 1 << PERFORMANCE : c->in[2] == SCMI_SENSOR ? 1 << SENSOR :
-                  c->in[2] == SCMI_POWERCAP ? 1 << POWERCAP : c->in[2] == SCMI_TELEMETRY ? 1 << TELEMETRY : 0;
+    uint32_t bit = 0;
+    for (uint32_t i = 0; i < LISTED; i++)
+        if (listed[i] == c->in[2])
+            bit = 1u << (BASE + 1 + i);
     if (c->agent != TRUSTED_AGENT)
         return SCMI_DENIED;
-    return bit ? permit(s, c, bit, c->in[3]) : SCMI_NOT_FOUND;
+    return bit ? permit(s, c, (uint8_t)bit, c->in[3]) : SCMI_NOT_FOUND;
 }
 
 /* Every agent may reset itself, which drops its requests, notifications and versions. Only the trusted agent restores

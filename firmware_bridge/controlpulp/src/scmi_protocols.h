@@ -7,7 +7,8 @@
 
 #include "scmi_service.h"
 
-extern const struct protocol_table scmi_base, scmi_performance, scmi_sensor, scmi_powercap, scmi_telemetry;
+extern const struct protocol_table scmi_base, scmi_system, scmi_performance, scmi_clock, scmi_sensor, scmi_powercap,
+    scmi_telemetry;
 
 int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t level);
 int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min);

@@ -139,6 +139,14 @@ uint32_t scmi_sensor_device(uint32_t sensor)
     return 1 + (sensor < 4 ? sensor : sensor < 9 ? sensor - 5 : (sensor - 10) % DOMAINS);
 }
 
+static void drop_package_watches(struct scmi *s, int agent, uint32_t protocols)
+{
+    if (protocols >> TELEMETRY & 1u)
+        s->faults_watch[agent] = false;
+    if (protocols >> SYSTEM & 1u)
+        s->system_watch[agent] = false;
+}
+
 void scmi_drop_watches(struct scmi *s, int agent, uint32_t device, uint32_t protocols)
 {
     for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
@@ -158,8 +166,8 @@ void scmi_drop_watches(struct scmi *s, int agent, uint32_t device, uint32_t prot
         if (i < TRIP_SENSORS)
             s->trip_watch[agent][i] = false;
     }
-    if (device == 0 && protocols >> TELEMETRY & 1u)
-        s->faults_watch[agent] = false;
+    if (device == 0)
+        drop_package_watches(s, agent, protocols);
 }
 
 void scmi_forget_agent(struct scmi *s, int agent)

@@ -16,20 +16,22 @@ import select
 from collections.abc import Callable, Iterable, Mapping
 
 from firmware_bridge.errors import LinkError
-from firmware_bridge.scmi.virtio.vhost_user_device import Device
+from firmware_bridge.scmi.virtio.vhost_user_device import Device, OnMemory
 from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
 
 
 class VhostUserServer:
     """Listens on one Unix socket per agent; each accepts one guest at a time."""
 
-    def __init__(self, paths: Mapping[int, str]) -> None:
+    def __init__(self, paths: Mapping[int, str], on_memory: OnMemory = lambda agent, memory: None) -> None:
+        """``on_memory`` is called from ``wait`` and ``close``; for a platform that shares more than rings with a guest
+        (FastChannels)."""
         if paths and not IS_ORDERED:
             raise LinkError("virtio rings are served on x86-64 only: elsewhere their order would need barriers")
         self._devices: dict[int, Device] = {}
         try:
             for agent, path in paths.items():
-                self._devices[agent] = Device(agent, path)
+                self._devices[agent] = Device(agent, path, on_memory)
         except BaseException:
             self.close()
             raise

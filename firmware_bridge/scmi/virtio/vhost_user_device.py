@@ -49,11 +49,17 @@ _ANSWER_BYTES: Final = HEADER_BYTES + _STATUS.size
 _PEER = struct.Struct("3i")  # pid, uid, gid (SO_PEERCRED)
 
 
+OnMemory = Callable[[int, GuestMemory | None], None]
+"""Called with an agent and its guest's memory when that is mapped, and with the agent and ``None`` before it is
+unmapped: views of it must be released by then."""
+
+
 class Device:
     """One agent's socket, and the guest that is connected to it."""
 
-    def __init__(self, agent: int, path: str) -> None:
+    def __init__(self, agent: int, path: str, on_memory: OnMemory) -> None:
         self.agent = agent
+        self._on_memory = on_memory
         self.path = path
         self.listener = listen(path, socket.SOCK_STREAM)
         self.connection: socket.socket | None = None
@@ -257,9 +263,7 @@ class Device:
     def _forget(self) -> None:
         """Disconnect the front end."""
         self._reset()
-        if self._memory:
-            self._memory.close()
-            self._memory = None
+        self._replace_memory(None)
         self._close_backend_channel()
         if self._stream:
             self._stream.close()
@@ -311,10 +315,16 @@ class Device:
         memory = GuestMemory(regions, message.descriptors)
         for ring in self._rings:
             self._stop(ring)  # restarted in the new memory when needed
+        self._replace_memory(memory)
+        self.may_have_commands = True
+
+    def _replace_memory(self, memory: GuestMemory | None) -> None:
         if self._memory:
+            self._on_memory(self.agent, None)
             self._memory.close()
         self._memory = memory
-        self.may_have_commands = True
+        if memory:
+            self._on_memory(self.agent, memory)
 
     def _ring(self, index: int) -> Ring:
         if not 0 <= index < QUEUES:

@@ -12,7 +12,8 @@ struct board {
     int64_t interrupt_ns[AGENTS]; /* when the doorbell's interrupt arrives */
     uint32_t completion[AGENTS];
     uint32_t fast[AGENTS][FAST_WORDS];
-    uint32_t message_only;
+    volatile uint32_t *fast_window[AGENTS]; /* `fast`, memory of the agent's own, or NULL */
+    uint64_t fast_address[AGENTS];
     host_plant_t plant;
     void *context;
     int64_t now_ns, next_tick_ns, busy_until_ns;
@@ -96,15 +97,10 @@ void board_signal_event(struct board *b, int channel) { b->completion[channel] =
 
 volatile uint32_t *board_fast_window(struct board *b, int channel)
 {
-    return b->message_only >> channel & 1 ? NULL : b->fast[channel];
+    return b->fast_window[channel];
 }
 
-/* An offset in a window of the agent's own: there is no physical memory here. */
-uint64_t board_fast_address(struct board *b, int channel)
-{
-    (void)b;
-    return 0x1000u * ((uint32_t)channel + 1);
-}
+uint64_t board_fast_address(struct board *b, int channel) { return b->fast_address[channel]; }
 
 void board_barrier(struct board *b) { (void)b; }
 
@@ -188,12 +184,13 @@ host_t *host_open(void *memory, const host_options_t *options)
     struct options o = {.law = options->published_law ? LAW_PUBLISHED : LAW_OURS,
                         .polled_messages = options->polled_messages != 0, .bypass = options->bypass != 0};
     h->options = *options;
-    b->message_only = options->message_only;
     b->running = JOB_NONE;
     b->fingerprint = 14695981039346656037u;
     for (int c = 0; c < AGENTS; c++) {
         b->areas[c][SMT_COMMANDS].status = b->areas[c][SMT_EVENTS].status = 1;
         b->interrupt_ns[c] = INT64_MAX;
+        b->fast_window[c] = options->message_only >> c & 1 ? NULL : b->fast[c];
+        b->fast_address[c] = 0x1000u * ((uint32_t)c + 1); /* there is no physical memory here */
     }
     for (int i = 0; i < CORES; i++)
         b->wires.temperature_mk[i] = SENSOR_FAULT;
@@ -233,6 +230,13 @@ int host_take_completion(host_t *h, int channel)
 }
 
 uint32_t *host_fast_window(host_t *h, int channel) { return h->board.fast[channel]; }
+
+void host_fast_map(host_t *h, int channel, uint32_t *words, uint64_t address)
+{
+    h->board.fast_window[channel] = words;
+    h->board.fast_address[channel] = address;
+    fast_channel_moved(&h->firmware.scmi, channel);
+}
 
 uint32_t host_message(host_t *h, int channel, const uint8_t *message, uint32_t bytes, uint8_t *reply)
 {
@@ -297,6 +301,7 @@ void host_view(const host_t *h, host_view_t *out)
         .guard_hold = guard->hold,
         .heat_mk = {guard->silicon / 256, guard->copper / 256, guard->sink / 256, guard->ambient / 256},
     };
+    memcpy(out->fast_writes, fw->scmi.fast_writes, sizeof out->fast_writes);
     memcpy(out->gain_q16, fw->control.gain_q16, sizeof out->gain_q16);
     memcpy(out->reasons, fw->control.reasons, sizeof out->reasons);
     memcpy(out->last_change_ns, h->board.last_change_ns, sizeof out->last_change_ns);

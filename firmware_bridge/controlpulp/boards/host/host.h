@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     int32_t published_law, polled_messages, bypass;
-    uint32_t message_only; /* bit per channel: its agent cannot reach this memory, so it has no FastChannels */
+    uint32_t message_only; /* bit per channel: its agent cannot reach this memory, so at first it has no FastChannels */
     int64_t job_ns[HOST_JOBS]; /* fast, control, one message: ours, measured on rv32 or zero */
     int64_t interrupt_ns;      /* from doorbell to message job ready */
 } host_options_t;
@@ -52,6 +52,9 @@ uint32_t host_doorbell(const host_t *h, int channel);
 int host_take_completion(host_t *h, int channel);
 uint32_t *host_fast_window(host_t *h, int channel);
 
+/* Puts a channel's FastChannel window into the agent's own memory, described to it by `address`. NULL: has none. */
+void host_fast_map(host_t *h, int channel, uint32_t *words, uint64_t address);
+
 /* One SCMI message without a mailbox, answered at once. Returns the bytes of the reply; `reply` has room for
  * HOST_SMT_BYTES. */
 uint32_t host_message(host_t *h, int channel, const uint8_t *message, uint32_t bytes, uint8_t *reply);
@@ -64,6 +67,7 @@ uint32_t host_line_read(host_t *h, uint8_t *bytes, uint32_t n);
 /* Internal state of the controller, for tests and benchmarks. */
 typedef struct {
     uint32_t slots, overruns_fast, overruns_control, bypasses, commands, kicks, actuations;
+    uint32_t fast_writes[HOST_AGENTS]; /* FastChannel words that were seen to change */
     int32_t margin_uw, kept_slots, gain_q16[HOST_DOMAINS];
     uint16_t reasons[HOST_CORES];
     uint32_t guard_faults, guard_ever, guard_alarms;
