@@ -74,6 +74,13 @@ static inline int asks_too_much(const offer_t *offer, int32_t width, int64_t est
            (offer->least_uw && joules(width * offer->least_uw, least(estimate_s, offer->late_s)) > offer->left_over_j);
 }
 
+/* The shortest-first list has the head and jobs that have started as well; the head's kind is refused with it. */
+static inline int is_out(const scheduler_t *s, const waiting_t *next, const waiting_t *head, const kinds_t *kinds)
+{
+    return s->has_started[next->job] || next->job == head->job ||
+           (kinds && kinds->kind_of[next->job] == kinds->kind_of[head->job]);
+}
+
 /*
  * Starts who may start, of the jobs from `next` to `end` in this order; or, with kinds, of the first waiting job of each
  * kind: one that starts leaves its place to the next of its kind, and if one may not, none of its kind may.
@@ -84,19 +91,23 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
     const waiting_t *head = &s->queue[s->head];
     int32_t count = 0, narrowest = head->width;
 
-    while (next < (kinds ? kinds->fronts + kinds->n_fronts : end)) {
-        /* the shortest-first list has the head and jobs that have started as well */
-        int is_refused = asks_too_much(offer, next->width, next->estimate_s) || s->has_started[next->job] ||
-                         next->job == head->job || (kinds && kinds->kind_of[next->job] == kinds->kind_of[head->job]);
-        waiting_t one = *next;
-        int started = is_refused ? 0 : s->phases.resources->start_behind(s, now_s, &one, offer);
+    for (;;) {
+        const waiting_t *stop = kinds ? kinds->fronts + kinds->n_fronts : end;
+        const offer_t bounds = *offer; /* in registers, since most jobs are refused here */
+        for (; next < stop && (asks_too_much(&bounds, next->width, next->estimate_s) || is_out(s, next, head, kinds));
+             next++)
+            narrowest = next->width < narrowest ? next->width : narrowest;
+        if (next >= stop)
+            break;
+        const waiting_t one = *next; /* a start moves the fronts */
+        int started = s->phases.resources->start_behind(s, now_s, &one, offer);
         next += !kinds || !started;
+        if (started < 0)
+            return -1;
         if (!started) {
             narrowest = one.width < narrowest ? one.width : narrowest;
             continue;
         }
-        if (started < 0)
-            return -1;
         starts[count++] = one.job;
         s->overtook[one.job] = 1;
         if (asks_too_much(offer, s->narrowest, 1)) /* nobody else can start */

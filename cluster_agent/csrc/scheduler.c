@@ -118,8 +118,8 @@ void scheduler_running_add(scheduler_t *s, int32_t job)
     *place = (running_t){.expected_end_s = end_s, .job = job, .width = s->jobs.width[job]};
     s->n_running++;
     s->free -= s->jobs.width[job];
-    if (s->phases.resources->hold)
-        s->phases.resources->hold(s, job, 1);
+    if (s->phases.resources->occupy)
+        s->phases.resources->occupy(s, job, 1);
 }
 
 void scheduler_running_remove(scheduler_t *s, int32_t job)
@@ -131,8 +131,8 @@ void scheduler_running_remove(scheduler_t *s, int32_t job)
     s->n_running--;
     memmove(s->running + i, s->running + i + 1, (size_t)(s->n_running - i) * sizeof *s->running);
     s->free += s->jobs.width[job];
-    if (s->phases.resources->hold)
-        s->phases.resources->hold(s, job, -1);
+    if (s->phases.resources->occupy)
+        s->phases.resources->occupy(s, job, -1);
 }
 
 int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s)

@@ -66,7 +66,7 @@ typedef struct {
     int (*start_behind)(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer);
     int (*finish)(scheduler_t *s, int64_t now_s); /* the pass ends: idle nodes go off. 0, or -1: no memory; NULL */
     void (*waits)(scheduler_t *s, const waiting_t *waiting); /* the job waits from now on; NULL */
-    void (*hold)(scheduler_t *s, int32_t job, int sign);     /* the running job is added (1), taken out (-1); NULL */
+    void (*occupy)(scheduler_t *s, int32_t job, int sign);   /* the running job is added (1), taken out (-1); NULL */
     void (*give_back)(scheduler_t *s, int32_t job);          /* it runs no longer; NULL */
     kinds_t *(*kinds)(scheduler_t *s); /* the waiting jobs by kind, where a kind can be refused as a whole; NULL */
 } resources_t;

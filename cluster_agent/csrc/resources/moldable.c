@@ -156,7 +156,7 @@ static int32_t traditional(const ways_t *w, int32_t job)
     int32_t found = NONE;
     for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
         const configuration_t *row = &m->rows[i];
-        if (row->is_full && row->watts <= m->cluster_w && row->nodes <= m->asked[job] &&
+        if (row->is_full && row->watts <= m->cluster_w && row->nodes <= m->requested[job] &&
             (found == NONE || row->nodes > m->rows[found].nodes))
             found = i;
     }
@@ -192,7 +192,7 @@ static int32_t best(const ways_t *w, int32_t job, double bound_w, int64_t most_n
 static double fair_share_w(const scheduler_t *s, int32_t job)
 {
     const moldable_t *m = &s->ways->model;
-    return m->priority * m->asked[job] / s->composition.processors * m->cluster_w;
+    return m->priority * m->requested[job] / s->composition.processors * m->cluster_w;
 }
 
 static int32_t naive(const scheduler_t *s, int32_t job)
@@ -416,7 +416,7 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
 }
 
 /* The running job takes its watts (1), or gives them back (-1). */
-static void hold(scheduler_t *s, int32_t job, int sign)
+static void occupy(scheduler_t *s, int32_t job, int sign)
 {
     ways_t *w = s->ways;
     w->free_uw -= sign * w->model.rows[w->model.row[job]].uw;
@@ -427,7 +427,7 @@ const resources_t CONFIGURATIONS = {
     .start_head = start_head,
     .reserve = reserve,
     .start_behind = start_behind,
-    .hold = hold,
+    .occupy = occupy,
 };
 
 int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t row)

@@ -35,7 +35,7 @@ typedef struct {
     const int32_t *first;
     int32_t n_tables, n_kinds;
     /* per job */
-    const int32_t *table, *asked;
+    const int32_t *table, *requested;
     const double *scale;
     const int32_t *kind;         /* jobs of one kind have the same table and request as many nodes */
     /* per job, filled in as it starts */

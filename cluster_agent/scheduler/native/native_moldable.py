@@ -65,13 +65,13 @@ class CMoldable:
         self.row = np.full(len(jobs), -1, np.int32)
         self.width = np.zeros(len(jobs), np.int32)
         self.run_s = np.zeros(len(jobs), np.int64)
-        self._table, self._asked = table(pair_of.astype(np.int32)), table(width)
+        self._table, self._requested = table(pair_of.astype(np.int32)), table(width)
         self._request_s = table(jobs.jobs.request_s)
         self._columns = [
             ffi.new("configuration_t[]", rows),
             pointer("int32_t", np.array(first, np.int32)),
             pointer("int32_t", self._table),
-            pointer("int32_t", self._asked),
+            pointer("int32_t", self._requested),
             pointer("double", self._scale),
             pointer("int32_t", table(kind.astype(np.int32))),
             pointer("int32_t", self.row),
@@ -107,7 +107,7 @@ class CMoldable:
             start_s = int(lib.scheduler_earliest(self._scheduler, now_s, first + rows.index(row)))
             return None if start_s == NEVER_S else start_s
 
-        job_asks = int(self._asked[job]), int(self._request_s[job]), self._nodes, self._watts
+        job_asks = int(self._requested[job]), int(self._request_s[job]), self._nodes, self._watts
         try:
             chosen = self._choice(ChoiceInput(now_s, rows, *job_asks, free_nodes, free_uw / UW, earliest_s))
             return -1 if chosen is None else first + rows.index(chosen)
