@@ -8,7 +8,6 @@ there.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +21,13 @@ from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.admission import CALIBRATION
-from cluster_agent.jobs.job import OVER
-from cluster_agent.serve.people_protocol import Cancel, ListNodes, NodeRow, ShowJob, Submit
+from cluster_agent.jobs.job import OVER, JobSpec
+from cluster_agent.serve.people_protocol import Cancel, ListNodes, MeasureNode, NodeRow, ShowJob
 from nodectl.shell.duration import seconds
 from nodectl.shell.names import expanded
 from nodectl.shell.plain_text import echo
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 LOOK_S: Final = 0.5
 """Ours: a person watches, and each look asks for every job of a chassis."""
@@ -81,11 +82,7 @@ def calibrate(
         raise no_such_node(unknown[0], rows)
     if not out.is_dir():
         raise WrongUseError(f"{out}: there is no such folder: make one that every node reaches")
-    words = [*CALIBRATION, "--through-agent"]
-    words += ["--time-budget", time_budget] if time_budget else []
-    words += ["--precision", precision] if precision else []
-    words += [word for name in kernels for word in ("--kernel", name)]
-    words += ["--again"] if again else []
+    words = _words(time_budget, precision, kernels, again)
     place = {name: number // nodes_per_chassis for number, name in enumerate(sorted(rows))}
     is_whole = True
     for _, chassis in groupby(sorted(set(wanted), key=lambda name: (place[name], name)), place.__getitem__):
@@ -94,6 +91,13 @@ def calibrate(
     if missing:
         echo(f"without a table: {', '.join(missing)}")
     return 0 if is_whole and not missing else 1
+
+
+def _words(time_budget: str, precision: str, kernels: Sequence[str], again: bool) -> list[str]:
+    """The command of a node, but for its result."""
+    options = [("--time-budget", time_budget), ("--precision", precision), *(("--kernel", name) for name in kernels)]
+    given = [word for name, value in options if value for word in (name, value)]
+    return [*CALIBRATION, "--through-agent", *given, *(["--again"] if again else [])]
 
 
 def _free(socket: Place, names: Iterable[str], out: Path, again: bool) -> Iterator[str]:
@@ -137,11 +141,11 @@ def _submitted(socket: Place, name: str, out: Path, words: list[str], walltime: 
     log = out / f"{name}.log"
     log.unlink(missing_ok=True)
     table = str(out / f"{name}.toml")
-    request = Submit(
+    spec = JobSpec(
         command=[*words, "-o", table], walltime_s=max(round(seconds(walltime)), 1), workdir=str(out),
-        name=f"calibrate {name}", output=str(log), env={"PATH": os.defpath}, tag="compute", on=[name], full_power=True,
+        name=f"calibrate {name}", output=str(log), env={"PATH": PATH}, tag="compute",
     )  # fmt: skip
-    return _Measuring(name, ask(socket, request), log)
+    return _Measuring(name, ask(socket, MeasureNode(name, spec)), log)
 
 
 def _report(one: _Measuring, state: str, why: str) -> None:

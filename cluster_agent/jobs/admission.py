@@ -36,10 +36,8 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
     spec = job.spec
     if not spec.command and not spec.script:
         raise WrongUseError("nothing to run: give a command or a script")
-    if unknown := sorted(set(spec.on) - set(nodes)):
+    if unknown := sorted(set(job.on) - set(nodes)):
         raise no_such_node(unknown[0], nodes)
-    if spec.on and len(set(spec.on)) != spec.nodes:
-        raise WrongUseError(f"{spec.nodes} nodes requested, but {len(set(spec.on))} named")
     if spec.nodes > len(nodes):
         raise WrongUseError(f"{spec.nodes} nodes requested, but the partition has {len(nodes)}")
     if spec.tag:
@@ -102,7 +100,7 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 def can_run(job: Job, node: Node) -> bool:
     """Whether the node would accept the job, by what it has declared to run."""
-    if job.spec.on and node.name not in job.spec.on:
+    if job.on and node.name not in job.on:
         return False
     if not node.runs_only or (_is_plain(job) and job.spec.command[:3] == CALIBRATION):
         return True

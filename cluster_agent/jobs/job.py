@@ -50,10 +50,6 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Annotated[int, Meta(ge=1, le=3600)] = 30
     requeue: bool = True
     """Whether the job is requeued once if it is lost with a node."""
-    on: list[Annotated[str, Meta(max_length=96)]] = []
-    """The nodes that it runs on, as many as ``nodes``; empty: any. Administrators only."""
-    full_power: bool = False
-    """Whether its nodes need their highest cap, before others get more than their MOP. Administrators only."""
 
 
 METHOD: Final = "energy as nodes report it"
@@ -153,6 +149,10 @@ class Job(msgspec.Struct):
     state: State = "queued"
     attempt: int = 0
     nodes: list[str] = []
+    on: list[str] = []
+    """The only nodes that it may run on; empty: any."""
+    full_power: bool = False
+    """Whether its nodes need their highest cap, before others get more than their MOP."""
     started_s: float | None = None
     ended_s: float | None = None
     queued_s: float = 0.0

@@ -125,9 +125,12 @@ class Partition:
         self.power.load(new)
         self._has_grown = True
 
-    def submit(self, uid: int, user: str, spec: JobSpec) -> Job:
+    def submit(self, uid: int, user: str, spec: JobSpec, on: Sequence[str] = (), full_power: bool = False) -> Job:
         """Accept a job; it is on the disk when this returns. ``WrongUseError`` for one that could never run."""
-        job = Job(id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now())
+        job = Job(
+            id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now(), on=list(on),
+            full_power=full_power,
+        )  # fmt: skip
         check_job(job, self.nodes)
         check_runs(job, self.nodes.values())
         self._store.add(job)
@@ -177,7 +180,7 @@ class Partition:
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
         for job in self._aside:
             idle = len(self._free(job))
-            which = f"of {', '.join(job.spec.on)}" if job.spec.on else "that run such a job"
+            which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
             why[job.id] = f"needs {job.spec.nodes} nodes {which}, and {idle} of those are idle"
         return why
 
@@ -359,7 +362,7 @@ class Partition:
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
         their nodes."""
-        is_any = not (self._is_mixed or job.spec.on)
+        is_any = not (self._is_mixed or job.on)
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 

@@ -73,7 +73,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     factors: Annotated[
         str,
         Meta(
-            description="The file of `clusterctl calibration compare`, by which hungrier nodes of a job get more watts; a"
+            description="The file of `clusterctl calibration compare`: hungrier nodes of a job get more of its watts; a"
             " relative path is relative to this file."
         ),
     ] = ""

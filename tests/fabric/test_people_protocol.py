@@ -30,6 +30,7 @@ from cluster_agent.serve.people_protocol import (
     ListBudgetChanges,
     ListJobs,
     ListNodes,
+    MeasureNode,
     NodeRow,
     Requeue,
     Resume,
@@ -66,6 +67,12 @@ ON_THE_WIRE = {
     "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
     "resume": (Resume("n0"), {"node": "n0"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
+    "measure-node": (
+        MeasureNode("n0", JobSpec(["a"], 60, "/")),
+        {"node": "n0", "spec": {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "",
+                                "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
+                                "grace_s": 30, "requeue": True}},
+    ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it."""
 
