@@ -14,10 +14,12 @@ puts its knobs back to their captured values while the rest continues.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from nodectl.calibrated.node_calibration import find_calibration, with_measured
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions
@@ -26,7 +28,7 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, Fi
 from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
-from nodectl.knobs.timing import Deadline, least_period_s, read_deadlines
+from nodectl.knobs.timing import Deadline, least_period_s
 from nodectl.loop.calibration_guest import CalibrationGuest
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
@@ -86,8 +88,8 @@ class Agent:
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
         notices = Notices(ports.clock, log)
-        due = read_deadlines(config.calibration) if config.writes else ()
         found = survey(ports)
+        config, due = _calibrated(config, ports, found, log)
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
             actuation = _open_actuation(ports, config, found, connect, notices, opened, writer, due)
@@ -331,6 +333,19 @@ class Agent:
         lines = self._actuation.notices() if self._actuation else []
         for line in (*lines, *self._guest.notices()):
             self._notices.add(line)
+
+
+def _calibrated(
+    config: Config, ports: Ports, found: Survey, log: Callable[[str], None]
+) -> tuple[Config, tuple[Deadline, ...]]:
+    """The settings with what was measured of this node, and by when its knobs have an effect; a line for each."""
+    if not config.decides:
+        return config, ()
+    known = find_calibration(config, ports, found.layout, datetime.datetime.now(datetime.UTC))
+    config, lines = with_measured(config, known)
+    for line in (*known.lines, *lines):
+        log(line)
+    return config, known.deadlines if config.writes else ()
 
 
 def _open_actuation(
