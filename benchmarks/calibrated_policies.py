@@ -177,8 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, value in found.items():
         print(f"{name}: {value:.1f}")
     print(
-        f"required: {REACTIVE} {WANTED_OF_BOUNDED:.0%} of {BOUNDED} on stream and gromacs, nothing lost on hpl; {BOUNDED}"
-        f" {WANTED_POINTS:g} points of median share gained, no workload worse by more than {WORSE_POINTS:g}"
+        f"required: {REACTIVE} {WANTED_OF_BOUNDED:.0%} of {BOUNDED} on stream and gromacs, nothing lost on hpl;"
+        f" {BOUNDED} {WANTED_POINTS:g} points of median share gained, no workload worse by more than {WORSE_POINTS:g}"
     )
     if not options.chosen:
         values = {f"{machine}:{node}": table_values(machine, node) for machine in machines for node in nodes}

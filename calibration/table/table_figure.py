@@ -31,9 +31,8 @@ def draw(table: Table, level: str, out: Path) -> None:
     )
     figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.8), layout="constrained")
     for axis, (title, value) in zip(axes, panels, strict=True):
-        for number, (kernel, own) in enumerate(table.series()):
-            if own == level:
-                _curve(axis, kernel, table.of(kernel, own), value, f"C{number // 3}")
+        for number, kernel in enumerate(kernel for kernel, own in table.series() if own == level):
+            _curve(axis, kernel, table.of(kernel, level), value, f"C{number % 10}")
         axis.set_xlabel("clock limit, GHz")
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
