@@ -57,6 +57,7 @@ NAMES = (
     "calibration_limits",
     "calibration_table",
     "calibrated_policies",
+    "calibrated_tags",
 )
 
 

@@ -15,6 +15,7 @@ from calibration.table.balance_series import all_measured
 from calibration.table.least_energy import WARNING
 from calibration.table.policy_values import policy_values
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
+from calibration.table.tag_shares import tag_shares
 from nodectl.calibrated.node_calibration import expiry
 from nodectl.calibrated.node_identity import Identity
 from pmu.instruments import rapl
@@ -45,6 +46,8 @@ def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> 
     now = now.replace(microsecond=0)
     points, has_meter = all_measured(sweep), sweep.session.has_meter
     policies, unsaid = policy_values(points, has_meter)
+    if shares := tag_shares(points, has_meter):
+        policies["aapc"] = shares
     units = {label(kernel): kernel.unit for kernel in sweep.kernels}
     units |= {one.kernel: "flops" for one in points if one.kernel not in units}  # mixes
     return Table(
