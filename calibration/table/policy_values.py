@@ -7,7 +7,7 @@ thresholds to calibration. All cores, from the kernels between ``stream`` (waits
                below ``low_ipc`` loses no more than ``MOST_LOSS``
     low_ipc    the IPC of a kernel of whose time ``CLOCK_BOUND`` follows the clock. Counters err from program to
                program, so a line through all kernels says it: IPC over the square root of that share, which rises as
-               quickly at first as IPC does
+               quickly at first as IPC does. Never above ``BELOW_BOUND`` of what is all clock-bound
     high_ipc   above it by three deviations of an IPC that is read over ``READ_S``
     dwell_s    over which an IPC below ``low_ipc`` by that much is no chance
 
@@ -36,6 +36,9 @@ BOUND: Final = bdpo_cpu_bounded.Params().bound
 CLOCK_BOUND: Final = 0.4
 """Ours. By counters that err by up to 30 %, Linpack may look as ``gromacs`` does; a lower threshold misses some of what
 could be saved, a higher one slows Linpack down. Chosen on nodes 11 to 13 of ``benchmarks/calibrated_policies``."""
+
+BELOW_BOUND: Final = 0.7
+"""Ours: of the IPC of work that is all clock-bound, by that line. Linpack may look 30 % below it."""
 
 MOST_LOSS: Final = 3 * BOUND
 """Ours: what a kernel at ``low_ipc`` may lose at the floor."""
@@ -90,7 +93,7 @@ def _reactive(points: Sequence[Point], has_meter: bool) -> tuple[dict[str, float
         return {}, f"only {len(rows)} kernels have an IPC, {FEWEST} are needed: give more time"
     beta, ipc, noise = rows.T
     slope, at_none = np.polyfit(np.sqrt(np.clip(beta, 0.0, 1.0)), ipc, 1)
-    low = float(at_none + slope * math.sqrt(CLOCK_BOUND))
+    low = float(min(at_none + slope * math.sqrt(CLOCK_BOUND), BELOW_BOUND * (at_none + slope)))
     if not (slope > 0 and low > 0):
         return {}, "the IPC of its kernels does not rise with the time that follows the clock"
     gap = max(3.0 * float(np.median(noise)) * math.sqrt(WINDOW_S / READ_S), LEAST_GAP * low)

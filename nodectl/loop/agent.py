@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from nodectl.calibrated.node_calibration import find_calibration, with_measured
+from nodectl.calibrated.node_calibration import NOTHING, find_calibration, with_measured
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions
@@ -89,13 +89,19 @@ class Agent:
         """
         notices = Notices(ports.clock, log)
         found = survey(ports)
-        config, due = _calibrated(config, ports, found, log)
+        now = datetime.datetime.now(datetime.UTC)
+        known = find_calibration(config, ports, found.layout, now) if config.decides else NOTHING
+        due = known.deadlines if config.writes else ()
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
             actuation = _open_actuation(ports, config, found, connect, notices, opened, writer, due)
             fitted, lines = fit_to_node(config, found)
             for line in lines:
                 notices.add(line)
+            if config.decides:
+                fitted, lines = with_measured(fitted, known)
+                for line in (*known.lines, *lines):
+                    log(line)
             # after the actuation has started: limits left by a killed run are back at their captured values by now
             layout = at_present_limits(found.layout, found.knobs, fitted)
             reads = progress or (cluster.progress if cluster else no_progress)
@@ -333,19 +339,6 @@ class Agent:
         lines = self._actuation.notices() if self._actuation else []
         for line in (*lines, *self._guest.notices()):
             self._notices.add(line)
-
-
-def _calibrated(
-    config: Config, ports: Ports, found: Survey, log: Callable[[str], None]
-) -> tuple[Config, tuple[Deadline, ...]]:
-    """The settings with what was measured of this node, and by when its knobs have an effect; a line for each."""
-    if not config.decides:
-        return config, ()
-    known = find_calibration(config, ports, found.layout, datetime.datetime.now(datetime.UTC))
-    config, lines = with_measured(config, known)
-    for line in (*known.lines, *lines):
-        log(line)
-    return config, known.deadlines if config.writes else ()
 
 
 def _open_actuation(
