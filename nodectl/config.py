@@ -244,8 +244,8 @@ class Config(msgspec.Struct, frozen=True):
     calibration: Annotated[
         str,
         Meta(
-            description="The directory in which `nodectl calibrate` leaves what it measured of this node; empty: use none"
-            " of it, so policies use their defaults."
+            description="The directory in which `nodectl calibrate` leaves what it measured of this node; empty: none"
+            " is used, policies have their defaults."
         ),
     ] = "/var/lib/nodectl/calibration"
 
