@@ -36,7 +36,7 @@ class EmulatedCalibration:
         self._ports, self._kernels = ports, kernels
         self._chosen = [kernel_named(name) for name in dict.fromkeys(given["names"])] or list(KERNELS)
         self._aim = Aim(given["precision"], given["budget_s"])
-        self._output, self._again = Path(workdir) / given["output"], bool(given["again"])
+        self._output, self._again = Path(workdir) / given["out"], bool(given["again"])
         self._is_over = threading.Event()
         self.status: int | None = None
         """Its exit status; None while it runs."""
