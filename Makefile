@@ -3,10 +3,11 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 
-.PHONY: help setup demo demo-cluster test test-busy hil-linux bench fuzz mutate picture docs deb deb-test lint clean
+.PHONY: help setup demo calibrate-demo demo-cluster test test-busy hil-linux bench fuzz mutate picture docs deb deb-test lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
+	@echo "make calibrate-demo  an emulated node is calibrated; its curves, and the same policies before and after, in out/"
 	@echo "make demo-cluster  16 emulated nodes under one power budget, shared three ways: table, plot and JSON in out/"
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
@@ -27,6 +28,10 @@ setup:
 demo:
 	@scripts/setup.sh core
 	@.venv/bin/nodectl demo
+
+calibrate-demo:
+	@scripts/setup.sh core
+	@.venv/bin/nodectl demo --calibration
 
 demo-cluster:
 	@scripts/setup.sh core

@@ -56,6 +56,8 @@ NAMES = (
     "gpu_counter_error",
     "calibration_limits",
     "calibration_table",
+    "calibrated_policies",
+    "calibrated_tags",
 )
 
 

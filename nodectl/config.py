@@ -243,8 +243,11 @@ class Config(msgspec.Struct, frozen=True):
     state_dir: Annotated[str, Meta(description="Journal and jobs.")] = "/var/lib/nodectl"
     calibration: Annotated[
         str,
-        Meta(description="The file of `nodectl calibrate limits`: how soon knobs have an effect; empty: not measured."),
-    ] = ""
+        Meta(
+            description="The directory in which `nodectl calibrate` leaves what it measured of this node; empty: none"
+            " is used, policies have their defaults."
+        ),
+    ] = "/var/lib/nodectl/calibration"
 
     def choice(self, domain: str) -> PolicyChoice:
         """The policy of one domain of knobs. ``policies`` has those of every domain but "cpu" and "gpu"."""

@@ -17,6 +17,7 @@ COMMANDS: Final = {
     ),
     "run": ("calibration.commands.calibrate_run", "run", "Measure the P-state table: watts and speed at each clock."),
     "show": ("calibration.commands.calibrate_tables", "show", "Print a table."),
+    "plot": ("calibration.commands.calibrate_plot", "plot", "Draw the curves of a table with their intervals."),
     "diff": ("calibration.commands.calibrate_tables", "diff", "Compare two tables."),
     "check": ("calibration.commands.calibrate_tables", "check", "Does a table apply to this node?"),
     "export": ("calibration.commands.calibrate_tables", "export", "A table as a machine file's part, or as CSV."),

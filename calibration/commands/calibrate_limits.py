@@ -10,6 +10,7 @@ import click
 
 from calibration.commands.calibrate_kernels import kernel_port
 from calibration.commands.calibrate_run import own_writer, through_writer
+from calibration.commands.result_files import LIMITS, out_option, refuse_existing
 from calibration.kernels.emulated import is_served
 from calibration.limits.heartbeat import NativeHeartbeat, served_heartbeat
 from calibration.limits.limits_file import report_of_limits, text_of_limits
@@ -19,23 +20,20 @@ from calibration.limits.probes import HeartbeatPort
 from calibration.limits.scmi_cap import ScmiCap
 from calibration.limits.session_probes import Knobs
 from calibration.measure.node_session import NodeSession, SessionError, open_session
-from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
-from calibration.table.table_file import write_whole
+from calibration.measure.refusals import refuse_other_use
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.controller import Controller
+from nodectl.calibrated.sealed_file import sealed, write_whole
 from nodectl.config import Config
 from nodectl.controller.scmi_link import patient_client
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.errors import UsageError
 from nodectl.shell.plain_text import echo
 from pmu.ports import Ports
 from pmu.system import system_ports
 
 
 @click.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("limits.toml"), show_default=True
-)
+@out_option(LIMITS)
 @click.option("--step-w", type=click.FloatRange(0.5, 100.0), default=MopPlan().step_w, show_default=True)
 @click.option(
     "--bound-ms", type=click.FloatRange(0.1, 100.0), default=MopPlan().bound_s * 1e3, show_default=True,
@@ -49,7 +47,7 @@ from pmu.system import system_ports
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
 @click.option("--again", is_flag=True, help="Replace a file.")
 def limits(
-    output: Path, step_w: float, bound_ms: float, gpus: bool, url: str | None, domain: str, state_dir: str, again: bool
+    out: Path, step_w: float, bound_ms: float, gpus: bool, url: str | None, domain: str, state_dir: str, again: bool
 ) -> int:
     """Measure how low this node can be capped, how soon its knobs have an effect, and how well caps are kept.
 
@@ -57,9 +55,7 @@ def limits(
     puts them back at the end, on Ctrl-C and after a kill. With --scmi this process moves them: after a kill -9 of it,
     `nodectl restore` puts them back.
     """
-    if output.exists() and not again:
-        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
-    refuse_unfit_place(output)
+    refuse_existing(out, again)
     ports = system_ports()
     refuse_other_use(ports.files)
     plan = MopPlan(step_w=step_w, bound_s=bound_ms / 1e3)
@@ -69,11 +65,11 @@ def limits(
             with _controller(url) as controller:
                 cap = ScmiCap(controller, url, domain)
                 with open_session(ports, port, state_dir, None, *end, others=[cap.for_writer]) as session:
-                    return _measure(session, plan, gpus, output, cap)
+                    return _measure(session, plan, gpus, out, cap)
         with contextlib.closing(own_writer(state_dir)) as writer:
             writer.start()
             with open_session(through_writer(ports, writer), port, state_dir, writer, *end) as session:
-                return _measure(session, plan, gpus, output)
+                return _measure(session, plan, gpus, out)
 
 
 @contextlib.contextmanager
@@ -90,7 +86,7 @@ def _controller(url: str) -> Iterator[Controller]:
             controller.close()
 
 
-def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path, scmi: ScmiCap | None = None) -> int:
+def _measure(session: NodeSession, plan: MopPlan, gpus: bool, out: Path, scmi: ScmiCap | None = None) -> int:
     def wait(until_ns: int) -> None:
         session.wait(until_ns)
         if session.is_over():
@@ -103,10 +99,10 @@ def _measure(session: NodeSession, plan: MopPlan, gpus: bool, output: Path, scmi
         )
     except KeyboardInterrupt:
         raise SessionError("stopped: nothing is written, and every knob is back") from None
-    write_whole(output, text_of_limits(found))
+    write_whole(out, sealed(text_of_limits(found)))
     for line in report_of_limits(found):
         echo(line)
-    echo(f"written: {output}")
+    echo(f"written: {out}")
     return 0 if found.mop else 1
 
 

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from calibration.commands.calibrate_kernels import kernel_port
-from calibration.kernels.port import KERNELS, Kernel, KernelPort, mix
+from calibration.commands.result_files import TABLE, out_option, refuse_existing
+from calibration.kernels.port import FMA, KERNELS, STREAM, Kernel, KernelPort, mix
 from calibration.measure.node_session import NodeSession, SessionError, label, open_session
 from calibration.measure.partial_file import VERSION, PartialFile, Plan
-from calibration.measure.refusals import refuse_other_use, refuse_unfit_place
+from calibration.measure.refusals import refuse_other_use
 from calibration.measure.through_agent import AgentClocks
 from calibration.table.adaptive_sweep import Aim, Progress, Sweep
+from calibration.table.balance_series import measure_balance, reserved_s, shares_within
 from calibration.table.finished_table import finished_table, package_limits_w
-from calibration.table.node_identity import identity
 from calibration.table.table_file import write_table
 from calibration.table.table_report import show_lines
+from nodectl.calibrated.node_identity import identity
 from nodectl.config import Config
 from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.errors import UsageError, nearest
@@ -71,10 +73,7 @@ def kernel_named(text: str) -> Kernel:
 
 
 @click.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("pstates.toml"), show_default=True,
-    help="The table. What was measured so far is kept next to it, in FILE.partial.",
-)  # fmt: skip
+@out_option(TABLE)
 @click.option("--time-budget", "budget_s", callback=_seconds, metavar="TIME", help="Measure for this long: 60s, 5min.")
 @click.option(
     "--precision", callback=_share, default="2%", show_default=True,
@@ -89,38 +88,29 @@ def kernel_named(text: str) -> Kernel:
     "--through-agent", "is_guest", is_flag=True,
     help="The node's agent runs: it moves the clocks, and keeps the cluster's cap. Waits for full power.",
 )  # fmt: skip
-@click.option("--again", is_flag=True, help="Replace a table, and do not continue an earlier run.")
+@click.option("--again", is_flag=True, help="Replace a table.")
 def run(
-    output: Path, budget_s: float, precision: float, names: tuple[str, ...], state_dir: str, is_guest: bool, again: bool
+    out: Path, budget_s: float, precision: float, names: tuple[str, ...], state_dir: str, is_guest: bool, again: bool
 ) -> int:
     """Measure this node's P-state table. Nothing else may run on it.
 
-    Clock limits are moved by a process that puts them back at the end, on Ctrl-C and after a kill. A run that was
-    stopped goes on where it was.
+    Clock limits are moved by a process that puts them back at the end, on Ctrl-C and after a kill. What was measured so
+    far is kept next to the result, in FILE.partial: a run that was stopped goes on where it was.
     """
     kernels = [kernel_named(name) for name in dict.fromkeys(names)] or list(KERNELS)
     aim = Aim(precision, budget_s)
-    prepare(output, again)
+    refuse_existing(out, again)
     ports = system_ports()
     refuse_other_use(ports.files)
     with Interruptions(ports.clock) as interruptions, kernel_port(ports.files) as (port, _):
         if is_guest:
             with guest_session(ports, port, interruptions.wait, interruptions.is_over) as session:
-                return measure(session, kernels, aim, output)
+                return measure(session, kernels, aim, out)
         with contextlib.closing(own_writer(state_dir)) as writer:
             writer.start()
             seen = through_writer(ports, writer)
             with open_session(seen, port, state_dir, writer, interruptions.wait, interruptions.is_over) as session:
-                return measure(session, kernels, aim, output)
-
-
-def prepare(output: Path, again: bool) -> None:
-    """``UsageError`` if the table is there already, or cannot be kept there."""
-    if output.exists() and not again:
-        raise UsageError(f"{output}: is there already: name another, or --again to replace it")
-    refuse_unfit_place(output)
-    if again:
-        _partial(output).unlink(missing_ok=True)
+                return measure(session, kernels, aim, out)
 
 
 def guest_session(
@@ -154,9 +144,13 @@ def measure(
             echo(f"continues with {len(kept.dwells)} stays of {partial}", to_stderr=True)
         session.wait_for_power()
         limits_w = package_limits_w(session.ports.files, session.packages)
-        sweep = Sweep(session, kernels, aim, kept, limits_w, _reporter())
+        has_mixes = {FMA, STREAM} <= set(kernels)
+        shares = shares_within(aim.budget_s) if has_mixes else ()
+        own = Aim(aim.precision, aim.budget_s - (reserved_s(aim.budget_s) if shares else 0.0))
+        sweep = Sweep(session, kernels, own, kept, limits_w, _reporter())
         try:
             sweep.run()
+            measure_balance(sweep, shares)
         except KeyboardInterrupt:
             raise SessionError(f"stopped; the same command goes on from {partial}") from None
         table = finished_table(sweep, who, datetime.datetime.now(datetime.UTC))

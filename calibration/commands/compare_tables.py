@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from calibration.table.node_variability import Factor, Variability, compared
-from calibration.table.table_file import read_table, write_whole
+from calibration.table.table_file import read_table
+from nodectl.calibrated.sealed_file import write_whole
 from nodectl.shell.errors import UsageError
 from nodectl.shell.plain_text import echo, echo_block
 from nodectl.shell.text_table import render

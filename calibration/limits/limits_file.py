@@ -13,14 +13,15 @@ from calibration.limits.minimal_power import MopStep
 from nodectl.knobs.timing import deadlines
 
 HEAD = """\
-# Limits of one node, by `nodectl calibrate limits`. The setting `calibration` of nodectl.toml names this file.
+# Limits of one node, by `nodectl calibrate limits`. The agent takes latencies from it (docs/calibration.md).
+# The last line seals the text: a changed file is refused.
 """
 
 
 def text_of_limits(limits: Limits) -> str:
-    """The whole text."""
+    """The whole text, without its seal."""
     plain: dict[str, Any] = msgspec.to_builtins(limits)
-    mop, standing = plain.pop("mop"), plain.pop("standing")
+    mop, standing, who = plain.pop("mop"), plain.pop("standing"), plain.pop("identity")
     tables = {"latency": plain.pop("latency"), "step": plain.pop("step")}
     lines = [HEAD.rstrip(), *_pairs(plain)]
     if mop:
@@ -28,8 +29,9 @@ def text_of_limits(limits: Limits) -> str:
         lines += ["", "[mop]", *_pairs(mop), f"columns = {_value(list(MopStep.__struct_fields__))}", "steps = ["]
         lines += [f"  {_value(list(step.values()))}," for step in steps]
         lines.append("]")
-    if standing:
-        lines += ["", "[standing]", *_pairs(standing)]
+    for name, values in (("standing", standing), ("identity", who)):
+        if values:
+            lines += ["", f"[{name}]", *_pairs(values)]
     for name, rows in tables.items():
         for row in rows:
             lines += ["", f"[[{name}]]", *_pairs(row)]

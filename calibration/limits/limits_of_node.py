@@ -30,6 +30,8 @@ from calibration.limits.session_probes import ClockEffect, GpuEffect, Knobs, Pac
 from calibration.limits.standing_power import StandingPower, highest_recorded_w, mean_watts, standing_power
 from calibration.limits.step_response import StepResponse, measure_step, with_settling
 from calibration.measure.node_session import METERS, NodeMeter, NodeSession
+from nodectl.calibrated.node_calibration import expiry
+from nodectl.calibrated.node_identity import Identity, identity
 from nodectl.knobs.timing import KnobLatency
 from pmu.instruments import hwmon
 from pmu.layout import Column
@@ -60,6 +62,8 @@ class Limits(msgspec.Struct, frozen=True):
     latency: tuple[KnobLatency, ...]
     step: tuple[StepResponse, ...]
     missing: tuple[str, ...]
+    expires_at: str = ""
+    identity: Identity | None = None
 
 
 def measure_limits(
@@ -84,11 +88,13 @@ def measure_limits(
         run.part(f"cap {scmi.knob}", lambda: run.scmi_cap(scmi))
     mop = run.part("minimal operating power", lambda: run.mop(heartbeat, plan))
     session.stop_kernel()
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.UTC)
+    at, until = now.isoformat(timespec="seconds"), expiry(now)
+    who = identity(session.ports, session.found.layout)
     boards_w = sum(gpu.min_power_limit_w for gpu in session.found.layout.gpus)
     node_w = mop.mop_w + standing.rest_w + boards_w if mop and standing.rest_w is not None else None
     is_emulated, missing = session.kernels.is_emulated, (*run.missing, *standing.missing)
-    return Limits(now, is_emulated, standing, mop, node_w, tuple(run.latency), tuple(run.steps), missing)
+    return Limits(at, is_emulated, standing, mop, node_w, tuple(run.latency), tuple(run.steps), missing, until, who)
 
 
 class _Run:

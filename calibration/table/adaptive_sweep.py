@@ -170,6 +170,13 @@ class Sweep:
         kernel = next(one for one in self.kernels if label(one) == setting.kernel)
         self._measure(kernel, setting.level, setting.khz, self._windows)
 
+    def also(self, kernel: Kernel, level: str) -> None:
+        """Measure this too, at three clocks, whatever the aim; not again what an earlier run has measured."""
+        for khz in _three(self.session.clocks):
+            if not self._has(Setting(label(kernel), level, khz)):
+                self._measure(kernel, level, khz, self._windows)
+        self._look()
+
     def _measure(self, kernel: Kernel, level: str, khz: int, windows: int) -> None:
         dwell = self.session.dwell(kernel, level, khz, self._settle_s, windows)
         self.dwells.append(dwell)

@@ -11,9 +11,13 @@ import numpy as np
 
 from calibration.measure.node_session import Window, label
 from calibration.table.adaptive_sweep import Sweep
+from calibration.table.balance_series import all_measured
 from calibration.table.least_energy import WARNING
-from calibration.table.node_identity import Identity
-from calibration.table.pstate_table import SCHEMA, Conditions, Quality, Table
+from calibration.table.policy_values import policy_values
+from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
+from calibration.table.tag_shares import tag_shares
+from nodectl.calibrated.node_calibration import expiry
+from nodectl.calibrated.node_identity import Identity
 from pmu.instruments import rapl
 from pmu.ports import Files
 
@@ -22,9 +26,6 @@ BIAS: Final = (
     " some per cent. Not in the intervals; only a second meter can tell",
 )
 METER_BIAS: Final = "node meter: its class is not known here. Not in the intervals"
-
-LASTS_DAYS: Final = 180
-"""Ours: fans clog and paste dries; another firmware is noticed by ``check`` at once."""
 
 CLOCK_AS_REQUESTED: Final = 0.02
 
@@ -41,16 +42,23 @@ def package_limits_w(files: Files, packages: Sequence[str]) -> tuple[float, ...]
 
 
 def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> Table:
-    """The table of a sweep that has run."""
+    """The table of a sweep that has run, with what policies take from it."""
     now = now.replace(microsecond=0)
+    points, has_meter = all_measured(sweep), sweep.session.has_meter
+    policies, unsaid = policy_values(points, has_meter)
+    if shares := tag_shares(points, has_meter):
+        policies["aapc"] = shares
+    units = {label(kernel): kernel.unit for kernel in sweep.kernels}
+    units |= {one.kernel: "flops" for one in points if one.kernel not in units}  # mixes
     return Table(
         schema=SCHEMA,
-        expires_at=(now + datetime.timedelta(days=LASTS_DAYS)).isoformat(),
+        expires_at=expiry(now),
         identity=identity,
         conditions=_conditions(sweep, now),
-        quality=_quality(sweep),
-        units={label(kernel): kernel.unit for kernel in sweep.kernels},
-        points=sweep.points,
+        quality=_quality(sweep, points, unsaid),
+        units=units,
+        points=points,
+        policies=policies,
     )
 
 
@@ -72,16 +80,16 @@ def _conditions(sweep: Sweep, now: datetime.datetime) -> Conditions:
     )
 
 
-def _quality(sweep: Sweep) -> Quality:
+def _quality(sweep: Sweep, points: Sequence[Point], unsaid: Sequence[str]) -> Quality:
     windows, has_meter = _windows(sweep), sweep.session.has_meter
     return Quality(
         windows=len(windows),
         disturbed=sum(one.is_disturbed for one in windows),
-        measured_points=sum(point.is_measured for point in sweep.points),
+        measured_points=sum(point.is_measured for point in points),
         widest_pct=100 * max((point.relative_half(has_meter) for point in sweep.points), default=math.inf),
         share_of_full=sweep.spent_s / sweep.full_s,
         bias=(*BIAS, METER_BIAS) if has_meter else BIAS,
-        remarks=tuple(_remarks(sweep, windows)),
+        remarks=(*_remarks(sweep, windows), *unsaid),
     )
 
 

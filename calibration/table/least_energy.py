@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from calibration.table.pstate_table import Table
+from calibration.table.pstate_table import Point, Table
 
 WITHIN: Final = 0.01
 
@@ -19,6 +19,11 @@ WARNING: Final = (
     "no node meter: joules are those of packages and DRAM alone. RAPL alone misleads: it does not see what the rest of"
     " the node draws while the work takes longer, so it favours clocks that are too low"
 )
+
+
+def joules_w(point: Point, has_meter: bool) -> float:
+    """Watts that count for joules: the node's by its meter, else packages and DRAM."""
+    return point.node_w if has_meter else point.package_w + (0.0 if math.isnan(point.dram_w) else point.dram_w)
 
 
 class LeastEnergy(msgspec.Struct, frozen=True):
@@ -35,8 +40,8 @@ def least_energy(table: Table) -> tuple[LeastEnergy, ...]:
     found = []
     for kernel, level in table.series():
         points = table.of(kernel, level)
-        rapl = {p.khz: (p.package_w + (0.0 if math.isnan(p.dram_w) else p.dram_w)) / p.speed for p in points}
-        node = {p.khz: p.node_w / p.speed for p in points} if table.conditions.has_meter else {}
+        rapl = {p.khz: joules_w(p, False) / p.speed for p in points}
+        node = {p.khz: joules_w(p, True) / p.speed for p in points} if table.conditions.has_meter else {}
         found.append(LeastEnergy(kernel, level, _within(node), _within(rapl)))
     return tuple(found)
 

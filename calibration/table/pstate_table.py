@@ -20,10 +20,10 @@ from calibration.measure.batch_means import Mean, mean_of
 from calibration.measure.node_session import LEVELS, Dwell, Setting, Window
 from calibration.measure.steady_power import UNCERTAIN, Steady
 from calibration.table.clock_curve import Curve, predict
-from calibration.table.node_identity import Identity
+from nodectl.calibrated.node_identity import Identity
 from pmu.readings import type_f64
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 POWER_OF_CLOCK: Final = 2.2
 """Ours: watts of a loaded package grow with about this power of the clock near the top, so under a power limit an
@@ -105,7 +105,8 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table as its file has it. ``expires_at``: when it should be measured again (UTC)."""
+    """A table as its file has it. ``expires_at``: when it should be measured again (UTC). ``policies``: parameters that
+    follow from the rows (``policy_values``), which the agent takes."""
 
     schema: int
     expires_at: str
@@ -114,6 +115,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quality: Quality
     units: dict[str, str]
     points: tuple[Point, ...]
+    policies: dict[str, dict[str, float]] = {}
 
     def of(self, kernel: str, level: str) -> tuple[Point, ...]:
         """The points of one kernel and level, by ascending clock."""

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from calibration.measure.node_session import LEVELS
-from calibration.table.node_identity import Identity
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
-from calibration.table.table_file import TableError
+from nodectl.calibrated.node_identity import Identity
+from nodectl.calibrated.sealed_file import SealedFileError
 
 COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Point))
 NEEDED: Final = ("kernel", "level", "cores", "khz", "units_per_s", "package_w")
@@ -38,21 +38,21 @@ def csv_of(table: Table) -> str:
 
 
 def table_from_csv(path: Path, identity: Identity, measured_at: str, expires_at: str) -> Table:
-    """The table of an external sweep; ``TableError`` names the line that is wrong."""
+    """The table of an external sweep; ``SealedFileError`` names the line that is wrong."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise TableError(f"{path}: cannot be read: {reason}") from None
+        raise SealedFileError(f"{path}: cannot be read: {reason}") from None
     rows: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for number, row in _rows(path, text):
         kernel, level, values = _row(path, number, row)
         series = rows.setdefault((kernel, level), {})
         if int(values["khz"]) in series:
-            raise TableError(f"{path}:{number}: {kernel}, {level}, {values['khz']:.0f} kHz stands twice")
+            raise SealedFileError(f"{path}:{number}: {kernel}, {level}, {values['khz']:.0f} kHz stands twice")
         series[int(values["khz"])] = values
     if not rows:
-        raise TableError(f"{path}: has no rows")
+        raise SealedFileError(f"{path}: has no rows")
     points = tuple(point for (kernel, level), own in rows.items() for point in _points(kernel, level, own))
     has_meter = all(math.isfinite(point.node_w) for point in points)
     conditions = Conditions(False, measured_at, 0.0, has_meter, math.nan, math.nan, math.nan)
@@ -129,24 +129,24 @@ def _rows(path: Path, text: str) -> list[tuple[int, dict[str, str]]]:
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
         if missing := [name for name in NEEDED if name not in names]:
-            raise TableError(f"{path}:1: the column {missing[0]} is missing (needed: {', '.join(NEEDED)})")
+            raise SealedFileError(f"{path}:1: the column {missing[0]} is missing (needed: {', '.join(NEEDED)})")
         if unknown := [name for name in names if name not in (*NEEDED, *OPTIONAL)]:
-            raise TableError(f"{path}:1: unknown column {unknown[0]!r}")
+            raise SealedFileError(f"{path}:1: unknown column {unknown[0]!r}")
         reader.fieldnames = names
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
-        raise TableError(f"{path}:{reader.line_num}: {error}") from None
+        raise SealedFileError(f"{path}:{reader.line_num}: {error}") from None
     if len(rows) > MOST_ROWS:
-        raise TableError(f"{path}: has more than {MOST_ROWS} rows")
+        raise SealedFileError(f"{path}: has more than {MOST_ROWS} rows")
     return rows
 
 
 def _row(path: Path, number: int, row: Mapping[str, str | None]) -> tuple[str, str, dict[str, float]]:
     kernel, level = (row["kernel"] or "").strip(), (row["level"] or "").strip()
     if not kernel:
-        raise TableError(f"{path}:{number}: the kernel has no name")
+        raise SealedFileError(f"{path}:{number}: the kernel has no name")
     if level not in LEVELS:
-        raise TableError(f"{path}:{number}: level {level!r} is none of {', '.join(LEVELS)}")
+        raise SealedFileError(f"{path}:{number}: level {level!r} is none of {', '.join(LEVELS)}")
     values: dict[str, float] = {}
     for name in (*NEEDED[2:], *OPTIONAL):
         text = (row.get(name) or "").strip()
@@ -156,9 +156,9 @@ def _row(path: Path, number: int, row: Mapping[str, str | None]) -> tuple[str, s
         try:
             values[name] = float(text)
         except ValueError:
-            raise TableError(f"{path}:{number}: {name}: {text!r} is no number") from None
+            raise SealedFileError(f"{path}:{number}: {name}: {text!r} is no number") from None
         if not (0 < values[name] < 1e18):
-            raise TableError(f"{path}:{number}: {name}: {text} is not above 0")
+            raise SealedFileError(f"{path}:{number}: {name}: {text} is not above 0")
     return kernel, level, values
 
 

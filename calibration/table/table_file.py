@@ -7,11 +7,7 @@ cut off or changed is noticed by the last line. Rows are inline arrays, one line
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import math
-import os
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from calibration.table.pstate_table import SCHEMA, Point, Table
-from nodectl.shell.errors import NodectlError, plain_reason
-
-SEAL: Final = "# sha256 "
-MOST_BYTES: Final = 64 << 20
-"""Ours: a thousand times what a large node needs."""
+from nodectl.calibrated.sealed_file import SealedFileError, sealed, sealed_text, write_whole
+from nodectl.shell.errors import plain_reason
 
 HEAD: Final = """\
 # P-state table of nodectl: watts and speed of one node's kernels at every clock. `nodectl calibrate show` explains it.
@@ -34,73 +27,31 @@ HEAD: Final = """\
 _COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Point))
 
 
-class TableError(NodectlError):
-    """A table cannot be read or does not apply; one line that names the file."""
-
-
 def write_table(path: Path, table: Table) -> None:
-    """Write it whole, or leave what was there. ``TableError`` if the disk refuses."""
-    text = text_of(table)
-    write_whole(path, f"{text}{SEAL}{_digest(text)}\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A file that is there whole or not at all (rename(2))."""
-    temporary = ""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise TableError(f"{path}: cannot be written: {error.strerror}") from None
+    """Write it whole, or leave what was there. ``SealedFileError`` if the disk refuses."""
+    write_whole(path, sealed(text_of(table)))
 
 
 def read_table(path: Path) -> Table:
-    """The table of a file; ``TableError`` if it is none, is damaged or of a later version."""
+    """The table of a file; ``SealedFileError`` if it is none, is damaged or of a later version."""
     text = sealed_text(path)
     try:
         return table_of(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise TableError(f"{path}: is no TOML: {error}") from None
-    except (msgspec.ValidationError, TableError) as error:
-        raise TableError(f"{path}: is no table: {plain_reason(str(error))}") from None
-
-
-def sealed_text(path: Path) -> str:
-    """The text of a sealed file without its last line."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise TableError(f"{path}: is no table: it has more than {MOST_BYTES >> 20} MiB")
-        whole = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TableError(f"{path}: is no table: it is no text") from None
-    text, seal, digest = whole.rpartition(SEAL)
-    if not seal or not digest.endswith("\n"):
-        raise TableError(f"{path}: is no table, or its end is missing (no sha256 line)")
-    if digest.strip() != _digest(text):
-        raise TableError(f"{path}: was changed or damaged: its sha256 differs")
-    return text
+        raise SealedFileError(f"{path}: is no TOML: {error}") from None
+    except (msgspec.ValidationError, SealedFileError) as error:
+        raise SealedFileError(f"{path}: is no table: {plain_reason(str(error))}") from None
 
 
 def table_of(values: dict[str, Any]) -> Table:
     """A table from parsed TOML."""
     if values.get("schema") != SCHEMA:
-        raise TableError(f"schema {values.get('schema')} is not known here, {SCHEMA} is")
+        raise SealedFileError(f"schema {values.get('schema')} is not known here, {SCHEMA} is")
     columns, rows = values.pop("columns", None), values.pop("rows", None)
     if not isinstance(columns, list) or not isinstance(rows, list):
-        raise TableError("columns or rows are missing")
+        raise SealedFileError("columns or rows are missing")
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
-        raise TableError("a row has another number of values than there are columns")
+        raise SealedFileError("a row has another number of values than there are columns")
     values["points"] = [dict(zip(columns, row, strict=True)) for row in rows]
     return msgspec.convert(values, Table)
 
@@ -117,15 +68,9 @@ def text_of(table: Table) -> str:
     for name in ("units", "identity", "conditions", "quality"):
         values = plain[name] if isinstance(plain[name], dict) else msgspec.structs.asdict(plain[name])
         lines += ["", f"[{name}]", *_pairs(values)]
+    for name, values in table.policies.items():
+        lines += ["", f"[policies.{name}]", *_pairs(values)]
     return "\n".join(lines) + "\n"
-
-
-def is_expired(table: Table, now: datetime.datetime) -> bool:
-    """Whether it should have been measured again by now; True where its date is none."""
-    try:
-        return datetime.datetime.fromisoformat(table.expires_at) < now
-    except (ValueError, TypeError):
-        return True
 
 
 def _pairs(values: dict[str, Any]) -> Iterator[str]:
@@ -149,7 +94,3 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
     return f"[{', '.join(_value(one) for one in value)}]"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -40,6 +40,10 @@ def show_lines(table: Table, is_all: bool = False) -> list[str]:
         (one.kernel, one.level, _clocks(one.by_node) or "no meter", _clocks(one.by_rapl)) for one in least_energy(table)
     ]
     lines += [render(("kernel", "cores", "by the node's meter", "by RAPL alone"), cells), ""]
+    lines += [
+        f"{policy} takes: {', '.join(f'{name} {value:g}' for name, value in values.items())}"
+        for policy, values in table.policies.items()
+    ]
     lines += [f"bias: {line}" for line in quality.bias]
     lines += [f"remark: {line}" for line in quality.remarks]
     return lines

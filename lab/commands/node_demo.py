@@ -54,16 +54,22 @@ _Item = TypeVar("_Item")
 @click.option("--virtual", is_flag=True, help="No real-time run: everything in virtual time.")
 @click.option("--quick", is_flag=True, help="Two workloads only.")
 @click.option("--scmi", "delegated", is_flag=True, help="Show instead a cap through SCMI to the controller's firmware.")
+@click.option(
+    "--calibration", "calibrates", is_flag=True, help="Show instead a calibration, and what policies gain by it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
-def demo(out: Path, seconds: float, runs: int, virtual: bool, quick: bool, delegated: bool, as_json: bool) -> int:
+def demo(
+    out: Path, seconds: float, runs: int, virtual: bool, quick: bool, delegated: bool, calibrates: bool, as_json: bool
+) -> int:
     """Run the real agent on emulated nodes; print what was saved and what it cost; leave plots and JSON in --out.
 
     First the daemon in real time on a served node, then workloads times policies in virtual time. With --scmi: caps in
     watts through the agent and SCMI to the controller's firmware, whose chip follows them; the controller is killed on
-    the way and returns. Exit status 1 if a cap was not followed within two control periods. All results are emulated: a
-    model's, not a machine's.
+    the way and returns. Exit status 1 if a cap was not followed within two control periods. With --calibration: a node
+    is measured by `nodectl calibrate`, and the same policies run before and after. All results are emulated: a model's,
+    not a machine's.
     """
-    needed = ["matplotlib"] if delegated else ["pynvml", "matplotlib"]
+    needed = ["matplotlib"] if delegated or calibrates else ["pynvml", "matplotlib"]
     if missing := [name for name in needed if find_spec(name) is None]:
         raise NodectlError(needs_extras(missing))  # now, not after a minute, when it is first used
     from lab.node_demo import comparison, node_figures, served
@@ -74,6 +80,8 @@ def demo(out: Path, seconds: float, runs: int, virtual: bool, quick: bool, deleg
         raise UsageError(f"--out {out}: {error.strerror}") from None
     if delegated:
         return _delegated(out, as_json)
+    if calibrates:
+        return _calibrated(out, seconds, virtual, as_json)
     started = time.monotonic()
     shutil.rmtree(out / JOURNAL, ignore_errors=True)
 
@@ -152,6 +160,19 @@ def _delegated(out: Path, as_json: bool) -> int:
     took_s = time.monotonic() - started
     click.echo(f"\n{verdict} EMULATED. {took_s:.0f} s. In {out}/: demo-scmi.png, demo-scmi.json")
     return 0 if result.is_as_promised else 1
+
+
+def _calibrated(out: Path, seconds: float, virtual: bool, as_json: bool) -> int:
+    from lab.node_demo import calibration_demo
+
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line)
+
+    status = calibration_demo.demo_of_calibration(out, seconds, virtual, say)
+    if as_json:
+        click.echo((out / "calibration.json").read_text())
+    return status
 
 
 def _with_progress(items: Iterable[_Item], total: int) -> Iterable[_Item]:

@@ -12,7 +12,8 @@ from typing import Final
 
 import click
 
-from calibration.commands.calibrate_run import guest_session, kernel_named, measure, prepare, run
+from calibration.commands.calibrate_run import guest_session, kernel_named, measure, run
+from calibration.commands.result_files import refuse_existing
 from calibration.kernels.port import KERNELS, KernelPort
 from calibration.table.adaptive_sweep import Aim
 from nodectl.shell.errors import NodectlError
@@ -35,7 +36,7 @@ class EmulatedCalibration:
         self._ports, self._kernels = ports, kernels
         self._chosen = [kernel_named(name) for name in dict.fromkeys(given["names"])] or list(KERNELS)
         self._aim = Aim(given["precision"], given["budget_s"])
-        self._output, self._again = Path(workdir) / given["output"], bool(given["again"])
+        self._output, self._again = Path(workdir) / given["out"], bool(given["again"])
         self._is_over = threading.Event()
         self.status: int | None = None
         """Its exit status; None while it runs."""
@@ -50,7 +51,7 @@ class EmulatedCalibration:
 
     def _run(self) -> None:
         try:
-            prepare(self._output, self._again)
+            refuse_existing(self._output, self._again)
             with guest_session(
                 self._ports, self._kernels, self._ports.clock.sleep_until_ns, self._is_over.is_set, self._say
             ) as session:

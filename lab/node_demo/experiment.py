@@ -147,4 +147,5 @@ def _config(experiment: Experiment, state_dir: str) -> Config:
         budget=Budget(core_share=0.0),
         gpu=GpuSettings(0),
         state_dir=state_dir,
+        calibration="",
     )

@@ -56,7 +56,7 @@ class LiveRun(msgspec.Struct, frozen=True):
 
 def live_run(case: Case, journal: Path, report: Path, virtual: bool) -> LiveRun:
     """Run the daemon on ``case``; served if possible (that writes the twin's own ``report``), unless ``virtual``."""
-    why = "requested" if virtual else _why_not_served()
+    why = "requested" if virtual else why_not_served()
     summary, truth = _virtual(case, journal) if why else _served(case, journal, report)
     reference = run(Experiment(case.machine, case.workload, case.seed, case.bias, case.duration_s, gpu_policy="fixed"))
     return LiveRun(
@@ -71,7 +71,8 @@ def live_run(case: Case, journal: Path, report: Path, virtual: bool) -> LiveRun:
     )
 
 
-def _why_not_served() -> str:
+def why_not_served() -> str:
+    """What is missing here for a served node; empty: nothing."""
     try:
         from twin.serve.host_needs import require
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from nodectl.calibrated.node_calibration import find_calibration, with_measured
 from nodectl.commands import service_account
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
@@ -29,6 +31,7 @@ from nodectl.write.places import SavePlaces, save_places
 from nodectl.write.restore import left_behind, read_node
 from nodectl.write.saves import SavedState, node_id
 from pmu.node import Finding
+from pmu.ports import Ports
 from pmu.system import system_ports
 
 HEADINGS: Final = ("what", "kind", "found", "reads", "writes", "locked", "remarks")
@@ -65,6 +68,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     others = [*_site_limits(ceilings, config), *_site_locks(found, config), *_applications_clocks(found)]
     others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
     others += service_account.remarks(config, service_account.service_user())
+    others += _calibration(config, ports, found)
     if as_json:
         report = _report(found, verdicts, left, doubts, proof)
         report |= {"ceilings": dict(ceilings.site), "others": others}
@@ -86,6 +90,12 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
         echo(f"[cluster]: {line}")
     if left:
         echo(left)
+
+
+def _calibration(config: Config, ports: Ports, found: Survey) -> list[str]:
+    """Which files of a calibration apply to this node, and what each policy would use."""
+    known = find_calibration(config, ports, found.layout, datetime.datetime.now(datetime.UTC))
+    return [f"calibration: {line}" for line in (*known.lines, *with_measured(config, known)[1])]
 
 
 def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from nodectl.shell.settings import ConfigError, read_toml
+from nodectl.shell.settings import ConfigError
 
 LATE_FACTOR: Final = 2.0
 """Ours: an effect is missing after twice the time within which 95 of 100 were there."""
@@ -45,12 +44,6 @@ class KnobLatency(msgspec.Struct, frozen=True):
     poll_s: float = 0.0
     missing: int = 0
     settle_s: float = 0.0
-
-
-class _Calibration(msgspec.Struct):
-    """The part of a calibration's file that is read here."""
-
-    latency: tuple[KnobLatency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +78,9 @@ def least_period_s(knobs: Iterable[str], known: Sequence[Deadline]) -> Mapping[s
     return {knob: one.gap_s for knob, one in found.items() if one}
 
 
-def read_deadlines(path: str) -> tuple[Deadline, ...]:
-    """Those of a calibration's file (TOML, ``[[latency]]``); none without a path. ``ConfigError`` in one line."""
-    if not path:
-        return ()
-    _, settings = read_toml(Path(path))
-    try:
-        found = msgspec.convert({"latency": settings.get("latency", ())}, _Calibration)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    wrong = next((one.knob for one in found.latency if not 0 < max(one.up.p95_s, one.down.p95_s) < 60.0), "")
+def checked_deadlines(latencies: Sequence[KnobLatency], path: str) -> tuple[Deadline, ...]:
+    """Those of a calibration's file (``[[latency]]``). ``ConfigError`` in one line that names the file."""
+    wrong = next((one.knob for one in latencies if not 0 < max(one.up.p95_s, one.down.p95_s) < 60.0), "")
     if wrong:
         raise ConfigError(f"{path}: latency of {wrong}: p95_s must be above 0 and below 60 s")
-    return deadlines(found.latency)
+    return deadlines(latencies)

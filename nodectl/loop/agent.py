@@ -14,10 +14,12 @@ puts its knobs back to their captured values while the rest continues.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from nodectl.calibrated.node_calibration import NOTHING, find_calibration, with_measured
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions
@@ -26,7 +28,7 @@ from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, Fi
 from nodectl.decide.shares import NO_SHARE, NodeShares
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
-from nodectl.knobs.timing import Deadline, least_period_s, read_deadlines
+from nodectl.knobs.timing import Deadline, least_period_s
 from nodectl.loop.calibration_guest import CalibrationGuest
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
@@ -86,14 +88,20 @@ class Agent:
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
         notices = Notices(ports.clock, log)
-        due = read_deadlines(config.calibration) if config.writes else ()
         found = survey(ports)
+        now = datetime.datetime.now(datetime.UTC)
+        known = find_calibration(config, ports, found.layout, now) if config.decides else NOTHING
+        due = known.deadlines if config.writes else ()
         with contextlib.ExitStack() as opened:  # closed again if anything below fails
             # first of all: what a killed run left moved is put back even if this one then finds that it cannot run
             actuation = _open_actuation(ports, config, found, connect, notices, opened, writer, due)
             fitted, lines = fit_to_node(config, found)
             for line in lines:
                 notices.add(line)
+            if config.decides:
+                fitted, lines = with_measured(fitted, known)
+                for line in (*known.lines, *lines):
+                    log(line)
             # after the actuation has started: limits left by a killed run are back at their captured values by now
             layout = at_present_limits(found.layout, found.knobs, fitted)
             reads = progress or (cluster.progress if cluster else no_progress)

@@ -13,7 +13,6 @@ from calibration.kernels.port import FMA, STREAM
 from calibration.measure.node_session import open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.finished_table import finished_table
-from calibration.table.node_identity import identity
 from calibration.table.node_variability import VariabilityError, compared
 from calibration.table.pstate_table import Table
 from calibration.table.table_file import write_table
@@ -24,6 +23,7 @@ from cluster_agent.budget.sharers.view import Job, Tag, View
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
 from lab.emulated.emulated_kernels import emulated_kernels
+from nodectl.calibrated.node_identity import identity
 from twin.in_process_node import InProcess
 from twin.machine import Machine, load_machine
 from twin.physics.model import Twin

@@ -21,12 +21,14 @@ from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.clock_curve import predict
 from calibration.table.finished_table import finished_table, package_limits_w
 from calibration.table.least_energy import least_energy
-from calibration.table.node_identity import differences, identity
 from calibration.table.pstate_table import Table
 from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
-from calibration.table.table_file import TableError, is_expired, read_table, text_of, write_table
+from calibration.table.table_file import read_table, text_of, write_table
 from calibration.table.table_report import diff_lines, show_lines
 from lab.emulated.emulated_kernels import emulated_kernels
+from nodectl.calibrated.node_calibration import is_expired
+from nodectl.calibrated.node_identity import differences, identity
+from nodectl.calibrated.sealed_file import SealedFileError
 from nodectl.write.lock import LockError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
@@ -187,7 +189,7 @@ def test_a_damaged_table_is_refused_in_one_line(table: Table, tmp_path: Path, da
     write_table(path, table)
     assert callable(damage)
     path.write_text(damage(path.read_text()))
-    with pytest.raises(TableError, match=reason) as error:
+    with pytest.raises(SealedFileError, match=reason) as error:
         read_table(path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
@@ -197,7 +199,8 @@ def test_a_table_of_another_processor_does_not_apply_and_another_kernel_is_a_rem
     wrong, remarks = differences(table.identity, other)
     assert [line.partition(":")[0] for line in wrong] == ["cpu_model"]
     assert [line.partition(":")[0] for line in remarks] == ["kernel"]
-    assert not is_expired(table, NOW) and is_expired(table, NOW + datetime.timedelta(days=200))
+    assert not is_expired(table.expires_at, NOW)
+    assert is_expired(table.expires_at, NOW + datetime.timedelta(days=200)) and is_expired("soon", NOW)
 
 
 def test_rapl_alone_favours_slower_clocks_and_its_lack_of_a_meter_is_said(table: Table) -> None:
@@ -251,7 +254,7 @@ def test_an_export_is_a_machine_file_part_and_csv_comes_back(table: Table, tmp_p
 def test_a_wrong_line_of_csv_is_named(table: Table, tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text(text)
-    with pytest.raises(TableError, match=reason):
+    with pytest.raises(SealedFileError, match=reason):
         table_from_csv(path, table.identity, NOW.isoformat(), NOW.isoformat())
 
 

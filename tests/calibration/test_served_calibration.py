@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.twin.served_node import ServedNode, why_not_served
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(bool(why_not_served()), reason=why_not_served() or "served")
 
@@ -19,7 +20,7 @@ command = [sys.executable, "-m", "nodectl.cli", "calibrate", "run", "-o", str(ta
            "--time-budget", "16s"]
 limit = lambda: Path("{_LIMIT}").read_text().strip()
 def wait(is_true):
-    end_s = time.monotonic() + 30
+    end_s = time.monotonic() + {PATIENCE_S}
     while not is_true():
         assert time.monotonic() < end_s, (limit(), child.poll())
         time.sleep(0.05)

@@ -23,8 +23,9 @@ SOCKET = ROOT / "systemd" / "nodectl-writer.socket"
 JOBS = ROOT / "systemd" / "jobs.conf"
 CONTROLLER = ROOT / "systemd" / "controller.conf"
 RESTORE = ROOT / "systemd" / "nodectl-restore.service"
-OTHERS = ("clusterctl", "clusterctl-metrics", "nodectl-metrics")
+OTHERS = ("clusterctl", "clusterctl-metrics", "nodectl-metrics", "nodectl-calibrate")
 UNITS = [UNIT, WRITER, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS), RESTORE]
+CALIBRATE = ROOT / "systemd" / "nodectl-calibrate.service"
 RESTORER = "/usr/lib/nodectl/nodectl-restorer"
 SEALED_TO = 1.5
 """Exposure on systemd's scale of 0 to 10; an ordinary service without any protection is at 9.6."""
@@ -122,7 +123,10 @@ def test_what_serves_the_cluster_is_nobody_special(unit):
     assert "User=clusterctl" in lines or "DynamicUser=yes" in lines
 
 
-@pytest.mark.parametrize(("unit", "rights"), [(UNIT, ["CAP_PERFMON"]), (WRITER, ["CAP_SYS_ADMIN"])])
+@pytest.mark.parametrize(
+    ("unit", "rights"),
+    [(UNIT, ["CAP_PERFMON"]), (WRITER, ["CAP_SYS_ADMIN"]), (CALIBRATE, ["CAP_PERFMON"])],
+)
 def test_every_right_that_is_kept_is_explained_in_the_unit(unit, rights):
     kept = dict(settings(unit))["CapabilityBoundingSet"].split()
     text = unit.read_text()
@@ -189,7 +193,7 @@ def test_wrong_settings_and_a_failing_policy_start_no_unit_again():
         assert "RestartPreventExitStatus=2" in unit.read_text().splitlines(), unit.name
 
 
-@pytest.mark.parametrize("unit", [WRITER, JOBS, CONTROLLER], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [WRITER, JOBS, CONTROLLER, CALIBRATE], ids=lambda unit: unit.name)
 def test_whatever_moves_knobs_is_followed_by_a_restore_when_it_ends(unit):
     found = dict(settings(unit))
     assert found["ExecStopPost"] == f"{RESTORER} restore --rest-by /opt/nodectl/bin/nodectl"

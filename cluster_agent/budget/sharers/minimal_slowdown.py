@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -31,6 +32,7 @@ import numpy as np
 
 from cluster_agent.budget.sharers import aapc
 from cluster_agent.budget.sharers.api import Method, Models, Sharer, check_budget
+from cluster_agent.budget.sharers.calibrated_speed import tables_of
 from cluster_agent.budget.sharers.fill import fill
 from cluster_agent.budget.sharers.speed import LOWEST_SPEED, SpeedModel, levels, model_of
 from cluster_agent.budget.sharers.view import UNTAGGED, Floats, Ints, Reason, Shares, Tag, View, tag_of
@@ -43,8 +45,9 @@ APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``guard``: how much more than its need a node may draw, in %, for bursts; it can be small, since a measured need
-    is already the highest of some time. ``floor``: in % of full speed. ``machine``: whose table is used for jobs
-    without a model of their own; empty: none.
+    is already the highest of some time. ``floor``: in % of full speed. For jobs without a model of their own:
+    ``machine``: whose table is used; ``table``: a file of `nodectl calibrate run`, of a node of this partition. Empty:
+    none.
 
     A job without any model counts as the most sensitive one that there is. If no job has a model, ``aapc`` decides,
     with its defaults.
@@ -54,6 +57,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor: float = 0.0
     weight: Literal["work", "nodes"] = "work"
     machine: str = ""
+    table: str = ""
     untagged: aapc.Untagged = "compute"
 
 
@@ -80,7 +84,13 @@ def compose(params: Params) -> Sharer:
 
 
 def models(params: Params) -> Models:
-    """The tables of ``machine``; ``WrongUseError`` if it has none."""
+    """The tables of ``machine`` or of ``table``; ``WrongUseError`` if it has none."""
+    if params.table:
+        if params.machine:
+            raise WrongUseError("minimal-slowdown: machine and table: give one of the two")
+        measured: dict[Tag | None, SpeedModel] = dict(tables_of(Path(params.table)).items())
+        untagged = measured.get(tag_of(params.untagged))
+        return measured | ({None: untagged} if untagged else {})
     if not params.machine:
         return {}
     try:

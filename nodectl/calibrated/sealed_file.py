@@ -1,0 +1,68 @@
+"""Files of a calibration: text whose last line is the SHA-256 of all before it.
+
+A file that was cut off, edited or damaged is noticed by that line, so no policy uses half a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from nodectl.shell.errors import NodectlError
+
+SEAL: Final = "# sha256 "
+MOST_BYTES: Final = 64 << 20
+"""Ours: a thousand times what a large node needs."""
+
+
+class SealedFileError(NodectlError):
+    """A file of a calibration cannot be read, is damaged or does not apply; one line that names it."""
+
+
+def sealed(text: str) -> str:
+    """The text with its last line."""
+    return f"{text}{SEAL}{_digest(text)}\n"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file that is there whole or not at all (rename(2))."""
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise SealedFileError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def sealed_text(path: Path) -> str:
+    """The text of a sealed file without its last line."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise SealedFileError(f"{path}: is no table: it has more than {MOST_BYTES >> 20} MiB")
+        whole = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SealedFileError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SealedFileError(f"{path}: is no table: it is no text") from None
+    text, seal, digest = whole.rpartition(SEAL)
+    if not seal or not digest.endswith("\n"):
+        raise SealedFileError(f"{path}: is no table, or its end is missing (no sha256 line)")
+    if digest.strip() != _digest(text):
+        raise SealedFileError(f"{path}: was changed or damaged: its sha256 differs")
+    return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

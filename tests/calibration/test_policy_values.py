@@ -1,0 +1,149 @@
+"""What policies take from a table: thresholds of bdpo-cpu where kernels begin to need the clock; the node's rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from calibration.kernels.port import FMA, STREAM, mix
+from calibration.measure.node_session import label, open_session
+from calibration.table.adaptive_sweep import Aim, Sweep
+from calibration.table.balance_series import (
+    LEVEL,
+    all_measured,
+    balance_mixes,
+    measure_balance,
+    reserved_s,
+    shares_within,
+)
+from calibration.table.policy_values import BOUND, CLOCK_BOUND, MOST_LOSS, policy_values, rest_w
+from calibration.table.pstate_table import Point
+from lab.emulated.emulated_kernels import emulated_kernels
+from nodectl.policies import registry
+from twin.in_process_node import InProcess
+from twin.machine import load_machine
+from twin.physics.model import Twin
+
+CLOCKS = tuple(range(1_200_000, 2_800_000, 100_000))
+TOP = CLOCKS[-1]
+REST_W = 80.0
+MIXES = {"mix-2": (0.3, 1.2), "mix-4": (0.6, 1.7), "mix-8": (0.85, 2.0)}
+KERNELS = {"stream": (0.2, 0.5), **MIXES, "fma": (1.0, 2.2)}
+"""By kernel: the share of its time that follows the clock, and its IPC at the highest."""
+
+
+def points_of(kernel: str, beta: float, ipc: float, level: str = LEVEL, has_meter: bool = True) -> list[Point]:
+    found = []
+    for khz in CLOCKS:
+        speed = 1.0 / (1.0 + beta * (TOP / khz - 1.0))
+        watts = 60.0 + 140.0 * (khz / TOP) ** 2
+        node_w = watts + 10.0 + REST_W if has_meter else math.nan
+        found.append(
+            Point(
+                kernel=kernel, level=level, cores=8, khz=khz, is_measured=True, windows=8, clock_khz=float(khz),
+                package_w=watts, package_half=0.1, model_half=0.0, dram_w=10.0, dram_half=0.1, node_w=node_w,
+                node_half=0.1, speed=speed, speed_half=0.001, speed_model_half=0.0, units_per_s=1e9 * speed,
+                ipc=ipc * speed, ipc_half=0.01, units_per_j=1e9 * speed / watts, units_per_j_half=1.0,
+            )
+        )  # fmt: skip
+    return found
+
+
+def table_points(kernels: dict[str, tuple[float, float]], has_meter: bool = True) -> list[Point]:
+    return [point for name, truth in kernels.items() for point in points_of(name, *truth, has_meter=has_meter)]
+
+
+def test_the_threshold_is_the_ipc_of_work_that_follows_the_clock_for_two_fifths_of_its_time() -> None:
+    values, remarks = policy_values(table_points(KERNELS), has_meter=True)
+    low = values["bdpo-cpu"]["low_ipc"]
+    assert MIXES["mix-2"][1] < low < MIXES["mix-4"][1] and CLOCK_BOUND == 0.4
+    assert low < values["bdpo-cpu"]["high_ipc"] < 1.1 * low
+    assert 0.1 <= values["bdpo-cpu"]["dwell_s"] <= 1.0
+    assert not remarks
+
+
+def test_the_floor_is_the_lowest_clock_at_which_stream_keeps_the_bound() -> None:
+    floor = policy_values(table_points(KERNELS), True)[0]["bdpo-cpu"]["floor"]
+    assert floor <= 2_400_000 / TOP < floor + 1e-4
+    assert 0.2 * (TOP / 2_400_000 - 1) <= BOUND < 0.2 * (TOP / 2_300_000 - 1)
+
+
+def test_work_at_the_threshold_bounds_the_floor_where_stream_loses_nothing() -> None:
+    """As where all cores share the bandwidth."""
+    floor = policy_values(table_points({**KERNELS, "stream": (0.0, 0.5)}), True)[0]["bdpo-cpu"]["floor"]
+    khz = round(floor * TOP, -5)
+    assert CLOCK_BOUND * (TOP / khz - 1) <= MOST_LOSS < CLOCK_BOUND * (TOP / (khz - 100_000) - 1)
+
+
+def test_the_rest_of_the_node_is_what_its_meter_shows_beyond_packages_and_dram() -> None:
+    values, _ = policy_values(table_points(KERNELS), True)
+    assert values["bdpo-cpu-bounded"] == {"rest_w": REST_W} and rest_w(table_points(KERNELS)) == REST_W
+    values, remarks = policy_values(table_points(KERNELS, has_meter=False), False)
+    assert "bdpo-cpu-bounded" not in values
+    assert remarks == ["bdpo-cpu-bounded keeps its default rest_w: there is no meter of the node"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "why"),
+    [
+        ({"fma": KERNELS["fma"]}, "fma and stream were not both measured"),
+        ({"stream": KERNELS["stream"], "fma": KERNELS["fma"]}, "only 2 kernels have an IPC, 4 are needed"),
+        ({**KERNELS, "stream": (1.0, 0.5)}, "stream loses more than 3% at each lower clock"),
+        ({**KERNELS, **{name: (beta, 0.4) for name, (beta, _) in MIXES.items()}, "fma": (1.0, 0.3)}, "does not rise"),
+        ({**KERNELS, **{name: (beta, math.nan) for name, (beta, _) in MIXES.items()}}, "only 2 kernels have an IPC"),
+    ],
+)
+def test_what_cannot_be_said_is_a_remark_and_the_default_stays(
+    kernels: dict[str, tuple[float, float]], why: str
+) -> None:
+    values, remarks = policy_values(table_points(kernels), True)
+    assert "bdpo-cpu" not in values
+    (line,) = remarks
+    assert line.startswith("bdpo-cpu keeps its defaults: ") and why in line
+
+
+def test_mixes_lie_around_the_balance_of_the_node() -> None:
+    fma = [msgspec.structs.replace(one, units_per_s=64e9 * one.speed) for one in points_of("fma", *KERNELS["fma"])]
+    stream = [msgspec.structs.replace(one, units_per_s=16e9 * one.speed) for one in points_of("stream", 0.2, 0.5)]
+    mixes = balance_mixes([*stream, *fma])
+    assert [one.flops_per_byte for one in mixes] == [2.0, 2.75, 3.5, 4.0, 5.0, 6.5, 8.0]
+    assert balance_mixes(stream) == ()
+    assert balance_mixes([*stream, *fma], ()) == ()
+
+
+@pytest.mark.parametrize(("budget_s", "mixes"), [(0.0, 7), (30.0, 0), (60.0, 3), (300.0, 7)])
+def test_a_budget_leaves_time_for_mixes_or_has_none(budget_s: float, mixes: int) -> None:
+    assert len(shares_within(budget_s)) == mixes
+    assert reserved_s(budget_s) < 0.25 * budget_s or not budget_s
+
+
+def calibrated(machine: str, folder: Path) -> tuple[Sequence[Point], bool]:
+    twin = Twin(load_machine(machine))
+    with InProcess(twin) as node, open_session(node.ports, emulated_kernels(twin), str(folder)) as session:
+        sweep = Sweep(session, (FMA, STREAM), Aim(0.1))
+        sweep.run()
+        measure_balance(sweep)
+        stays = len(sweep.dwells)
+        measure_balance(sweep)
+        assert len(sweep.dwells) == stays, "a run that goes on measures nothing twice"
+        return all_measured(sweep), session.has_meter
+
+
+def test_a_calibrated_node_gives_values_that_its_policies_take(tmp_path: Path) -> None:
+    points, has_meter = calibrated("taurus", tmp_path)
+    values, remarks = policy_values(points, has_meter)
+    assert not remarks and has_meter
+    for name, params in values.items():
+        registry.check(name, "cpu", params)
+    shown = {one.kernel: one.ipc for one in points if one.level == LEVEL and one.khz == max(p.khz for p in points)}
+    assert shown["stream"] < values["bdpo-cpu"]["low_ipc"] < shown["fma"]
+    assert values["bdpo-cpu"]["low_ipc"] > 0.7, "so it acts on STREAM, which the default of 0.5 leaves alone"
+    machine = load_machine("taurus")
+    assert values["bdpo-cpu-bounded"]["rest_w"] == pytest.approx(machine.power.rest_w, rel=0.05)
+    assert label(mix(balance_mixes(points)[0].flops_per_byte)) in shown
+    assert np.isfinite([one.package_half for one in points]).all()
