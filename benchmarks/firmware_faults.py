@@ -1,7 +1,7 @@
 """Sensors that lie: every class of sensors x every lie x loads x steps of the cap, on the host board and the plant.
 
 A case: a chip under a cap; sensors break (at the step, shortly before it, or before the start); the cap changes; true
-power and true die temperature are judged, never readings. Asked:
+power and true die temperature are judged, never readings. Requested:
 
 * power above 1.05 of the cap in at most 20 slots, in every case in which package and domain power do not lie together;
 * where they do, no slot above 1.05 of the cap later than 20 slots after the first contradiction: after the first slot

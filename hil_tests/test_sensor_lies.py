@@ -21,7 +21,7 @@ TEMPERATURES, ACTIVITIES, POWERS = slice(0, CORES), slice(CORES, 2 * CORES), sli
         (TEMPERATURES, Fault.UNREADABLE, 0.0, "temperature sensors failed"),
     ],
 )
-def test_sensors_that_lie_are_reported_and_the_cap_holds(
+def test_sensors_that_lie_are_reported_and_the_cap_is_kept(
     rig: Rig, sensors: slice, fault: Fault, amount: float, expected: str
 ) -> None:
     controller = rig.controller()
