@@ -1,7 +1,7 @@
 """Sensors that lie: every class of sensors x every lie x loads x steps of the cap, on the host board and the plant.
 
 A case: a chip under a cap; sensors break (at the step, shortly before it, or before the start); the cap changes; true
-power and true die temperature are judged, never readings. Asked:
+power and true die temperature are judged, never readings. Requested:
 
 * power above 1.05 of the cap in at most 20 slots, in every case in which package and domain power do not lie together;
 * where they do, no slot above 1.05 of the cap later than 20 slots after the first contradiction: after the first slot
@@ -224,8 +224,8 @@ def judge(outcomes: list[Outcome]) -> tuple[list[dict[str, object]], list[Outcom
         capped = [m for m in members if m.case.step[1]]
         rows.append({
             "class": group, "lie": lie, "cases": len(members), "alarm": sum(m.alarms > 0 for m in members),
-            "slots above 1.05": max(m.slots_above for m in capped),
-            "after 20 slots, of the cap": round(max(m.worst for m in capped), 3),
+            "slots above 1.05": max((m.slots_above for m in capped), default=0),
+            "after 20 slots, of the cap": round(max((m.worst for m in capped), default=0.0), 3),
             "die C": round(max(m.die_c for m in members), 1), "failed": sum(m in failed for m in members),
         })  # fmt: skip
     return rows, failed
@@ -233,9 +233,9 @@ def judge(outcomes: list[Outcome]) -> tuple[list[dict[str, object]], list[Outcom
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="firmware_faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="every 40th case, 20,000 sound slots")
+    parser.add_argument("--quick", action="store_true", help="every 37th case, 20,000 sound slots")
     quick = parser.parse_args(arguments).quick
-    chosen = cases()[:: 41 if quick else 1]
+    chosen = cases()[:: 37 if quick else 1]
     sound_runs = [(seed, 5000) for seed in range(4 if quick else 200)]
     with multiprocessing.Pool(2) as pool:
         outcomes = pool.map(run, chosen, chunksize=20)

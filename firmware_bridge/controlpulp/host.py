@@ -80,7 +80,7 @@ class View:
     guard_faults: int
     guard_ever: int
     guard_alarms: int
-    guard_hold: int
+    guard_safe_slots: int
     heat_mk: tuple[int, ...]
     """The thermal model: silicon, copper, sink, ambient."""
     last_change_s: tuple[float, ...]
@@ -261,7 +261,7 @@ class HostController:
             guard_faults=v.guard_faults,
             guard_ever=v.guard_ever,
             guard_alarms=v.guard_alarms,
-            guard_hold=v.guard_hold,
+            guard_safe_slots=v.guard_safe_slots,
             heat_mk=tuple(v.heat_mk),
             last_change_s=tuple(ns * 1e-9 for ns in v.last_change_ns),
         )

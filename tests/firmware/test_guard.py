@@ -102,12 +102,12 @@ def test_the_safe_level_ends_after_a_second_of_agreement_and_lasts_longer_the_ne
     for _ in range(2):
         break_sensors(plant, POWERS, Fault.SCALED, 0.25)
         host.advance_slots(50)
-        assert host.view().guard_hold
+        assert host.view().guard_safe_slots
         break_sensors(plant, POWERS, Fault.SOUND)
         host.advance_slots(10)
-        lasted.append(host.view().guard_hold)
+        lasted.append(host.view().guard_safe_slots)
         host.advance_slots(lasted[-1] + 5)
-        assert not host.view().guard_hold
+        assert not host.view().guard_safe_slots
         assert trace(host, plant, 50).mean() > 0.95 * 120
     assert 1900 < lasted[0] <= 2000 and 3900 < lasted[1] <= 4000
     seen = events(host, 0)

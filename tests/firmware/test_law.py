@@ -127,7 +127,7 @@ def check_slot(
         "reasons": list(view.reasons),
         "margin": None if view.margin_w is None else round(view.margin_w * 1e6),
         "kept": view.kept_slots,
-        "faults": (view.guard_faults, view.guard_hold, view.guard_alarms),
+        "faults": (view.guard_faults, view.guard_safe_slots, view.guard_alarms),
         "heat": view.heat_mk,
     }
     expected = {

@@ -296,7 +296,7 @@ static void our_step(struct control *c, const struct sensors *in, const struct d
     cap_power(c, ladders, want, &chosen);
     for (int d = 0; d < DOMAINS; d++) {
         uint16_t why = why_capped(&ladders[d], &safe, d, chosen.freq_khz[d]);
-        if (c->guard.hold)
+        if (c->guard.safe_slots)
             why |= REASON_GUARD;
         int32_t fastest = FREQ_MIN_KHZ;
         for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {

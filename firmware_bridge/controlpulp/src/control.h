@@ -24,7 +24,7 @@ enum guard_fault {
 struct guard {
     uint32_t faults, ever;                 /* in this slot; since the start */
     uint32_t alarms;                       /* how often the safe level began */
-    int32_t hold, penalty;                 /* slots that it still lasts; lasts after a fault */
+    int32_t safe_slots, penalty;                 /* slots that it still lasts; lasts after a fault */
     int32_t worst_uw[LEVELS + 1];          /* of one core: rung 0 is the lowest clock */
     int32_t sum_error_uw;                  /* package less rails, filtered */
     int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots, start_slots;

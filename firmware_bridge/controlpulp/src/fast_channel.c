@@ -12,7 +12,7 @@
  * allowed changes.
  *
  * Limits are two words. A pair counts once it is complete and unchanged for a poll: a poll between the two stores of a
- * client must not put a pair in force that nobody asked for.
+ * client must not put a pair in force that nobody requested.
  *
  * Left: a write of the value that the word has already shows nothing, so it does not renew a lease of silence.
  */

@@ -19,11 +19,11 @@
  *     silicon -> 18/1024 P, copper -> 63/1024 P, S -> A + 153/1024 P      mK, P in mW; 4 ms, 51 ms, 8 s
  *
  * S and the ambient A follow the readings while these are within 5 K of the model. Beyond that the model goes on alone,
- * since no heat sink changes so fast. Readings above the model are no fault here: the law acts on them. Nobody knows how
+ * since no heat sink changes so fast. Readings above the model are no fault here: the law follows them. Nobody knows how
  * warm the copper was before the start, so for START_SLOTS S follows the readings alone.
  *
  * Safe level. The highest clock at which the heaviest known load on a chip at 85 C stays within the caps and within
- * SAFE_UW. It depends on no sensor. It ends HOLD slots after the last fault; each further alarm doubles that time.
+ * SAFE_UW. It depends on no sensor. It ends SAFE_SLOTS slots after the last fault; each further alarm doubles that time.
  *
  * Invariant. The guard only lowers the targets of the law.
  *
@@ -46,8 +46,8 @@
 #define ODD_SLOTS 8
 #define FAILED_MAX 4
 #define START_SLOTS 400       /* ours: eight time constants of the copper */
-#define HOLD 2000             /* ours: 1 s */
-#define HOLD_MAX 65536
+#define SAFE_SLOTS 2000             /* ours: 1 s */
+#define SAFE_SLOTS_MAX 65536
 
 #define HEAT_TOLERANCE (5000 * 256) /* all in 1/256 mK */
 #define AMBIENT_FIRST (298150 * 256)
@@ -58,7 +58,7 @@
 
 void guard_init(struct guard *g)
 {
-    *g = (struct guard){.penalty = HOLD};
+    *g = (struct guard){.penalty = SAFE_SLOTS};
     int32_t factor = chip_leak_factor_q16(HOTTEST_MK);
     for (int r = 0; r <= LEVELS; r++) {
         int32_t level = r ? r - 1 : 0;
@@ -211,13 +211,13 @@ static int32_t safe_khz(const struct guard *g, int32_t cap_uw, int32_t cores)
     return rung ? chip_freq_khz[rung - 1] : FREQ_MIN_KHZ;
 }
 
-static void hold(struct guard *g, uint32_t faults)
+static void count_safe_slots(struct guard *g, uint32_t faults)
 {
-    if (faults && g->hold == 0) {
+    if (faults && g->safe_slots == 0) {
         g->alarms++;
-        g->penalty = g->alarms == 1 ? HOLD : min32(2 * g->penalty, HOLD_MAX);
+        g->penalty = g->alarms == 1 ? SAFE_SLOTS : min32(2 * g->penalty, SAFE_SLOTS_MAX);
     }
-    g->hold = faults ? g->penalty : g->hold - (g->hold > 0);
+    g->safe_slots = faults ? g->penalty : g->safe_slots - (g->safe_slots > 0);
     g->faults = faults;
     g->ever |= faults;
 }
@@ -245,9 +245,9 @@ void guard_step(struct guard *g, const struct control *c, const struct sensors *
     check_model(g, c, in, measured_uw, model_uw, &faults);
     check_caps(g, in, measured_uw, want, &faults);
     check_heat(g, sound, mean_mk, measured_uw, all, &faults);
-    hold(g, faults);
+    count_safe_slots(g, faults);
     *limited = *want;
-    if (!g->hold)
+    if (!g->safe_slots)
         return;
     int32_t package = safe_khz(g, want->cap_uw[0] ? min32(want->cap_uw[0], SAFE_UW) : SAFE_UW, CORES);
     for (int d = 0; d < DOMAINS; d++) {

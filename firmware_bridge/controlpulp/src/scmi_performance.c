@@ -74,6 +74,12 @@ static bool is_beyond_clocks(uint32_t khz)
     return khz && (khz < FREQ_MIN_KHZ || khz > FREQ_MAX_KHZ);
 }
 
+/* Whether a limit that must be given is 0: one of the two, before v3 both. */
+static bool is_missing(const struct scmi *s, int agent, uint32_t max, uint32_t min)
+{
+    return scmi_is_before(s, agent, PERFORMANCE, 0x30000) ? max == 0 || min == 0 : max == 0 && min == 0;
+}
+
 /* Zero leaves a limit unchanged (before v3: is out of range). A limit between two levels is rounded down to the lower one. */
 int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max, uint32_t min)
 {
@@ -84,8 +90,7 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
     struct request *own = &s->fw->requests.of[agent];
     uint32_t top = max ? max : (uint32_t)own->limit_max_khz[domain];
     uint32_t bottom = min ? min : (uint32_t)own->limit_min_khz[domain];
-    bool needs_both = scmi_is_before(s, agent, PERFORMANCE, 0x30000);
-    if ((max == 0 && min == 0) || (needs_both && (max == 0 || min == 0)) || is_beyond_clocks(max) || is_beyond_clocks(min))
+    if (is_missing(s, agent, max, min) || is_beyond_clocks(max) || is_beyond_clocks(min))
         return SCMI_OUT_OF_RANGE;
     if (top && bottom > top)
         return SCMI_INVALID_PARAMETERS;

@@ -121,7 +121,7 @@ static int32_t faults_get(struct scmi *s, struct call *c)
     put(c, guard->faults);
     put(c, guard->ever);
     put(c, guard->alarms);
-    put(c, (uint32_t)guard->hold);
+    put(c, (uint32_t)guard->safe_slots);
     return SCMI_SUCCESS;
 }
 
@@ -136,7 +136,7 @@ static int32_t faults_notify(struct scmi *s, struct call *c)
 void scmi_telemetry_slot(struct scmi *s)
 {
     const struct guard *guard = &s->fw->control.guard;
-    bool is_safe = guard->hold > 0;
+    bool is_safe = guard->safe_slots > 0;
     uint32_t words[3] = {0, guard->faults, is_safe};
     if (guard->faults == s->faults && is_safe == s->is_safe)
         return;

@@ -298,7 +298,7 @@ void host_view(const host_t *h, host_view_t *out)
         .guard_faults = guard->faults,
         .guard_ever = guard->ever,
         .guard_alarms = guard->alarms,
-        .guard_hold = guard->hold,
+        .guard_safe_slots = guard->safe_slots,
         .heat_mk = {guard->silicon / 256, guard->copper / 256, guard->sink / 256, guard->ambient / 256},
     };
     memcpy(out->fast_writes, fw->scmi.fast_writes, sizeof out->fast_writes);

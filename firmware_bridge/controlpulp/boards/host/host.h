@@ -71,7 +71,7 @@ typedef struct {
     int32_t margin_uw, kept_slots, gain_q16[HOST_DOMAINS];
     uint16_t reasons[HOST_CORES];
     uint32_t guard_faults, guard_ever, guard_alarms;
-    int32_t guard_hold, heat_mk[4]; /* the thermal model: silicon, copper, sink, ambient */
+    int32_t guard_safe_slots, heat_mk[4]; /* the thermal model: silicon, copper, sink, ambient */
     int64_t last_change_ns[HOST_DOMAINS]; /* when a clock of the domain last changed */
 } host_view_t;
 void host_view(const host_t *h, host_view_t *out);
