@@ -3,7 +3,7 @@
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 
-.PHONY: help setup demo calibrate-demo demo-cluster test test-busy hil-linux bench fuzz mutate picture docs deb deb-test lint clean
+.PHONY: help setup demo calibrate-demo demo-cluster test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
@@ -12,6 +12,7 @@ help:
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
+	@echo "make hil-rtl  the controller's firmware on two cores in RTL (Verilator): scenarios, 1000 slots, cycles; some 20 minutes"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
@@ -48,6 +49,11 @@ hil-linux:
 	@hil_tests/linux/build.sh um >/dev/null
 	@hil_tests/linux/build.sh arm64 >/dev/null && hil_tests/linux/qemu.sh >/dev/null || echo "hil-linux: the arm64 rig is left out" >&2
 	@NODECTL_HIL_LINUX=1 $(PYTHON_VENV) -m hil_tests --rig linux $(PYTEST_ARGS)
+
+hil-rtl:
+	@scripts/setup.sh rtl
+	@$(PYTHON_VENV) -m benchmarks firmware_rtl $(BENCH_ARGS)
+	@NODECTL_HIL_RTL=1 $(PYTHON_VENV) -m hil_tests --rig rtl-vexriscv --rig rtl-cv32e40p --rig rtl-line $(PYTEST_ARGS)
 
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)

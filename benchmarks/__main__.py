@@ -48,6 +48,7 @@ NAMES = (
     "firmware_delay",
     "firmware_rv32",
     "firmware_faults",
+    "firmware_rtl",
     "scmi_codec",
     "scmi_round_trip",
     "published_facts",

@@ -1,4 +1,4 @@
-"""Host board and rv32 image side by side: the same sensors and messages, decision by decision."""
+"""Host board and rv32 image (emulated, or in RTL) side by side: the same sensors and messages, decision by decision."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from benchmarks.firmware_rig import POWERCAP, Rig, command
 from firmware_bridge.controlpulp.host import TICK_S
+from firmware_bridge.controlpulp.rtl import RtlController
 from firmware_bridge.controlpulp.rv32 import TICK_US, Rv32Controller
 
 TICKS_PER_SLOT = 4
@@ -16,8 +17,11 @@ class DifferenceError(AssertionError):
     """The two decided or answered differently."""
 
 
-def run(rig: Rig, image: Rv32Controller, slots: int, seed: int, *, has_messages: bool = True) -> dict[str, int]:
-    """Random caps, levels and readings over some slots; the most instructions of each kind of wake-up, if counted.
+def run(
+    rig: Rig, image: Rv32Controller | RtlController, slots: int, seed: int, *, has_messages: bool = True
+) -> dict[str, int]:
+    """Random caps, levels and readings over some slots; the most instructions (in RTL: cycles) of each kind of
+    wake-up, if counted.
 
     ``has_messages`` must be false for a polling build, which does not answer at once."""
     random = np.random.default_rng(seed)
@@ -40,7 +44,7 @@ def run(rig: Rig, image: Rv32Controller, slots: int, seed: int, *, has_messages:
     return worst
 
 
-def _message(rig: Rig, image: Rv32Controller, tick: int, random: np.random.Generator) -> int:
+def _message(rig: Rig, image: Rv32Controller | RtlController, tick: int, random: np.random.Generator) -> int:
     choice = random.integers(5)
     if choice == 0:
         message = command(
@@ -59,9 +63,11 @@ def _message(rig: Rig, image: Rv32Controller, tick: int, random: np.random.Gener
     else:
         message = random.bytes(int(random.integers(1, 34)) * 4)
     channel = int(random.integers(3))
-    image.now_us -= TICK_US  # the message comes at the tick's moment, on both
+    if isinstance(image, Rv32Controller):
+        image.now_us -= TICK_US  # the message comes at the tick's moment, on both
     spent = image.send(channel, message)
-    image.now_us += TICK_US
+    if isinstance(image, Rv32Controller):
+        image.now_us += TICK_US
     rig.host.send(channel, message)
     rig.host.advance(0)
     ours, theirs = rig.host.poll(channel), image.poll(channel)

@@ -9,6 +9,7 @@ import pytest
 
 from hil_tests.rig import Ability, Rig
 from hil_tests.rigs import RIGS
+from hil_tests.slots import SLOTS
 from hil_tests.table import Table
 from tests.conftest import pytest_runtest_makereport
 
@@ -43,6 +44,9 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
         for ability in marker.args:
             if ability in kind.cannot:
                 pytest.skip(kind.cannot[Ability(ability)])
+    slots = SLOTS.get(request.node.originalname, 0)
+    if kind.most_slots is not None and slots > kind.most_slots:
+        pytest.skip(f"takes more than the {kind.most_slots} slots that fit here")
     missing = kind.missing()
     if missing:
         pytest.skip(missing)

@@ -44,6 +44,8 @@ class Rig:
     is_real_time: ClassVar[bool]
     """Whether time is real: then medians and percentiles can be judged, single slots cannot."""
     cannot: ClassVar[Mapping[Ability, str]] = {}
+    most_slots: ClassVar[int | None] = None
+    """Scenarios that take more slots (``slots.py``) do not run on this rig; ``None``: all do."""
 
     @classmethod
     def missing(cls) -> str | None:

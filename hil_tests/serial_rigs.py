@@ -276,7 +276,7 @@ class FpgaRig(SerialRig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        device, _, query = os.environ[FPGA_VARIABLE].partition("?")
+        device, _, query = self.device().partition("?")
         baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
         self._line = LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
         self._quiet_from_s = 0.0
@@ -289,6 +289,10 @@ class FpgaRig(SerialRig):
         if FPGA_VARIABLE in os.environ:
             return None
         return f"no FPGA: set {FPGA_VARIABLE}=/dev/ttyUSB0?baud=921600"
+
+    def device(self) -> str:
+        """The line, and its speed."""
+        return os.environ[FPGA_VARIABLE]
 
     def power_on(self) -> None:
         """Reset the image, then greet it."""

@@ -24,7 +24,7 @@ _NO_LINE = {Ability.LINE_NOISE: "a mailbox has no line: it carries words of memo
 class _RigClock:
     """A rig's virtual time, as its clients see it."""
 
-    def __init__(self, rig: _VirtualRig) -> None:
+    def __init__(self, rig: VirtualRig) -> None:
         self._rig = rig
 
     def now_s(self) -> float:
@@ -36,8 +36,8 @@ class _RigClock:
         self._rig.pass_time(duration_s)
 
 
-class _VirtualRig(Rig):
-    """Common to both rigs: one clock; while the controller is dead, its mailbox stays and gets no response."""
+class VirtualRig(Rig):
+    """Common to these rigs: one clock; while the controller is dead, its mailbox stays and gets no response."""
 
     is_real_time = False
     cannot = _NO_LINE
@@ -121,7 +121,7 @@ class _VirtualRig(Rig):
         self.pass_time(duration_s)
 
 
-class InProcessRig(_VirtualRig):
+class InProcessRig(VirtualRig):
     """The firmware as a library."""
 
     name = "inproc"
@@ -136,7 +136,7 @@ class InProcessRig(_VirtualRig):
         self._controller.advance_to(self._now_ns - self._began_ns)
 
 
-class UnicornRig(_VirtualRig):
+class UnicornRig(VirtualRig):
     """The rv32 image, emulated."""
 
     name = "unicorn-rv32"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything a fresh Debian or Ubuntu machine needs to build, test and demonstrate nodectl.
 #
-#   scripts/setup.sh [core|linux|all]    Debian packages for the demo alone (core), also for `make hil-linux` (linux),
-#                                        or for the demo, tests and lint (all, default)
+#   scripts/setup.sh [core|linux|rtl|all]    Debian packages for the demo alone (core), also for `make hil-linux` (linux) or
+#                                            `make hil-rtl` (rtl), or for the demo, tests and lint (all, default)
 #
 # "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
 # (scripts/foreign.sh), and installs programs of PyPI into an environment of their own (scripts/foreign_python.sh).
@@ -45,8 +45,13 @@ collect() {
         need powercap-utils sh -c 'command -v powercap-info'
         need strace sh -c 'command -v strace'
         need systemd sh -c 'command -v systemd-analyze'
-        need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
         need qemu-system-misc sh -c 'command -v qemu-system-riscv32'
+    fi
+    if [ "$scope" = all ] || [ "$scope" = rtl ]; then
+        need gcc-riscv64-unknown-elf sh -c 'command -v riscv64-unknown-elf-gcc'
+        need verilator verilator --version
+        need g++ g++ --version
+        need make make --version
     fi
     if [ "$scope" = linux ]; then
         need linux-source-6.12 test -f /usr/src/linux-source-6.12.tar.xz
@@ -119,4 +124,10 @@ if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >
 fi
 if [ "$scope" = all ]; then
     scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus and CodeCarbon will be skipped"
+fi
+# Models of two cores in RTL, built once (half a minute of a processor) and kept in ~/.cache/nodectl.
+if [ "$scope" = all ] || [ "$scope" = rtl ]; then
+    for core in vexriscv cv32e40p; do
+        PYTHON=.venv/bin/python twin/rtl/build.sh "$core" >/dev/null || say "the tests with $core in RTL will be skipped"
+    done
 fi

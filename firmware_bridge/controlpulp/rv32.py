@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from firmware_bridge.controlpulp.shared_memory import MAGIC, SHARED, SharedMemory
+from firmware_bridge.controlpulp.shared_memory import MAGIC, RIG, SHARED, TIME_BY_TIMER, SharedMemory
 
 RAM, RAM_BYTES = 0x8000_0000, 0x10_0000
 CLINT = 0x0200_0000
@@ -60,10 +60,16 @@ def load_segments(image: bytes) -> list[tuple[int, bytes]]:
     return segments
 
 
+def symbol(image: Path, name: str) -> int:
+    """The address of a symbol."""
+    listing = subprocess.run(["riscv64-unknown-elf-nm", str(image)], check=True, capture_output=True, text=True).stdout
+    return next(int(line.split()[0], 16) for line in listing.splitlines() if line.split()[2] == name)
+
+
 class Rv32Controller(SharedMemory):
     """The image after reset, waiting for its first tick. The mailbox methods are those of ``HostController``."""
 
-    def __init__(self, image: Path, *, count: bool = False) -> None:
+    def __init__(self, image: Path, *, count: bool = False, time_mode: int = TIME_BY_TIMER) -> None:
         self.line_in, self.line_out = bytearray(), bytearray()
         """The serial line, if the image was built with ``-DSERIAL=1``."""
         self._is_divisor = False
@@ -77,6 +83,7 @@ class Rv32Controller(SharedMemory):
         self._uc.mmio_map(UART, 0x1000, self._read_uart, None, self._write_uart, None)
         for address, content in load_segments(image.read_bytes()):
             self._memory[address - RAM : address - RAM + len(content)] = np.frombuffer(content, dtype=np.uint8)
+        self.words("rig")[0] = RIG | time_mode
         self.now_us = 0
         self.instructions = 0
         self._sizes: dict[int, int] = {}
@@ -86,6 +93,10 @@ class Rv32Controller(SharedMemory):
         self._run()
         if self.words("magic")[0] != MAGIC:
             raise RuntimeError(f"the image did not start; it stopped at {self._pc:#x}")
+
+    def memory_at(self, address: int, size: int) -> Any:
+        """Bytes of RAM; the view is live."""
+        return self._memory[address - RAM :][:size]
 
     # ---- processor ----
 

@@ -78,20 +78,53 @@ def node(
 )  # fmt: skip
 @click.option("--load", type=click.IntRange(0, 4), default=3, show_default=True, help="Class of the instructions.")
 @click.option("--fifo", type=click.Choice(["try", "require"]), help="Run the controller as SCHED_FIFO.")
+@click.option(
+    "--rtl", "core", type=click.Choice(["vexriscv", "cv32e40p"]), help="On this core, simulated from its RTL."
+)
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="With --rtl: each instruction, with its cycle."
+)
+@click.option("--wave", type=click.Path(path_type=Path), metavar="FILE", help="With --rtl: the core's signals, as FST.")
 @click.argument("folder", type=click.Path(path_type=Path))
-def controller(places: tuple[str, ...], load: int, fifo: str | None, folder: Path) -> int:
+def controller(
+    places: tuple[str, ...],
+    load: int,
+    fifo: str | None,
+    core: str | None,
+    trace: Path | None,
+    wave: Path | None,
+    folder: Path,
+) -> int:
     """Run an on-chip controller with its chip, in real time, until SIGTERM or Ctrl-C.
 
     The ControlPULP firmware as a process. Its agents connect to the sockets in FOLDER, which is made if it is missing:
     `nodectl scmi get scmi+shm:FOLDER/runtime.sock`, or `url` under `[scmi]` for `nodectl run`. A virtual machine's
     kernel is an agent as well, through --vhost (docs/scmi.md has the options of QEMU and user-mode Linux).
+
+    With --rtl the firmware runs on a core in RTL, as on a board: one agent, on the serial line FOLDER/line, and some
+    hundred times slower than real time.
     """
+    if core:
+        if places or fifo:
+            raise UsageError("--rtl has a serial line alone: neither --vhost nor --fifo")
+        return _on_rtl(folder, core, load, trace, wave)
+    if trace or wave:
+        raise UsageError("--trace and --wave are for --rtl")
     try:
         from firmware_bridge.controlpulp.posix import AGENTS
         from lab.emulated.emulated_controller import serve
     except ImportError as error:
         raise NodectlError(f"an emulated controller is not built here ({error}); `make setup` builds it") from None
     serve(folder, _guests(places, AGENTS), load, fifo, lambda line: print(line, flush=True), _remark)
+    return 0
+
+
+def _on_rtl(folder: Path, core: str, load: int, trace: Path | None, wave: Path | None) -> int:
+    try:
+        from lab.emulated.emulated_rtl import serve
+    except ImportError as error:
+        raise NodectlError(f"an emulated controller is not built here ({error}); `make setup` builds it") from None
+    serve(folder, core, load, trace, wave, lambda line: print(line, flush=True))
     return 0
 
 

@@ -25,8 +25,8 @@
  * Rung 0 is the floor of the chip: a domain gets it even if the floors alone exceed the budget or the domain's cap.
  *
  * Cost. O(D^2 L + D^3) with D = 4 domains and L = 15 levels, the same bound in every slot: the climb takes at most D L
- * steps that each compare D domains, and each of about D^2 candidates sets D domains. Counted on rv32, control job and
- * fast job together take at most 62 thousand instructions (docs/firmware.md).
+ * steps that each compare D domains, and each of about D^2 candidates sets D domains. docs/firmware.md has the
+ * cycles of control and fast job together on two cores.
  *
  * The published law splits the watts by distance to the critical temperature instead; here heat has its own stage.
  */
@@ -42,13 +42,20 @@ int32_t ladder_power_uw(const struct ladder *l, int32_t freq_khz, int32_t level)
     return (int32_t)((uw * l->gain_q16) >> 16) + l->idle_uw;
 }
 
-/* The inverse of ladder_power_uw: the highest clock that these watts pay for at a level, within the level's highest. */
-static int32_t freq_within(const struct ladder *l, int32_t power_uw, int32_t level)
+/* The inverse of ladder_power_uw in two steps: the dynamic power that these watts leave at a level ... */
+static int32_t dynamic_within(const struct ladder *l, int32_t power_uw, int32_t level)
 {
-    int64_t model_uw = (int64_t)(power_uw - l->idle_uw) * 65536 / l->gain_q16;
-    int64_t dynamic = model_uw - chip_leak_uw(l->leak_factor_q16, level);
-    int32_t dynamic_uw = dynamic > INT32_MAX ? INT32_MAX : (int32_t)dynamic;
-    return min32(chip_freq_for(dynamic_uw, l->capacitance_ff, level), chip_freq_khz[level]);
+    if (power_uw <= l->idle_uw)
+        return 0;
+    uint32_t model_uw = inverse_q16(power_uw - l->idle_uw, l->gain_q16, l->gain_inverse);
+    int64_t dynamic = (int64_t)model_uw - chip_leak_uw(l->leak_factor_q16, level);
+    return dynamic > INT32_MAX ? INT32_MAX : (int32_t)dynamic;
+}
+
+/* ... and the highest clock that it pays for, within a limit. */
+static int32_t freq_within(const struct ladder *l, int32_t power_uw, int32_t level, int32_t limit_khz)
+{
+    return chip_freq_within(dynamic_within(l, power_uw, level), l->capacitance_ff, level, limit_khz);
 }
 
 static void add_rung(struct ladder *l, int32_t freq_khz, int32_t level)
@@ -63,7 +70,8 @@ void ladder_build(struct ladder *l, const struct control *c, const struct sensor
                   int32_t cap_uw)
 {
     int32_t hottest_q16 = 0, heaviest_ff = 0;
-    *l = (struct ladder){.gain_q16 = c->gain_q16[domain], .limit_uw = cap_uw ? cap_uw : INT32_MAX};
+    *l = (struct ladder){.gain_q16 = c->gain_q16[domain], .gain_inverse = inverse_of_q16(c->gain_q16[domain]),
+                         .limit_uw = cap_uw ? cap_uw : INT32_MAX};
     for (int i = domain * DOMAIN_CORES; i < (domain + 1) * DOMAIN_CORES; i++) {
         if (in->capacitance_ff[i] == 0) {
             l->idle_uw += CORE_IDLE_UW;
@@ -78,8 +86,7 @@ void ladder_build(struct ladder *l, const struct control *c, const struct sensor
     add_rung(l, FREQ_MIN_KHZ, 0);
     for (int level = 0; level < LEVELS; level++) {
         int32_t room_uw = CORE_MAX_UW - chip_leak_uw(hottest_q16, level);
-        int32_t freq = min32(chip_freq_khz[level], target_khz);
-        freq = min32(freq, chip_freq_for(room_uw, heaviest_ff, level));
+        int32_t freq = chip_freq_within(room_uw, heaviest_ff, level, min32(chip_freq_khz[level], target_khz));
         if (freq <= l->freq_khz[l->rungs - 1])
             break;
         add_rung(l, freq, level);
@@ -93,7 +100,7 @@ static void total(const struct ladder ladders[DOMAINS], struct allocation *a)
 {
     a->work_khz = a->power_uw = 0;
     for (int d = 0; d < DOMAINS; d++) {
-        a->work_khz += (int64_t)a->freq_khz[d] * ladders[d].busy;
+        a->work_khz += a->freq_khz[d] * ladders[d].busy;
         a->power_uw += ladder_power_uw(&ladders[d], a->freq_khz[d], a->level[d]);
     }
 }
@@ -103,6 +110,18 @@ static bool may_rise(const struct ladder *l, int32_t rung)
     return l->busy && rung + 1 < l->rungs && l->power_uw[rung + 1] <= l->limit_uw;
 }
 
+/* What a domain's next rung costs and brings: uW, and kHz times cores. A step that is not allowed brings nothing. */
+struct step {
+    int32_t cost_uw, work_khz;
+};
+
+static struct step next_step(const struct ladder *l, int32_t rung)
+{
+    if (!may_rise(l, rung))
+        return (struct step){0, 0};
+    return (struct step){l->power_uw[rung + 1] - l->power_uw[rung], (l->freq_khz[rung + 1] - l->freq_khz[rung]) * l->busy};
+}
+
 /*
  * Climbs from the given rungs while a whole rung fits in the budget, cheapest work first; returns the power spent, uW.
  * A domain without work does not climb: it would spend watts and do no work for them. Cost per work is compared by
@@ -110,86 +129,100 @@ static bool may_rise(const struct ladder *l, int32_t rung)
  */
 static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, int32_t rung[DOMAINS])
 {
+    struct step steps[DOMAINS];
     int64_t spent = 0;
-    for (int d = 0; d < DOMAINS; d++)
+    for (int d = 0; d < DOMAINS; d++) {
         spent += ladders[d].power_uw[rung[d]];
+        steps[d] = next_step(&ladders[d], rung[d]);
+    }
     for (;;) {
         int chosen = -1;
-        int64_t chosen_cost = 0, chosen_work = 1;
         for (int d = 0; d < DOMAINS; d++) {
-            const struct ladder *l = &ladders[d];
-            int32_t next = rung[d] + 1;
-            if (!may_rise(l, rung[d]))
+            if (steps[d].work_khz == 0 || spent + steps[d].cost_uw > budget_uw)
                 continue;
-            int64_t cost = l->power_uw[next] - l->power_uw[rung[d]];
-            int64_t work = (int64_t)(l->freq_khz[next] - l->freq_khz[rung[d]]) * l->busy;
-            if (spent + cost > budget_uw)
-                continue;
-            if (chosen < 0 || cost * chosen_work < chosen_cost * work) {
+            if (chosen < 0 ||
+                (int64_t)steps[d].cost_uw * steps[chosen].work_khz < (int64_t)steps[chosen].cost_uw * steps[d].work_khz)
                 chosen = d;
-                chosen_cost = cost;
-                chosen_work = work;
-            }
         }
         if (chosen < 0)
             return spent;
-        rung[chosen]++;
-        spent += chosen_cost;
+        spent += steps[chosen].cost_uw;
+        steps[chosen] = next_step(&ladders[chosen], ++rung[chosen]);
     }
 }
 
-/* Spends the watts that are left on a part of one domain's next rung: on the domain where they bring most work. */
-static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS],
-                 struct allocation *out)
+/* ---- the last watts ---- */
+
+/* Takes these rungs as the best allocation so far. */
+static void take(const struct ladder ladders[DOMAINS], const int32_t rung[DOMAINS], struct allocation *best)
+{
+    for (int d = 0; d < DOMAINS; d++) {
+        best->freq_khz[d] = ladders[d].freq_khz[rung[d]];
+        best->level[d] = ladders[d].level[rung[d]];
+    }
+}
+
+/*
+ * Spends the watts that are left on a part of one domain's next rung: on the domain where they bring most work. Takes
+ * the result if it does more work than the best so far. `base_khz` is the work of the rungs.
+ *
+ * A clock costs two divisions, so it is computed only where even the whole rung would not be too little.
+ */
+static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int64_t base_khz,
+                 struct allocation *best)
 {
     int chosen = -1;
     int32_t chosen_freq = 0;
-    int64_t most = 0;
+    int64_t most = best->work_khz - base_khz;
     for (int d = 0; d < DOMAINS; d++) {
         const struct ladder *l = &ladders[d];
-        out->freq_khz[d] = l->freq_khz[rung[d]];
-        out->level[d] = l->level[rung[d]];
         if (rung[d] + 1 >= l->rungs)
             continue;
+        int32_t from = l->freq_khz[rung[d]], top = l->freq_khz[rung[d] + 1];
+        if (top - from <= SMALLEST_STEP_KHZ || (top - from) * l->busy <= most)
+            continue;
         int64_t room = l->power_uw[rung[d]] + left_uw;
-        int32_t freq = freq_within(l, (int32_t)(room < l->limit_uw ? room : l->limit_uw), l->level[rung[d] + 1]);
-        freq = min32(freq, l->freq_khz[rung[d] + 1]);
-        int64_t gain = (int64_t)(freq - l->freq_khz[rung[d]]) * l->busy;
-        if (freq - l->freq_khz[rung[d]] > SMALLEST_STEP_KHZ && gain > most) {
+        int32_t freq = freq_within(l, (int32_t)(room < l->limit_uw ? room : l->limit_uw), l->level[rung[d] + 1], top);
+        int32_t gain = (freq - from) * l->busy;
+        if (freq - from > SMALLEST_STEP_KHZ && gain > most) {
             most = gain;
             chosen = d;
             chosen_freq = freq;
         }
     }
-    if (chosen >= 0) {
-        out->freq_khz[chosen] = chosen_freq;
-        out->level[chosen] = ladders[chosen].level[rung[chosen] + 1];
-    }
-    total(ladders, out);
+    if (chosen < 0)
+        return;
+    take(ladders, rung, best);
+    best->freq_khz[chosen] = chosen_freq;
+    best->level[chosen] = ladders[chosen].level[rung[chosen] + 1];
+    best->work_khz = base_khz + most;
 }
 
 /*
  * Domain `up` takes its next rung whole. Domain `down` pays the watts that are missing: it keeps its level and slows
- * down. False if the next rung is not allowed or fits anyway, or if `down` would fall below the lowest clock.
+ * down. Not if the next rung is not allowed, or if `down` would fall below the lowest clock. Takes the result if it does
+ * more work than the best so far. `base_khz` is the work of the rungs.
  */
-static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int up, int down,
-                 struct allocation *out)
+static void swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int64_t base_khz, int up,
+                 int down, struct allocation *best)
 {
     const struct ladder *rising = &ladders[up], *paying = &ladders[down];
-    int32_t next = rung[up] + 1;
-    if (!may_rise(rising, rung[up]))
-        return false;
-    int64_t missing = rising->power_uw[next] - rising->power_uw[rung[up]] - left_uw; /* above 0: the climb has ended */
+    struct step step = next_step(rising, rung[up]);
+    int32_t level = paying->level[rung[down]], before = paying->freq_khz[rung[down]];
+    int64_t wanted = best->work_khz - base_khz - step.work_khz; /* the payer's change must be more */
+    if (!may_rise(rising, rung[up]) || (chip_freq_khz[level] - before) * paying->busy <= wanted)
+        return;
+    int64_t missing = step.cost_uw - left_uw; /* above 0: the climb has ended */
     int64_t paid = paying->power_uw[rung[down]] - missing;
-    for (int d = 0; d < DOMAINS; d++) {
-        out->freq_khz[d] = ladders[d].freq_khz[rung[d]];
-        out->level[d] = ladders[d].level[rung[d]];
-    }
-    out->freq_khz[up] = rising->freq_khz[next];
-    out->level[up] = rising->level[next];
-    out->freq_khz[down] = freq_within(paying, (int32_t)paid, out->level[down]);
-    total(ladders, out);
-    return out->freq_khz[down] >= FREQ_MIN_KHZ;
+    int32_t freq = freq_within(paying, (int32_t)paid, level, chip_freq_khz[level]);
+    int32_t change = (freq - before) * paying->busy;
+    if (freq < FREQ_MIN_KHZ || change <= wanted)
+        return;
+    take(ladders, rung, best);
+    best->freq_khz[up] = rising->freq_khz[rung[up] + 1];
+    best->level[up] = rising->level[rung[up] + 1];
+    best->freq_khz[down] = freq;
+    best->work_khz = base_khz + step.work_khz + change;
 }
 
 /*
@@ -199,31 +232,31 @@ static bool swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
  */
 void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best)
 {
-    int32_t rung[DOMAINS] = {0}, lower[DOMAINS];
+    int32_t rung[DOMAINS] = {0};
+    int64_t base_khz = 0;
     for (int d = 0; d < DOMAINS; d++)
         if (ladders[d].busy == 0 && budget_uw == INT32_MAX)
             rung[d] = ladders[d].rungs - 1;
-    int64_t spent = climb(ladders, budget_uw, rung);
-    fill(ladders, budget_uw - spent, rung, best);
+    int64_t left = budget_uw - climb(ladders, budget_uw, rung);
+    for (int d = 0; d < DOMAINS; d++)
+        base_khz += ladders[d].freq_khz[rung[d]] * ladders[d].busy;
+    take(ladders, rung, best);
+    best->work_khz = base_khz;
+    fill(ladders, left, rung, base_khz, best);
     for (int d = 0; d < DOMAINS; d++) {
         if (rung[d] == 0)
             continue;
-        struct allocation other;
-        for (int e = 0; e < DOMAINS; e++)
-            lower[e] = rung[e];
-        lower[d]--;
-        int64_t freed = ladders[d].power_uw[rung[d]] - ladders[d].power_uw[lower[d]];
-        fill(ladders, budget_uw - spent + freed, lower, &other);
-        if (other.work_khz > best->work_khz)
-            *best = other;
+        const struct ladder *l = &ladders[d];
+        int32_t high = rung[d]--;
+        int32_t lost = (l->freq_khz[high] - l->freq_khz[rung[d]]) * l->busy;
+        fill(ladders, left + l->power_uw[high] - l->power_uw[rung[d]], rung, base_khz - lost, best);
+        rung[d] = high;
     }
     for (int up = 0; up < DOMAINS; up++)
-        for (int down = 0; down < DOMAINS; down++) {
-            struct allocation other;
-            if (up != down && swap(ladders, budget_uw - spent, rung, up, down, &other) &&
-                other.work_khz > best->work_khz)
-                *best = other;
-        }
+        for (int down = 0; down < DOMAINS; down++)
+            if (up != down)
+                swap(ladders, left, rung, base_khz, up, down, best);
+    total(ladders, best);
 }
 
 /* ---- keeping the voltages ---- */
@@ -248,7 +281,7 @@ bool allocate_kept(const struct ladder ladders[DOMAINS], int32_t budget_uw, cons
         out->level[d] = l->level[rung];
         out->freq_khz[d] = l->freq_khz[rung];
         if (l->busy && ladder_power_uw(l, out->freq_khz[d], out->level[d]) > l->limit_uw)
-            out->freq_khz[d] = freq_within(l, l->limit_uw, out->level[d]);
+            out->freq_khz[d] = freq_within(l, l->limit_uw, out->level[d], chip_freq_khz[out->level[d]]);
         if (out->freq_khz[d] < FREQ_MIN_KHZ)
             return false;
     }
@@ -272,7 +305,8 @@ bool allocate_kept(const struct ladder ladders[DOMAINS], int32_t budget_uw, cons
         int32_t below = out->level[dearest] ? chip_freq_khz[out->level[dearest] - 1] : FREQ_MIN_KHZ;
         int64_t own = ladder_power_uw(l, out->freq_khz[dearest], out->level[dearest]);
         int64_t room = own - (out->power_uw - budget_uw);
-        out->freq_khz[dearest] = max32(freq_within(l, (int32_t)room, out->level[dearest]), below);
+        int32_t freq = freq_within(l, (int32_t)room, out->level[dearest], chip_freq_khz[out->level[dearest]]);
+        out->freq_khz[dearest] = max32(freq, below);
         total(ladders, out);
     }
     return out->power_uw <= budget_uw;

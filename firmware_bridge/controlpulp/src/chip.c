@@ -71,24 +71,74 @@ int32_t chip_dynamic_at_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t vol
     return dynamic_uw(capacitance_ff, freq_khz, scale_q40);
 }
 
+/*
+ * n / d, rounded down; UINT32_MAX where it does not fit. Long division by halves of a word (Knuth, The Art of Computer
+ * Programming 4.3.1, algorithm D): two divide instructions of 32 bits. The compiler's division of 64 bits takes some 400
+ * cycles on a core without a divider of that width, and the slots with most work have a hundred of them.
+ */
+uint32_t divide(uint64_t n, uint32_t d)
+{
+    uint32_t high = (uint32_t)(n >> 32), low = (uint32_t)n, quotient = 0;
+    if (high >= d)
+        return UINT32_MAX;
+    if (high == 0)
+        return low / d;
+    int shift = 0; /* until the highest bit of d is set; cores without Zbb have no instruction for it */
+    for (int bits = 16; bits; bits /= 2)
+        if (d << shift >> (32 - bits) == 0)
+            shift += bits;
+    d <<= shift;
+    if (shift) {
+        high = high << shift | low >> (32 - shift);
+        low <<= shift;
+    }
+    uint32_t d_high = d >> 16, d_low = d & 0xffff;
+    for (int half = 0; half < 2; half++) {
+        uint32_t next = low >> 16;
+        uint32_t digit = high / d_high, rest = high - digit * d_high;
+        while (rest < 0x10000 && (digit > 0xffff || digit * d_low > (rest << 16 | next))) { /* at most twice */
+            digit--;
+            rest += d_high;
+        }
+        high = (high << 16 | next) - digit * d;
+        low <<= 16;
+        quotient = quotient << 16 | digit;
+    }
+    return quotient;
+}
+
+/* uW per kHz in Q24; below 2^32 for 36 cores with the highest capacitance that chip_bound_readings lets pass. */
+static uint32_t per_khz_q24(int32_t capacitance_ff, int32_t level)
+{
+    return (uint32_t)(((int64_t)capacitance_ff * volt2_q40[level]) >> 16);
+}
+
 /* The clock at which a capacitance draws a dynamic power, rounded down; unlimited for a core without work. */
 int32_t chip_freq_for(int32_t power_uw, int32_t capacitance_ff, int32_t level)
 {
+    uint32_t per_khz = per_khz_q24(capacitance_ff, level);
     if (power_uw <= 0)
         return 0;
-    int64_t per_khz_q24 = ((int64_t)capacitance_ff * volt2_q40[level]) >> 16; /* uW per kHz */
-    if (per_khz_q24 <= 0)
+    if (per_khz == 0)
         return INT32_MAX;
-    int64_t freq = ((int64_t)power_uw << 24) / per_khz_q24;
+    uint32_t freq = divide((uint64_t)power_uw << 24, per_khz);
     return freq > INT32_MAX ? INT32_MAX : (int32_t)freq;
+}
+
+/* The lower of that clock and a limit. Multiplies first: most limits are reached, and then there is nothing to divide. */
+int32_t chip_freq_within(int32_t power_uw, int32_t capacitance_ff, int32_t level, int32_t limit_khz)
+{
+    if (power_uw > 0 && (uint64_t)per_khz_q24(capacitance_ff, level) * (uint32_t)limit_khz <= (uint64_t)power_uw << 24)
+        return limit_khz;
+    return min32(chip_freq_for(power_uw, capacitance_ff, level), limit_khz);
 }
 
 int32_t chip_leak_factor_q16(int32_t temperature_mk)
 {
-    int32_t mc = clamp32(temperature_mk - 273150, 0, 125000);
-    int32_t whole = mc / 1000, part = mc - whole * 1000;
-    int32_t low = leak_growth_q16[whole], high = leak_growth_q16[whole + 1];
-    return low + (int32_t)((int64_t)(high - low) * part / 1000);
+    uint32_t mc = (uint32_t)clamp32(temperature_mk - 273150, 0, 125000);
+    uint32_t whole = thousandth(mc), part = mc - whole * 1000;
+    uint32_t low = (uint32_t)leak_growth_q16[whole], high = (uint32_t)leak_growth_q16[whole + 1];
+    return (int32_t)(low + thousandth((high - low) * part)); /* the greatest step of the table times 999 has 27 bits */
 }
 
 int32_t chip_leak_uw(int32_t factor_q16, int32_t level)

@@ -65,7 +65,9 @@ enum reason {
 int32_t chip_level_for(int32_t freq_khz);
 int32_t chip_dynamic_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t level);
 int32_t chip_dynamic_at_uw(int32_t capacitance_ff, int32_t freq_khz, int32_t volt_mv);
+uint32_t divide(uint64_t n, uint32_t d);
 int32_t chip_freq_for(int32_t dynamic_uw, int32_t capacitance_ff, int32_t level);
+int32_t chip_freq_within(int32_t dynamic_uw, int32_t capacitance_ff, int32_t level, int32_t limit_khz);
 int32_t chip_leak_factor_q16(int32_t temperature_mk);
 int32_t chip_leak_uw(int32_t factor_q16, int32_t level);
 uint32_t chip_check(void);
@@ -77,5 +79,20 @@ static inline int32_t clamp32(int32_t x, int32_t low, int32_t high) { return x <
 
 /* x * factor, factor in Q16; the shift of a negative product is arithmetic on every compiler we use, and tested. */
 static inline int32_t mul_q16(int32_t x, int32_t factor_q16) { return (int32_t)(((int64_t)x * factor_q16) >> 16); }
+
+/* x / 1000; the compiler would divide, for 34 cycles. 274877907 is 2^38 / 1000, rounded up: exact for 32 bits. */
+static inline uint32_t thousandth(uint32_t x) { return (uint32_t)((uint64_t)x * 274877907 >> 38); }
+
+/*
+ * x * 65536 / factor, rounded down, for x >= 0 and a factor of 1/2 to 2 in Q16, by its inverse floor((2^47 - 1) / factor):
+ * the product is too low by less than one, which a second multiplication finds. A quarter of a division.
+ */
+static inline uint32_t inverse_of_q16(int32_t factor_q16) { return divide((1ull << 47) - 1, (uint32_t)factor_q16); }
+
+static inline uint32_t inverse_q16(int32_t x, int32_t factor_q16, uint32_t inverse)
+{
+    uint32_t quotient = (uint32_t)((uint64_t)(uint32_t)x * inverse >> 31);
+    return quotient + ((uint64_t)(quotient + 1) * (uint32_t)factor_q16 <= (uint64_t)(uint32_t)x << 16);
+}
 
 #endif

@@ -23,8 +23,8 @@
  * fitted into the budget, and none of them has to know the cap. The decision is applied as a whole in the next slot
  * (control.h).
  *
- * Cost. O(36 cores) for stages 2 to 4 and the model, plus that of allocate.c; the same bound in every slot. Counted
- * on rv32, control job and fast job together take at most 62 thousand instructions (docs/firmware.md).
+ * Cost. O(36 cores) for stages 2 to 4 and the model, plus that of allocate.c; the same bound in every slot. docs/firmware.md
+ * has the cycles of control and fast job together on two cores.
  *
  * Constants marked "published" are those of the ControlPULP firmware (PID build); the others are ours.
  */
@@ -162,7 +162,7 @@ static void adapt_capacitance(struct control *c, const struct sensors *in)
 {
     for (int i = 0; i < CORES; i++) {
         int32_t old = c->capacitance_ff[i], new = in->capacitance_ff[i];
-        int32_t filtered = (int32_t)(((int64_t)old * 3 + (int64_t)new * 2) / 5);
+        int32_t filtered = (old * 3 + new * 2) / 5; /* chip_bound_readings: 4 000 000 at most */
         bool is_jump = new > old + old / 16, is_close = new - old < 16 && old - new < 16;
         c->capacitance_ff[i] = is_jump || is_close ? new : filtered; /* integer division would never reach it */
     }
@@ -215,7 +215,7 @@ static void adapt_gain(struct control *c, const struct sensors *in, const int64_
         int64_t modelled = has_rails ? busy_uw[d] : all_busy;
         if (modelled <= 0)
             continue;
-        int64_t ratio = measured * 65536 / modelled;
+        uint32_t ratio = measured > 0 ? divide((uint64_t)measured << 16, (uint32_t)modelled) : 0;
         int32_t seen = ratio > GAIN_HIGH_Q16 ? GAIN_HIGH_Q16 : clamp32((int32_t)ratio, GAIN_LOW_Q16, GAIN_HIGH_Q16);
         int32_t delta = seen - c->gain_q16[d];
         c->gain_q16[d] += delta > 0 ? delta / 4 : delta / 8; /* ours: faster up, as too low a gain overshoots the cap */
@@ -263,18 +263,18 @@ static uint16_t why_capped(const struct ladder *l, const struct demand *want, in
 /* ---- heat ---- */
 
 /* Stage 2. A core's clock after the PI law: the one that its reduced power allows at the domain's voltage. */
-static int32_t cool(struct control *c, int core, int32_t freq_khz, int32_t level, int32_t gain_q16)
+static int32_t cool(struct control *c, int core, int32_t freq_khz, int32_t level, const struct ladder *l)
 {
     int32_t leak = chip_leak_uw(c->leak_factor_q16[core], level);
     int32_t model = chip_dynamic_uw(c->capacitance_ff[core], freq_khz, level) + leak;
     int32_t idle = chip_dynamic_uw(c->capacitance_ff[core], FREQ_MIN_KHZ, 0) + chip_leak_uw(c->leak_factor_q16[core], 0);
-    int32_t power = mul_q16(model, gain_q16);
-    int32_t out = control_thermal_uw(c, core, power, mul_q16(idle, gain_q16));
+    int32_t power = mul_q16(model, l->gain_q16);
+    int32_t out = control_thermal_uw(c, core, power, mul_q16(idle, l->gain_q16));
     if (out == 0)
         return freq_khz;
-    int32_t allowed = (int32_t)((int64_t)(power + out) * 65536 / gain_q16) - leak;
+    int32_t allowed = (int32_t)inverse_q16(power + out, l->gain_q16, l->gain_inverse) - leak;
     c->reasons[core] |= REASON_THERMAL;
-    return clamp32(chip_freq_for(allowed, c->capacitance_ff[core], level), FREQ_MIN_KHZ, freq_khz);
+    return max32(chip_freq_within(allowed, c->capacitance_ff[core], level, freq_khz), FREQ_MIN_KHZ);
 }
 
 /* ---- one slot ---- */
@@ -301,7 +301,7 @@ static void our_step(struct control *c, const struct sensors *in, const struct d
         int32_t fastest = FREQ_MIN_KHZ;
         for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
             c->reasons[i] |= why;
-            c->next.freq_khz[i] = cool(c, i, chosen.freq_khz[d], chosen.level[d], ladders[d].gain_q16);
+            c->next.freq_khz[i] = cool(c, i, chosen.freq_khz[d], chosen.level[d], &ladders[d]);
             control_emergency(c, i);
             fastest = max32(fastest, c->next.freq_khz[i]);
         }

@@ -45,6 +45,7 @@ struct ladder {
     int32_t leak_factor_q16;  /* of all of them */
     int32_t idle_uw;          /* of the finished ones */
     int32_t gain_q16;
+    uint32_t gain_inverse;    /* inverse_of_q16 */
     int32_t limit_uw;         /* the domain's cap, INT32_MAX without */
 };
 

@@ -86,7 +86,7 @@ bool guard_distrusts(struct guard *g, int core, bool is_same)
 static void check_cores(struct guard *g, const struct sensors *in, int32_t mean_mk, int32_t mean_mw)
 {
     for (int i = 0; i < CORES; i++) {
-        int32_t expected = mean_mk + g->core_uw[i] / 1000 - mean_mw; /* ours: 1 K/W, the rest spreads */
+        int32_t expected = mean_mk + (int32_t)thousandth((uint32_t)g->core_uw[i]) - mean_mw; /* ours: 1 K/W */
         bool is_odd = in->temperature_mk[i] < expected - ODD_MK;
         g->odd_slots[i] = is_odd ? (uint8_t)min32(g->odd_slots[i] + 1, ODD_SLOTS) : 0;
     }
@@ -233,7 +233,7 @@ void guard_step(struct guard *g, const struct control *c, const struct sensors *
             continue;
         sound++;
         sum_mk += in->temperature_mk[i];
-        sum_mw += g->core_uw[i] / 1000;
+        sum_mw += (int32_t)thousandth((uint32_t)g->core_uw[i]);
     }
     for (int d = 0; d < DOMAINS; d++)
         all += model_uw[d];

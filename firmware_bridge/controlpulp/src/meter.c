@@ -18,7 +18,7 @@ void meter_close_slot(struct meter *m)
     uint32_t last = (m->next + PAI_SLOTS - 1) % PAI_SLOTS;
     for (int p = 0; p < POWER_DOMAINS; p++) {
         bool is_sampled = m->samples[p] > 0;
-        m->slot_uw[p] = is_sampled ? (int32_t)(m->sum_uw[p] / m->samples[p]) : SENSOR_FAULT;
+        m->slot_uw[p] = is_sampled ? (int32_t)divide((uint64_t)m->sum_uw[p], m->samples[p]) : SENSOR_FAULT;
         m->ring_mw[p][m->next] = is_sampled ? (m->slot_uw[p] + 500) / 1000 : m->ring_mw[p][last];
         m->sum_uw[p] = m->samples[p] = 0;
     }

@@ -1,5 +1,5 @@
 /*
- * The rv32 board: bare metal on rv32imac, one image for QEMU `virt`, Unicorn and an FPGA with the same map.
+ * The rv32 board: bare metal on rv32imc, one source for QEMU `virt`, Unicorn, RTL and FPGAs (soc.h: what differs).
  *
  * The machine timer (CLINT, 10 MHz) gives the 125 us tick. The doorbell is a software interrupt (msip), or a word that
  * the tick polls. Between events the core waits in WFI. Wires, mailboxes and FastChannels are in RAM shared with the
@@ -14,13 +14,8 @@
  */
 #include "../../src/firmware.h"
 #include "../../src/line.h"
+#include "soc.h"
 
-#ifndef CLINT_BASE
-#define CLINT_BASE 0x02000000u
-#endif
-#ifndef TIMEBASE_HZ
-#define TIMEBASE_HZ 10000000u
-#endif
 #define TICK_TIME (TIMEBASE_HZ / 1000000u * TICK_US)
 #define MAGIC 0x504c4350u /* "PCLP" */
 
@@ -32,34 +27,15 @@
 #define CAUSE_TIMER 0x80000007u
 
 #define WATCHDOG_TICKS 400u /* 50 ms */
+#define CHECK_IMAGE 4u      /* a failed self-check, next to those of chip_check */
 
 #ifndef PUBLISHED
 #define PUBLISHED 0
 #endif
 
-/* ---- serial line: build-time constants of the machine ---- */
-
-#ifndef SERIAL
-#define SERIAL 2 /* 0 none, 1 present, 2 present if there is a device tree (QEMU passes one, Unicorn does not) */
-#endif
-#ifndef UART_BASE
-#define UART_BASE 0x10000000u
-#endif
-#ifndef UART_CLOCK_HZ
-#define UART_CLOCK_HZ 14745600u
-#endif
-#ifndef UART_BAUD
-#define UART_BAUD 921600u
-#endif
 #ifndef LINE_CHANNEL
 #define LINE_CHANNEL 0 /* the agent on the line: the first */
 #endif
-#if defined UART_STRIDE && UART_STRIDE == 4
-typedef uint32_t uart_register; /* as in FPGA cores: one register a word */
-#else
-typedef uint8_t uart_register;
-#endif
-
 /* Source of time. A rig writes RIG | mode before the image starts; without that word the build option applies. */
 enum time_mode { TIME_BY_TIMER, TIME_BY_WORD, TIME_BY_LINE };
 #define RIG 0x52494700u /* "RIG" and the mode */
@@ -88,7 +64,8 @@ struct board {
     struct line line;
     bool has_line;
     enum time_mode mode;
-    uint64_t next_tick, given_us;
+    uint64_t next_tick;
+    uint64_t given_ticks, given_us; /* lock step: how many, and the time of the last one */
     volatile uint32_t ticks_due, doorbells_due, unkicked_ticks;
     uint32_t tree;
 };
@@ -97,9 +74,15 @@ static struct board the_board;
 
 /* ---- functions that the compiler calls ---- */
 
+/* By words where both ends allow it: structures are most of what they get. */
 void *memset(void *to, int value, __SIZE_TYPE__ n)
 {
     uint8_t *at = to;
+    if ((uintptr_t)at % 4 == 0) {
+        uint32_t word = (uint8_t)value * 0x01010101u;
+        for (; n >= 4; n -= 4, at += 4)
+            *(uint32_t *)at = word;
+    }
     while (n--)
         *at++ = (uint8_t)value;
     return to;
@@ -109,40 +92,17 @@ void *memcpy(void *restrict to, const void *restrict from, __SIZE_TYPE__ n)
 {
     uint8_t *at = to;
     const uint8_t *source = from;
+    if (((uintptr_t)at | (uintptr_t)source) % 4 == 0)
+        for (; n >= 4; n -= 4, at += 4, source += 4)
+            *(uint32_t *)at = *(const uint32_t *)source;
     while (n--)
         *at++ = *source++;
     return to;
 }
 
-/* ---- clock ---- */
+/* ---- serial line ---- */
 
-static volatile uint32_t *clint(uint32_t offset) { return (volatile uint32_t *)(uintptr_t)(CLINT_BASE + offset); }
-
-static uint64_t time_now(void)
-{
-    uint32_t high, low;
-    do {
-        high = *clint(0xbffc);
-        low = *clint(0xbff8);
-    } while (*clint(0xbffc) != high);
-    return (uint64_t)high << 32 | low;
-}
-
-/* Sets the high word to its maximum first, so that no intermediate value is in the past. */
-static void set_timer(uint64_t at)
-{
-    *clint(0x4004) = UINT32_MAX;
-    *clint(0x4000) = (uint32_t)at;
-    *clint(0x4004) = (uint32_t)(at >> 32);
-}
-
-/* ---- serial line (16550) ---- */
-
-enum uart { UART_DATA = 0, UART_IER = 1, UART_FCR = 2, UART_LCR = 3, UART_MCR = 4, UART_LSR = 5 };
-#define UART_FIFO 16
 #define FDT_MAGIC 0xedfe0dd0u /* d00dfeed, big-endian */
-
-static volatile uart_register *uart(enum uart which) { return (volatile uart_register *)UART_BASE + which; }
 
 static bool find_line(uint32_t tree)
 {
@@ -151,32 +111,20 @@ static bool find_line(uint32_t tree)
     return tree % 4 == 0 && tree >= 0x80000000u && *(volatile const uint32_t *)(uintptr_t)tree == FDT_MAGIC;
 }
 
-static void start_uart(void)
-{
-    const uint32_t divisor = (UART_CLOCK_HZ + 8 * UART_BAUD) / (16 * UART_BAUD);
-    *uart(UART_IER) = 0;
-    *uart(UART_LCR) = 0x80;
-    *uart(UART_DATA) = (uart_register)(divisor & 0xff);
-    *uart(UART_IER) = (uart_register)(divisor >> 8);
-    *uart(UART_LCR) = 3; /* 8N1 */
-    *uart(UART_FCR) = 0xc7; /* FIFOs on and empty; QEMU delivers at most the trigger level at a time, here 14 */
-    *uart(UART_MCR) = 3; /* DTR, RTS */
-}
-
 /* A tick that catches up after a pause, as in an emulator on a busy machine, is not silence: it took no time. */
 static void move_bytes(struct line *l, bool is_on_time)
 {
-    for (int n = 0; n < UART_FIFO && line_has_room(l) && *uart(UART_LSR) & 1; n++) {
+    for (int n = 0; n < UART_FIFO && line_has_room(l) && uart_has_byte(); n++) {
         shared.line_is_idle = 0;
-        line_receive(l, (uint8_t)*uart(UART_DATA));
+        line_receive(l, uart_take());
         shared.line_bytes++;
     }
     if (is_on_time)
         line_tick(l);
-    if (*uart(UART_LSR) & 0x20) {
+    if (uart_is_empty()) {
         int32_t byte;
         for (int n = 0; n < UART_FIFO && (byte = line_transmit(l)) >= 0; n++)
-            *uart(UART_DATA) = (uart_register)byte;
+            uart_put((uint8_t)byte);
     }
 }
 
@@ -186,7 +134,10 @@ void board_ring(struct board *b, int channel)
     firmware_doorbell(&b->firmware);
 }
 
-/* ---- watchdog ---- */
+/* ---- watchdog and guard ---- */
+
+extern uint32_t stack_guard[]; /* the lowest words of the stack (link.ld) */
+#define GUARD 0x5ac35ac3u
 
 /* As after power-on, except for the words that rig and loader wrote. Interrupts are off in a trap and stay off. */
 static void restart(void)
@@ -210,6 +161,7 @@ static void watch(bool is_on_time)
 void board_kick_watchdog(struct board *b)
 {
     b->unkicked_ticks = 0;
+    soc_kick_watchdog();
     shared.kicks++;
 }
 
@@ -220,13 +172,15 @@ void board_trap(uint32_t cause)
     if (cause == CAUSE_TIMER) {
         the_board.next_tick += TICK_TIME;
         the_board.ticks_due++;
-        set_timer(the_board.next_tick);
-        bool is_on_time = time_now() < the_board.next_tick;
+        soc_set_timer(the_board.next_tick);
+        bool is_on_time = soc_time() < the_board.next_tick;
         if (the_board.has_line)
             move_bytes(&the_board.line, is_on_time);
         watch(is_on_time);
+        if (stack_guard[0] != GUARD)
+            restart(); /* the stack has grown over its end: what lies below it is no longer ours */
     } else if (cause == CAUSE_SOFTWARE) {
-        *clint(0) = 0;
+        soc_take_software_interrupt();
         the_board.doorbells_due++;
     } else if (!(cause & CAUSE_INTERRUPT)) {
         restart(); /* an exception: the image cannot continue */
@@ -262,7 +216,7 @@ void board_actuate(struct board *b, const struct operating_point *point)
 
 uint64_t board_time_us(struct board *b)
 {
-    return b->mode == TIME_BY_TIMER ? time_now() / (TIMEBASE_HZ / 1000000u) : b->given_us;
+    return b->mode == TIME_BY_TIMER ? soc_time() / (TIMEBASE_HZ / 1000000u) : b->given_us;
 }
 
 /* ---- mailbox ---- */
@@ -358,9 +312,13 @@ static void start(struct board *b)
         shared.areas[c][SMT_COMMANDS].status = shared.areas[c][SMT_EVENTS].status = 1;
     }
     shared.ticks_given = shared.ticks_done = shared.line_bytes = shared.line_is_idle = 0;
-    b->given_us = 0;
+    b->given_ticks = b->given_us = 0;
     line_init(&b->line, b, LINE_CHANNEL, b->mode == TIME_BY_LINE);
     firmware_init(&b->firmware, b, &options);
+    if (!image_is_whole()) {
+        b->firmware.failed_checks |= CHECK_IMAGE;
+        b->firmware.control.safe = true;
+    }
     shared.build = FIRMWARE_BUILD_ID;
     shared.magic = MAGIC;
 }
@@ -373,10 +331,10 @@ static bool run_given_ticks(struct board *b)
         return false;
     shared.line_is_idle = 0;
     for (uint32_t i = 0; i < given; i++) {
+        b->given_us = b->given_ticks++ * TICK_US;
         firmware_tick(&b->firmware);
         while (firmware_run(&b->firmware) != JOB_NONE)
             ;
-        b->given_us += TICK_US;
     }
     if (b->mode == TIME_BY_LINE)
         line_slot_done(&b->line, &b->firmware.control.in_force);
@@ -391,15 +349,16 @@ void board_main(uint32_t hart, uint32_t tree)
     struct board *b = &the_board;
     (void)hart;
     b->tree = tree;
+    stack_guard[0] = GUARD;
     if (shared.magic != MAGIC)
         shared.restarts = 0;
     b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
     b->has_line = find_line(tree);
     if (b->has_line)
-        start_uart(); /* before the magic word: it empties the FIFO, and the magic word means that the line is open */
+        uart_start(); /* before the magic word: it empties the FIFO, and the magic word means that the line is open */
     start(b);
-    b->next_tick = time_now();
-    set_timer(b->next_tick);
+    b->next_tick = soc_time();
+    soc_set_timer(b->next_tick);
     __asm__ volatile("csrs mie, %0" ::"r"(MIE_SOFTWARE | MIE_TIMER));
     __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
     for (;;) {

@@ -5,6 +5,9 @@
     .section .text.start
     .globl _start
 _start:
+#ifdef COUNTERS
+    csrw mcountinhibit, zero /* cv32e40p counts cycles and instructions only then; other cores lack the register */
+#endif
     la sp, stack_top
     la t0, bss_start
     la t1, bss_end
@@ -17,7 +20,7 @@ _start:
     call board_main
 
 /* Interrupts only set flags and move the timer, so only the caller-saved registers must be saved. */
-    .balign 4
+    .balign 256 /* cv32e40p ignores the lower bits of mtvec */
 trap:
     addi sp, sp, -64
     sw ra, 0(sp)

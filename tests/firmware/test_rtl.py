@@ -1,0 +1,116 @@
+"""The rv32 image on cores in RTL: decides as the host board does, within its budget of cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.firmware_lockstep import run
+from benchmarks.firmware_rig import POWERCAP, Rig, command, mixed_load
+from firmware_bridge.controlpulp import rtl, rv32
+from firmware_bridge.controlpulp.host import HostOptions
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_WORD
+from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, greeting, pack_frame
+from twin.rtl import CORES, library, missing
+
+WHY_NOT = rtl.missing() or missing(CORES[0]) or missing(CORES[1])
+pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+
+BUDGET = {
+    "fast": {"vexriscv": 14_000, "cv32e40p": 10_000},
+    "fast and control": {"vexriscv": 100_000, "cv32e40p": 100_000},
+    "message": {"vexriscv": 12_000, "cv32e40p": 8_000},
+}
+"""Cycles of each kind of wake-up, of 250 000 in a slot."""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rtl.build(tmp_path_factory.mktemp("rtl") / "controlpulp.elf")
+
+
+@pytest.fixture
+def core(request: pytest.FixtureRequest, image: Path) -> Iterator[rtl.RtlController]:
+    controller = rtl.RtlController(image, library(request.param))
+    yield controller
+    controller.close()
+
+
+def hot_rig(seed: int) -> Rig:
+    """The load with the slots that cost most: different cores, all slowed down by heat, under a cap."""
+    rig = Rig.start(HostOptions(), mixed_load(seed), seed=seed, noisy=True)
+    rig.plant.settle(np.full(36, 7.5))
+    return rig
+
+
+@pytest.mark.parametrize("core", CORES, indirect=True)
+def test_a_core_in_rtl_decides_and_answers_as_the_host_does_within_its_budget(
+    core: rtl.RtlController, request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["core"]
+    rig = hot_rig(6)
+    core.send(0, command(POWERCAP, 0x5, 0, 0, 150_000))
+    core.poll(0)
+    rig.cap(150.0)
+    worst = run(rig, core, 12, seed=6)  # compares each tick and each answer
+    spent = {kind: cycles for kind, cycles in worst.items() if cycles > BUDGET[kind][name]}
+    assert spent == {}
+    assert core.counts().bus_errors == 0
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_model_core_and_emulator_count_the_same_instructions(name: str, tmp_path: Path) -> None:
+    """The model, from what it sees of the pipeline; the core's own counter; and Unicorn, for the same jobs."""
+    flags = ["-DCOUNTERS=1"] if name == "cv32e40p" else []
+    core = rtl.RtlController(rtl.build(tmp_path / "rtl.elf", *flags), library(name))
+    image = rv32.build(tmp_path / "unicorn.elf")
+    emulated = rv32.Rv32Controller(image, count=True, time_mode=TIME_BY_WORD)
+    at_start = core.counts().retired - core.counts().core_retired  # before the counter was switched on
+    assert 0 <= at_start < 4
+    for tick in range(4):
+        before = core.counts().retired
+        core.tick()
+        emulated.words("ticks_given")[0] += 1
+        expected = emulated.tick()
+        if tick:  # the first one has a control job, which the timer interrupts on a core that takes its time
+            assert abs(core.counts().retired - before - expected) <= 4  # where the interrupt meets the pipeline
+    assert core.counts().retired - core.counts().core_retired == at_start
+    core.close()
+
+
+def test_idle_time_is_skipped_cycle_for_cycle(image: Path, tmp_path: Path) -> None:
+    """Each instruction retires in the same cycle as without skipping."""
+    traces = []
+    for skips in (True, False):
+        trace = tmp_path / f"trace-{skips}"
+        core = rtl.RtlController(image, library("cv32e40p"), skips_idle=skips, trace=trace)
+        core.words("temperature_mk")[:] = 320_000
+        for _ in range(3):
+            core.tick()
+        counts = core.counts()
+        core.close()
+        assert (counts.skipped > 100_000) == skips
+        traces.append(trace.read_text())
+    assert traces[0] == traces[1]
+    assert len(traces[0].splitlines()) > 60_000
+    assert traces[0].split()[1] == "40000000"
+
+
+def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: Path) -> None:
+    image = rtl.build(tmp_path / "line.elf", *rtl.LINE_FLAGS)
+    core = rtl.RtlController(image, library("cv32e40p"), TIME_BY_LINE)
+    hello = pack_frame(FrameKind.HELLO, 0, greeting())
+    began = core.counts().cycles
+    core.put(hello)
+    decoder, frames, seconds = FrameDecoder(), [], []
+    while not frames and core.counts().cycles - began < 20 * rtl.TICK_CYCLES:
+        core.run(rtl.TICK_CYCLES)
+        if core.words("line_bytes")[0] == len(hello):
+            seconds.append((core.counts().cycles - began) / rtl.CLOCK_HZ)
+        frames += decoder.feed(core.get())
+    core.close()
+    assert [frame.kind for frame in frames] == [FrameKind.WELCOME]
+    assert seconds[0] >= len(hello) * 10 / 921_600
