@@ -207,9 +207,9 @@ def main(arguments: list[str] | None = None) -> int:
             row = measure(options, transport_us, is_periodic=is_periodic, commands=commands, seed=7).row()
             results[f"{firmware} {kind} {transport_us} us"] = row
             scmi, memory = PUBLISHED_MS[kind]
-            published = f"{scmi:.2f} SCMI" if transport_us == 190 else f"{memory:.2f} memory" if memory else ""
+            figure = f"{scmi:.2f} SCMI" if transport_us == 190 else f"{memory:.2f} memory" if memory else ""
             figures = "".join(f"{row[name]:11.3f}" for name in shown)
-            print(f"{firmware:10} {kind:6}{transport_us:4} us  {figures}   {published}")
+            print(f"{firmware:10} {kind:6}{transport_us:4} us  {figures}   {figure}")
     bounds = {"(i)": 2.20, "(ii)": 1.35, "(iii)": 0.60}
     is_met = all(results[f"ours {kind} 190 us"]["mean"] <= bound for kind, bound in bounds.items())
     is_met = is_met and results["ours (iii) 190 us"]["lower mean"] <= 0.26

@@ -21,7 +21,6 @@ EXEMPT = {
     "cluster_agent/commands/replays/replay.py: replay": OPTIONS,
     "cluster_agent/commands/replays/report.py: _tables": "one line for each column of the report",
     "cluster_agent/commands/submit.py: _options_of": OPTIONS,
-    "cluster_agent/serve/config.py: _problems": "a table: one line for each setting",
     "cluster_agent/serve/job_requests.py: _jobs": "one condition for each option that chooses jobs",
     "firmware_bridge/controlpulp/boards/posix/main.c: read_choice": "options: one branch for each",
     "firmware_bridge/controlpulp/src/control.c: control_substitute": "four loops over a domain, each with its comment",

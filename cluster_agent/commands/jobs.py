@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.budget.sharers.tag_sources import in_words
+from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask

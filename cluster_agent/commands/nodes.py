@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cluster_agent.budget.sharers.tag_sources import in_words
+from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.people_protocol import ExplainCap, ForgetNode, ListNodes, NodeRow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cluster_agent.budget.sharers.tag_sources import History, Known, in_order, resolve
 from cluster_agent.budget.sharers.view import Tag, tag_of
+from cluster_agent.budget.tag_sources import History, Known, in_order, resolve
 from cluster_agent.jobs.job import Job
 
 

@@ -19,7 +19,7 @@ from cluster_agent.budget.kept_counts import NOTHING, DeposedError, LedgerStore
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
-from cluster_agent.budget.sharers.tag_sources import NODE_AGENT
+from cluster_agent.budget.tag_sources import NODE_AGENT
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.live_sharing import Sharing

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cluster_agent.budget.sharers.tag_sources import USER
+from cluster_agent.budget.tag_sources import USER
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.people import NOBODY, Caller, Handlers
 from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job, JobSpec

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from cluster_agent.budget.sharers.tag_sources import in_words
+from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.fabric.people import Finite
 
 WaitsFor: TypeAlias = Literal["", "mode cap", "store", "report", "older leases", "watts", "confirmation"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Final
 
 import msgspec
 
-from firmware_bridge.errors import NotFoundError, NotSupportedError, RefusedError, WrongDeviceError
+from firmware_bridge.errors import DeniedError, NotFoundError, NotSupportedError, RefusedError, WrongDeviceError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.domains import CapDomain, PerformanceLevel, SensorInfo, SpeedDomain
 from firmware_bridge.scmi.messages.header import Protocol
@@ -61,7 +62,8 @@ def identify(client: Client) -> Identity:
     versions = {int(Protocol.BASE): client.agree_on_version(Protocol.BASE)}
     attributes = client.request(BaseAttributes())
     for protocol in _protocols(client, attributes.protocols):
-        versions[protocol] = client.agree_on_version(protocol)
+        with contextlib.suppress(DeniedError):  # what this agent is permitted nothing of is not there for it
+            versions[protocol] = client.agree_on_version(protocol)
     try:
         sub_vendor = client.request(DiscoverSubVendor()).name
     except (NotFoundError, NotSupportedError):

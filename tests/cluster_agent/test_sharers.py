@@ -18,7 +18,9 @@ from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.fill import fill
 from cluster_agent.budget.sharers.gap import Gap
 from cluster_agent.budget.sharers.needs import Needs
-from cluster_agent.budget.sharers.tag_sources import (
+from cluster_agent.budget.sharers.turn import Sharing
+from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
+from cluster_agent.budget.tag_sources import (
     History,
     Known,
     Source,
@@ -26,8 +28,6 @@ from cluster_agent.budget.sharers.tag_sources import (
     from_user,
     resolve,
 )
-from cluster_agent.budget.sharers.turn import Sharing
-from cluster_agent.budget.sharers.view import Job, Tag, View, tag_of
 from cluster_agent.errors import WrongUseError
 from nodectl.wire.power_messages import CapBound, Declaration, Report
 from tests.cluster_agent.sharer_views import cases

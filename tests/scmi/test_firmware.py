@@ -145,6 +145,8 @@ def test_answers_of_every_domain_and_list_position_are_whole(firmware):
 def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
     with pytest.raises(NotFoundError):
         controller.client.request(CapGet(9))
+    other = Controller(Client(InProcess(firmware, channel=1)))
+    package = other.cap_domains[0]
     for agent in (1, 2, 3):
         boss = Controller(Client(InProcess(firmware, channel=agent - 1)))
         try:
@@ -154,9 +156,10 @@ def test_permissions_and_unknown_domains_are_typed_errors(firmware, controller):
             continue
     else:
         pytest.skip("no agent of this build may set permissions")
-    other = Controller(Client(InProcess(firmware, channel=1)))
     with pytest.raises(DeniedError, match=r"power domain 0 \(package\); the earlier value stays in force"):
-        other.set_cap(other.cap_domains[0], 90_000)
+        other.set_cap(package, 90_000)
+    denied = Controller(Client(InProcess(firmware, channel=1)))
+    assert Protocol.POWERCAP not in denied.identity.versions and not denied.cap_domains
 
 
 @pytest.mark.parametrize("link", ["serial", "shm"])
