@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "glossary.md").read_text()
+PAGE = re.sub(r"\n  +(?=\S)", " ", (ROOT / "docs" / "glossary.md").read_text())  # one line for each term
 GROUPS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])
 LEGACY = GROUPS.pop("Legacy names")
 

@@ -107,3 +107,10 @@ def test_the_shell_completes_commands_and_values(words: str, expected: list[str]
         [Path(sys.executable).with_name(program)], env=environment, capture_output=True, text=True, check=True
     )
     assert [line.partition(",")[2] for line in found.stdout.splitlines()] == expected
+
+
+def test_no_line_of_a_page_that_people_write_is_long() -> None:
+    pages = [*DOCS.glob("*.md"), *(DOCS / "notes").glob("*.md"), *DOCS.parent.glob("*.md")]
+    assert len(pages) > 20
+    lines = [(page.name, line) for page in pages for line in page.read_text().splitlines()]
+    assert [(name, line) for name, line in lines if len(line) > 120 and not line.startswith("|")] == []
