@@ -39,7 +39,7 @@ NO_POLICY: Final = PolicyChoice("none")
 
 
 class JournalSettings(msgspec.Struct, frozen=True):
-    """The journal: what was read and decided, for ``nodectl replay`` and ``nodectl why``."""
+    """The journal: what was read and decided, for ``nodectl replay``."""
 
     dir: Annotated[str, Meta(description="Its directory; empty: `journal` below the state directory.")] = ""
     max_bytes: Annotated[
