@@ -38,11 +38,10 @@ import msgspec
 import numpy as np
 
 from nodectl.policies.parts.gpu_curves import LEVELS, Beliefs
-from nodectl.policies.parts.gpu_estimators import Reading, progress, sureness, traffic
-from nodectl.policies.parts.gpu_phases import COUNT, LOSS, RATE, SECONDS, UNITS, Phases
+from nodectl.policies.parts.gpu_phases import COUNT, LOSS, RATE, SECONDS, Phases
 from pmu.readings import type_f64
 
-MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS, CHECK = range(8)
+MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS = range(7)
 REASONS: Final = (
     "a reading is missing: running free",
     "measuring at the highest clock",
@@ -51,7 +50,6 @@ REASONS: Final = (
     "no lower clock is worth its time",
     "the load has changed: looking from the highest clock",
     "the card names no clocks",
-    "looking which phase it is, at the highest clock",
 )
 
 
@@ -75,8 +73,6 @@ class Params(msgspec.Struct, frozen=True):
     visit_s: float = 3.0  # duration of a look at another clock
     base_s: float = 4.0  # a new phase is measured for so long at the highest clock
     noise: float = 0.03  # expected relative scatter of a block's traffic
-    distrust: float = 0.0  # share of traffic's hidden error that is reckoned with while no progress is reported
-    check: float = 0.0  # a phase that lasts so many times as long as before is looked at, at the top clock; 0: never
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
@@ -91,8 +87,8 @@ class Params(msgspec.Struct, frozen=True):
             raise ValueError("caution, price, least_gain, faith, try_at_most and credit_s must not be negative")
         if min(self.search, self.search_credit_s) < 0:
             raise ValueError("search and search_credit_s must not be negative")
-        if self.latency_s < 0 or not 0 <= self.distrust <= 1 or not (self.check == 0 or self.check > 1):
-            raise ValueError("latency_s must not be negative, distrust in [0, 1], check 0 or above 1")
+        if self.latency_s < 0:
+            raise ValueError("latency_s must not be negative")
 
 
 CLOCK_BOUND: Final = 1.25
@@ -122,20 +118,18 @@ class Choice(NamedTuple):
 def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
     """The next level of a group that is in ``phase`` and at level ``now``. Also updates the phase's assumed loss."""
     table, bank = phases.table[phase], phases.bank
-    beliefs, sure = estimate(params, phases, phase)
+    beliefs = estimate(params, phases, phase)
     if table[COUNT, 0] * limits.block_s < params.base_s:
         return Choice(0, BASELINE, 1)
     power = phases.power(phase)
     power = power / power[0]
     usable = np.arange(LEVELS) < bank.n_levels
-    is_mistaken, other = phases.mistaken_for(phase)
 
     def cost_of(loss: type_f64) -> type_f64:
         return np.asarray(power * (1.0 + loss) + params.price * loss)
 
     def taken_for(loss: type_f64) -> type_f64:
-        own = bank.taken_for(loss, phases.ceiling(phase), sure)
-        return np.where(is_mistaken, np.maximum(own, 0.5 * (own + other)), own)  # either of the two, as often
+        return bank.taken_for(loss, phases.ceiling(phase))
 
     cost = cost_of(taken_for(beliefs.mean))
     safe = usable & (table[LOSS] <= limits.allowance)
@@ -143,7 +137,7 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     if cost[best] > cost[0] - params.least_gain:
         best = 0
     hoped = taken_for(np.maximum(beliefs.mean - beliefs.deviation, 0.0))
-    hope = np.where(usable & (np.maximum(hoped, other) <= limits.allowance), cost_of(hoped), np.inf)
+    hope = np.where(usable & (hoped <= limits.allowance), cost_of(hoped), np.inf)
     wanted = int(np.argmin(hope))
     gain = float(cost[best] - hope[wanted])
     regret = float(cost_of(taken_for(beliefs.mean + beliefs.deviation))[best] - cost[0])
@@ -161,23 +155,18 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     return Choice(best, BEST if best else TOP, _blocks(params.visit_s, limits))
 
 
-def estimate(params: Params, phases: Phases, phase: int) -> tuple[Beliefs, float]:
-    """Beliefs about the loss at each level, and how sure reported progress makes them. Also writes ``table[LOSS]``, the
-    loss that the account assumes.
+def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
+    """Beliefs about the loss at each level. Also writes ``table[LOSS]``, the loss that the account assumes.
 
     The assumed loss is the mean plus ``caution`` standard deviations. The less is known, the more deviations are added,
     up to the clock-bound case: an unknown phase is charged as if time followed the clock.
     """
     table, ceiling = phases.table[phase], phases.ceiling(phase)
-    reported = progress(phases, phase)
-    shown = traffic(phases, phase, params.distrust if reported is None else 1.0)
-    beliefs = phases.bank.weigh(shown, ceiling, reported)
-    sure = sureness(reported)
+    beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
     most = ceiling * phases.bank.stretch
     caution = params.caution + phases.bank.unknown(beliefs) * max(CLOCK_BOUND - params.caution, 0.0)
-    table[LOSS] = np.minimum(phases.bank.taken_for(beliefs.mean + caution * beliefs.deviation, ceiling, sure), most)
-    table[LOSS] = np.maximum(table[LOSS], phases.mistaken_for(phase)[1])
-    return beliefs, sure
+    table[LOSS] = np.minimum(phases.bank.taken_for(beliefs.mean + caution * beliefs.deviation, ceiling), most)
+    return beliefs
 
 
 def _search_room_s(params: Params, phases: Phases, phase: int, unknown: float, limits: Limits) -> float:
@@ -210,14 +199,14 @@ def _visit(
 
     ``extra_cost``: cost of each level above that of the best known one. The formulas are at the top of this file.
     """
-    assumed = phases.table[phase, LOSS]
+    count, assumed = phases.table[phase, COUNT], phases.table[phase, LOSS]
     blocks = _blocks(params.visit_s, limits)
     visit_s = limits.settle_s + blocks * limits.block_s
+    noise2, rounding2 = phases.scatter(phase) ** 2, 2.0 * phases.rounding(phase) ** 2
     variance = beliefs.deviation**2
-    distrust = 1.0 if phases.table[phase, UNITS, 0] > 0 else params.distrust
-    reading = Reading(phases, phase, distrust, float(np.log1p(beliefs.mean[wanted])), blocks, limits.block_s)
-    kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading.below())
-    top_gain = reading.at_top_less()  # every loss is a ratio to the highest clock
+    reading = noise2 * (1.0 / blocks + 1.0 / count[0]) + rounding2
+    kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading)
+    top_gain = noise2 * (1.0 / count[0] - 1.0 / (count[0] + blocks))  # every loss is a ratio to the highest clock
     kept[0] = 1.0 - top_gain / max(variance[wanted], top_gain)
     worth = params.faith * gain * (1.0 - np.sqrt(np.maximum(kept, 0.0))) * limits.horizon_s
     net = worth - visit_s * np.maximum(extra_cost, 0.0)

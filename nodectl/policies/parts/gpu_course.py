@@ -1,11 +1,9 @@
 """What one group of GPUs does when a block is full or the load has changed.
 
     learning   blocks fit the phase: they are learned, and now and then the clock is chosen again (``gpu_choice``)
-    checking   below the highest clock phases may look alike, and nothing there shows it. So now and then the group goes
-               to the highest clock. If it often finds another phase there, the phase keeps to higher clocks
-    leaving    power, traffic or utilisation do not fit, or traffic has shifted a little and for long: the phase is
-               over. If the readings clearly fit another known phase, that one is recalled at once. Else the group
-               searches: from the highest clock, or from where it is if no phase that fits loses much there
+    leaving    power or traffic do not fit: the phase is over. If the readings clearly fit another known phase, that one
+               is recalled at once. Else the group searches: from the highest clock, or from where it is if no phase
+               that fits loses much there
     searching  after two pulses a phase is recalled if it fits and no other resembles it; after a full block the nearest
                known phase, or a new one
 
@@ -20,16 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from nodectl.policies.parts.gpu_choice import CHECK, SEARCH, Choice, Limits, Params, choose, estimate
+from nodectl.policies.parts.gpu_choice import SEARCH, Limits, Params, choose, estimate
 from nodectl.policies.parts.gpu_curves import CurveBank
 from nodectl.policies.parts.gpu_phases import (
-    CHECKS,
-    CONFUSED,
     COUNT,
-    OTHER,
     SECONDS,
-    SEEN_S,
-    STAY_S,
     STRANGE,
     TICK_WATTS,
     WATTS,
@@ -40,8 +33,6 @@ from nodectl.policies.parts.gpu_phases import (
 )
 from nodectl.policies.parts.gpu_state import (
     BLOCK_RATE,
-    BLOCK_UNITS,
-    BLOCK_UNITS_S,
     BLOCK_UTILIZATION,
     BLOCK_WATTS,
     PULSES,
@@ -59,27 +50,6 @@ SAFE_TO_WAIT: Final = 0.05
 
 SHORT_WINDOW_S: Final = 0.5
 """Ours: with an averaging window up to this, the search waits for traffic before it recognises a phase."""
-
-SHIFT_SLACK, SHIFT_MOST = 0.75, 6.0
-"""Ours: the cumulated sum that finds a lasting shift: what each block must exceed, and where it ends the phase, in
-standard errors. White noise gets there once in some 10^5 blocks, a shift of twice the slack in eight."""
-
-AT_ONCE_S: Final = 0.35
-"""Ours: watts at the highest clock that are out of range within this time after it is in force are another phase's;
-later ones may be of a phase that has begun since."""
-
-SURE_PULSES: Final = 2.0
-"""Ours: pulses at the highest clock after which a look may end."""
-
-UNUSUAL_S: Final = 4.0
-"""Ours: added to the time after which a phase lasts unusually long: some blocks, and looks at other clocks."""
-
-STAY_WEIGHT: Final = 0.3
-"""Ours: weight of the newest stay in the mean of how long a phase lasts."""
-
-FADING: Final = 0.9
-"""Ours: what a look that finds the phase leaves of those that found another. So a clock that was given up is tried
-again after three of them."""
 
 RESTARTS: Final = 3
 """Ours: how often a block of an unknown phase is begun again because power was not steady; the next one counts."""
@@ -100,7 +70,6 @@ class Course:
         state, i = self.state, self.index
         sight, level, phase = self._sight(), int(state.level[i]), int(state.phase[i])
         phases, is_new = self._phases(), False
-        state.is_apart[i] = state.is_apart[i] and sight.units_s == 0
         if phase < 0:
             phase = phases.recognise(level, sight, int(state.doubted[i]), margin=0.0)
             is_new = phase < 0
@@ -108,20 +77,16 @@ class Course:
                 phase, lost_s = phases.forget_oldest()
                 state.forgotten_s[i] += lost_s
                 phases.learn(phase, level, sight, state.time_s)
-            looked_at = int(state.check[i, 0])
-            fits = looked_at >= 0 and phases.strangeness(level, sight)[looked_at] <= STRANGE
-            self._end_check(phases, looked_at if fits else phase)
             self._enter(phase, blocks=0)
-        elif phases.strangeness(level, sight)[phase] > STRANGE or self._has_shifted(phases, phase, level, sight):
+        elif phases.strangeness(level, sight)[phase] > STRANGE:
             self._leave(phases, sight)
             return
-        self._end_check(phases, phase)
         self._learn_last(phases)
         self._charge()
         if not is_new:
             state.last[i], state.last_level[i] = sight, level
         state.blocks[i] -= 1
-        if state.blocks[i] <= 0 or self._is_check_due(phases, phase):
+        if state.blocks[i] <= 0:
             self._choose(phases)
         else:
             self._expect(phases)
@@ -139,103 +104,28 @@ class Course:
             self._settle(self.params.latency_s)
             self._restart(int(self.state.blocks[self.index]) - 1)
         else:
-            if self.state.moved_s[self.index] > self.params.latency_s + AT_ONCE_S:
-                self.state.check[self.index] = -1  # it has ended since
             self._leave(self._phases(), Sight(np.nan, watts, 1.0))
-
-    def confirm(self, watts: float) -> None:
-        """End a look early where watts suffice to know the phase."""
-        state, i = self.state, self.index
-        phase, phases = int(state.phase[i]), self._phases()
-        if phase == state.check[i, 0] and phases.is_surely(phase, watts, SURE_PULSES):
-            self._end_check(phases, phase)
-            self._charge()
-            self._choose(phases)
 
     def guess(self) -> None:
         """Recall a phase after two pulses if they suffice; else go on searching, from the highest clock."""
         state, i = self.state, self.index
         phases = self._phases()
         recalled = phases.recognise(int(state.level[i]), self._sight(), int(state.doubted[i]), MARGIN)
-        if self._is_checking():
-            return  # a whole block is needed
         if recalled >= 0:
             self._recall(phases, recalled)
         elif state.level[i] > 0:
             self._to_top()
-
-    def _has_shifted(self, phases: Phases, phase: int, level: int, sight: Sight) -> bool:
-        """Whether traffic is off by little, and lastingly, from what the phase has at this clock: it is another phase,
-        or the mean is of two. The mean is then learned again."""
-        shift = self.state.shift[self.index]
-        off = phases.shift(phase, level, sight)
-        shift[:] = np.maximum(shift + np.array([off - SHIFT_SLACK, -off - SHIFT_SLACK]), 0.0)
-        if shift.max() < SHIFT_MOST:
-            return False
-        phases.table[phase, COUNT, level] = min(phases.table[phase, COUNT, level], 2.0)
-        return True
-
-    def _begin_check(self, phases: Phases, phase: int, choice: Choice) -> Choice:
-        """Look at the highest clock which phase it is, if that is due."""
-        state, i = self.state, self.index
-        is_due = self._is_check_due(phases, phase)
-        state.check[i] = (phase, state.level[i]) if is_due else -1
-        return Choice(0, CHECK, 1) if is_due else choice
-
-    def _is_check_due(self, phases: Phases, phase: int) -> bool:
-        """Whether the phase lasts for so long that another one may have begun, which looks the same at this clock.
-
-        The ends of phases show themselves at most clocks. So the longer one lasts, compared with before, the likelier
-        it is that an end was missed. After a look that finds the phase, the next is due when it has lasted longer by
-        the same factor.
-        """
-        state, params, i = self.state, self.params, self.index
-        if state.level[i] == 0 or state.last_level[i] != state.level[i] or params.check == 0 or state.odd[i]:
-            return False
-        is_only = (phases.facts[:, SEEN_S] >= 0).sum() < 2
-        usual_s = max(float(phases.facts[phase, STAY_S]), float(state.known_s[i]))
-        due_s = params.check * usual_s * (2.0 if is_only else 1.0) + UNUSUAL_S
-        return bool(state.time_s - state.entered_s[i] >= due_s)
-
-    def _is_checking(self) -> bool:
-        return bool(self.state.check[self.index, 0] >= 0)
-
-    def _end_check(self, phases: Phases, found: int) -> None:
-        """Note which phase was found at the highest clock. Another one: the two look alike at the clock before, and its
-        mean there may be of both, so it is learned again."""
-        state, i = self.state, self.index
-        if not self._is_checking():
-            return
-        phase, before = state.check[i].tolist()
-        state.check[i] = -1
-        if state.level[i] > 0:
-            return
-        row = phases.table[phase, :, before]
-        row[CHECKS] += 1.0
-        if found == phase:
-            phases.table[phase, CONFUSED] *= FADING
-            state.known_s[i] = state.time_s - state.entered_s[i]
-        else:
-            row[CONFUSED] += 1.0
-            row[OTHER] = found
-            row[COUNT] = min(row[COUNT], 2.0)
 
     def _leave(self, phases: Phases, sight: Sight) -> None:
         """End the phase. Time that may belong to the next one is not charged to it."""
         state, i = self.state, self.index
         level, phase = int(state.level[i]), int(state.phase[i])
         state.doubted[i] = phase if state.last_level[i] < 0 else -1  # no block has confirmed it
-        if not self._is_checking():
-            stay_s, lasted_s = phases.facts[phase, STAY_S], state.time_s - state.entered_s[i]
-            phases.facts[phase, STAY_S] = stay_s + STAY_WEIGHT * (lasted_s - stay_s) if stay_s > 0 else lasted_s
         recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
         loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
         self._to_limbo()
         self._settle(self.params.latency_s)
-        if self._is_checking():
-            state.reason[i] = SEARCH
-            self._restart(-1)
-        elif recalled >= 0:
+        if recalled >= 0:
             self._recall(phases, recalled)
         elif state.window_s[i] <= SHORT_WINDOW_S and loss <= SAFE_TO_WAIT:
             state.reason[i] = SEARCH
@@ -247,7 +137,6 @@ class Course:
         state, i = self.state, self.index
         state.limbo_s[i, state.level[i]] += state.since_s[i]
         state.phase[i] = state.last_level[i] = -1
-        state.is_apart[i], state.shift[i] = 1, 0.0
         state.power_w[i] = state.range_w[i] = np.nan
         state.since_s[i] = 0.0
         state.sums[i] = 0.0
@@ -267,7 +156,6 @@ class Course:
         self._to_limbo()
         state.table[i, phase, SECONDS] += state.limbo_s[i]
         state.limbo_s[i] = 0.0
-        state.entered_s[i], state.known_s[i] = state.time_s, 0.0
         state.phase[i], state.doubted[i], state.blocks[i] = phase, -1, blocks
 
     def _recall(self, phases: Phases, phase: int) -> None:
@@ -297,12 +185,9 @@ class Course:
             settle_s=params.latency_s + SETTLED_WINDOWS * float(state.window_s[i]),
             block_s=max(params.block_s, float(state.window_s[i])),
         )
-        phase, now = int(state.phase[i]), int(state.level[i])
-        choice = choose(params, phases, phase, now, limits)
-        level, reason, blocks = self._begin_check(phases, phase, choice)
-        if level != now:
+        level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)
+        if level != state.level[i]:
             state.moved_s[i] = 0.0
-            state.is_apart[i], state.shift[i] = 1, 0.0
             state.power_w[i] = state.range_w[i] = np.nan
         state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
         self._expect(phases)
@@ -326,9 +211,6 @@ class Course:
             utilization=float(sums[BLOCK_UTILIZATION] / n),
             rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
             watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),
-            units=float(sums[BLOCK_UNITS]),
-            units_s=float(sums[BLOCK_UNITS_S]),
-            begins=float(self.state.is_apart[self.index] and sums[BLOCK_UNITS_S] > 0),
         )
 
     def _charge(self) -> None:

@@ -53,11 +53,6 @@ PER_GROUP: Final = (
     "doubted",
     "limbo_s",
     "forgotten_s",
-    "shift",
-    "is_apart",
-    "check",
-    "entered_s",
-    "known_s",
 )
 """Fields of ``State`` with a row per group; a new group begins with a copy of the row of its old one."""
 
