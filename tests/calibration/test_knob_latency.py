@@ -13,7 +13,7 @@ from calibration.limits.probes import LimitsError, type_shows
 from calibration.limits.session_probes import ClockEffect
 from nodectl.config import Budget
 from nodectl.knobs import EffectWatch
-from nodectl.knobs.timing import KnobLatency, Spread, deadline_of, deadlines, least_period_s, read_deadlines
+from nodectl.knobs.timing import KnobLatency, Spread, checked_deadlines, deadline_of, deadlines, least_period_s
 from nodectl.loop.pace import Pace
 from nodectl.shell.settings import ConfigError
 from tests.calibration.limited_node import loaded_node
@@ -144,26 +144,8 @@ def test_no_period_is_shorter_than_the_knobs_take_to_follow() -> None:
     assert Pace(clock, 100.0, Budget(), least_s=0.039).period_ns == 100_000_000
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ('[[latency]]\nknob = "cpu/*"\n', r"limits.toml: .*missing required field `up`"),
-        ("latency = 3\n", r"limits.toml: Expected `array`"),
-        (
-            '[[latency]]\nknob = "cpu/*"\nup = { n = 1, median_s = 1.0, p95_s = -1.0 }\n'
-            "down = { n = 1, median_s = 1.0, p95_s = 0.0 }\n",
-            r"limits.toml: latency of cpu/\*: p95_s must be above 0",
-        ),
-    ],
-)
-def test_a_damaged_calibration_is_one_line(tmp_path: Path, text: str, line: str) -> None:
-    file = tmp_path / "limits.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=line):
-        read_deadlines(str(file))
-
-
-def test_no_calibration_is_no_deadline_and_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    assert read_deadlines("") == ()
-    with pytest.raises(ConfigError, match="cannot read the settings: No such file"):
-        read_deadlines(str(tmp_path / "none.toml"))
+def test_a_time_that_cannot_be_is_one_line() -> None:
+    wrong = KnobLatency("cpu/*", Spread(1, 1.0, -1.0), Spread(1, 1.0, 0.0))
+    with pytest.raises(ConfigError, match=r"limits.toml: latency of cpu/\*: p95_s must be above 0"):
+        checked_deadlines([*FOUND, wrong], "limits.toml")
+    assert checked_deadlines(FOUND, "limits.toml") == deadlines(FOUND)

@@ -90,7 +90,7 @@ def test_booting_and_switching_off_keep_a_cap_known_from_the_start(name: str, jo
         assert cap_w < on.idle_w + 5 * 20 or drawn_w <= cap_w + 1e-6
 
 
-@pytest.mark.parametrize("policy", ["conservative", "conservative:ends=compress", "easy:ties=sc15", "easy:guard=2"])
+@pytest.mark.parametrize("policy", ["conservative", "conservative:ends=compress", "easy:ties=sc15"])
 def test_a_policy_that_does_not_go_with_watts_is_turned_away(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Not replayed as another one: without its backfilling conservative would be first come, first served."""
     assert main(["replay", str(SAMPLE), "--policy", policy, "--machine", "curie"]) == 2

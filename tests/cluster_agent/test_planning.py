@@ -71,7 +71,7 @@ def test_jobs_may_run_next_to_one_that_is_planned_for_longer(shadow: float, wide
         ("easy:shadow=2", "shadow=2 needs an estimate that can be too short: estimate=mean2|learned"),
         ("easy:estimate=mean2,shadow=0.5", "shadow=0.5: give 1 or more"),
         ("easy:estimate=mean2,shadow=nan", "shadow=nan: give 1 or more"),
-        ("easy:estimate=mean2,shadow=2,correct=incremental", "correct=incremental adds to the first estimate"),
+        ("easy:estimate=mean2,shadow=2,correct=incremental", "needs plans that are first estimates, and shadow=2"),
         ("easy:estimate=learned,history=similar", "history=similar needs estimate=mean2"),
         ("easy:fixed=start", "fixed=start needs estimate=mean2"),
     ],

@@ -46,6 +46,7 @@ def test_a_partition_is_capped_lowered_and_raised_and_every_cap_is_explained(tmp
             and "wanted: 400.0 W by fspc: the same part of TDP as for every node" in lines
             and "granted: 400 W" in lines
         )
+        cluster.until(lambda: cluster.ask("why", "n2")["in_force_w"] == 400.0)  # a report later
         told = cluster.ask("why", "n2")
         assert (told["wanted_w"], told["granted_w"], told["in_force_w"], told["counts_w"]) == (400.0,) * 4
         assert (told["sharer"], told["budget_w"], told["waits_for"]) == ("fspc", 1200.0, "")

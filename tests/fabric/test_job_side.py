@@ -425,6 +425,7 @@ def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
         "job": {"job": job}, "job-tally": {},
         "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
         "power": {"node": "n0", "is_on": False},
+        "measure-node": {"node": "n0", "spec": {"command": ["a"], "walltime_s": 10, "workdir": "/"}},
     }  # fmt: skip
     made.side.can_switch = True
     for _ in range(3000):
