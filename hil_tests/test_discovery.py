@@ -12,7 +12,7 @@ def test_an_agent_discovers_the_whole_controller(rig: Rig) -> None:
     controller = rig.controller()
     assert (controller.identity.sub_vendor, controller.identity.agent) == ("controlpulp", 1)
     assert controller.identity.versions == {
-        0x10: 0x20001, 0x13: 0x40000, 0x15: 0x30001, 0x18: 0x20000, 0x80: 0x10000,
+        0x10: 0x20001, 0x12: 0x20001, 0x13: 0x40000, 0x14: 0x30000, 0x15: 0x30001, 0x18: 0x20000, 0x80: 0x10000,
     }  # fmt: skip
     assert [domain.parent for domain in controller.cap_domains] == [0xFFFFFFFF, 0, 0, 0, 0]
     levels = controller.speed_domains[0].levels
