@@ -100,7 +100,7 @@ class Agent:
                 notices.add(line)
             if config.decides:
                 fitted, lines = with_measured(fitted, known)
-                for line in (*known.lines, *lines):
+                for line in (*known.lines, *lines) if known.lines else ():  # without any file only `doctor` says so
                     log(line)
             # after the actuation has started: limits left by a killed run are back at their captured values by now
             layout = at_present_limits(found.layout, found.knobs, fitted)

@@ -100,11 +100,11 @@ def test_an_agent_does_not_write_a_clock_before_the_last_one_could_be_in_force(t
     assert any("by the calibration cpu/policy" in line for line in notices)
 
 
-def test_without_a_calibration_the_agent_does_what_it_did_and_says_so(tmp_path: Path) -> None:
+def test_without_a_calibration_the_agent_does_and_says_what_it_did(tmp_path: Path) -> None:
     period_ms, notices, joules, log = run_of(tmp_path / "a")
     assert period_ms == 100.0
     assert not any("calibration" in line for line in notices)
-    assert "bdpo-cpu-bounded uses defaults: no calibration of this node decides its parameters" in log
+    assert not any("calibration" in line for line in log)
     quick = KnobLatency("cpu/*/max_khz", Spread(60, 0.0001, 0.0002), Spread(60, 0.0001, 0.0002))
     with node_of() as node:
         limits = Limits("", True, None, None, None, (quick,), (), (), expiry(NOW), who_is(node))

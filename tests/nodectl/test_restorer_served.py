@@ -20,7 +20,7 @@ import json, os, pathlib, signal, subprocess, sys, time
 restorer, state, limit = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
 free = limit.read_text()
 agent = subprocess.Popen(
-    [restorer, "run", "--lease", "2", "--", sys.executable, "-m", "nodectl.cli", "run", "--mode", "optimize",
+    [restorer, "run", "--lease", "0.5", "--", sys.executable, "-m", "nodectl.cli", "run", "--mode", "optimize",
      "--state-dir", state, "--cpu-policy", "fixed-cpu:clock_khz=2000000", "--gpu-policy", "fixed-gpu:clock_mhz=1095"],
     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
 )
