@@ -79,7 +79,10 @@ def node(
 @click.option("--load", type=click.IntRange(0, 4), default=3, show_default=True, help="Class of the instructions.")
 @click.option("--fifo", type=click.Choice(["try", "require"]), help="Run the controller as SCHED_FIFO.")
 @click.option(
-    "--rtl", "core", type=click.Choice(["vexriscv", "cv32e40p"]), help="On this core, simulated from its RTL; its line does not answer yet."
+    "--rtl",
+    "core",
+    type=click.Choice(["vexriscv", "cv32e40p"]),
+    help="On this core, simulated from its RTL; its line does not answer yet.",
 )
 @click.option(
     "--trace", type=click.Path(path_type=Path), metavar="FILE", help="With --rtl: each instruction, with its cycle."
