@@ -11,6 +11,7 @@ Parameters become part of the run's settings, so its journal has them and replay
 from __future__ import annotations
 
 import datetime
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,7 +66,13 @@ def find_calibration(config: Config, ports: Ports, layout: Layout, now: datetime
     if not config.calibration:
         return NOTHING
     folder = Path(config.calibration)
-    if folder.exists() and not folder.is_dir():
+    try:
+        kind = folder.stat().st_mode
+    except FileNotFoundError:
+        return NOTHING
+    except OSError as error:  # a service's user may not look there
+        return NodeCalibration({}, (), (f"{folder}: not used: {error.strerror}",))
+    if not stat.S_ISDIR(kind):
         raise ConfigError(f"calibration: {folder} is a file: name the directory that has {TABLE} and {LIMITS}")
     who = identity(ports, layout)
     table, of_table = _checked(folder / TABLE, who, now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +134,19 @@ def test_the_journal_has_what_was_calibrated_so_it_replays_without_the_files(tmp
     path.unlink()
     report = replay(open_journal(tmp_path / "journal"))
     assert report.decided >= 29 and report.is_equal
+
+
+def test_a_directory_that_the_agent_may_not_look_into_is_said_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with node_of() as node, monkeypatch.context() as patched:
+        layout = discover(node.ports)[0]
+        patched.setattr("nodectl.calibrated.node_calibration.Path.stat", refuse)
+        found = find_calibration(Config(calibration="/closed"), node.ports, layout, NOW)
+    assert found.lines == ("/closed: not used: Permission denied",) and not found.policies
 
 
 def test_a_table_of_another_machine_is_not_used(tmp_path: Path) -> None:
