@@ -68,8 +68,8 @@ mutate:
 
 picture:
 	@scripts/setup.sh core
-	@.venv/bin/nodectl demo --virtual --out out/picture
-	@cp out/picture/demo-energy-time.png docs/pictures/demo.png
+	@.venv/bin/nodectl demo --virtual --quick --runs 2 --out out/picture
+	@cp out/picture/demo-over-time.png docs/pictures/demo.png
 
 docs:
 	@scripts/setup.sh core
