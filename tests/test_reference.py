@@ -48,7 +48,7 @@ CASES = [(kind, *row) for kind in (Config, Settings) for row in bounded(kind)]
 
 
 def test_no_page_is_out_of_date() -> None:
-    assert out_of_date() == [], "python -m docs.generator"
+    assert list(out_of_date()) == [], "python -m docs.generator"
 
 
 @pytest.mark.parametrize(("kind", "path", "least", "most"), CASES, ids=[".".join(case[1]) for case in CASES])

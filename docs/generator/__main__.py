@@ -20,9 +20,11 @@ def pages() -> dict[str, str]:
     return settings_pages() | metrics_pages() | policies_pages() | errors_pages() | manual_pages()
 
 
-def out_of_date() -> list[str]:
-    """The pages that are not what the code says."""
-    return [path for path, text in pages().items() if not (DOCS / path).exists() or (DOCS / path).read_text() != text]
+def out_of_date() -> dict[str, str]:
+    """The pages that are not what the code says, with the text that they should have."""
+    return {
+        path: text for path, text in pages().items() if not (DOCS / path).exists() or (DOCS / path).read_text() != text
+    }
 
 
 def main(arguments: list[str]) -> int:
@@ -32,10 +34,9 @@ def main(arguments: list[str]) -> int:
         for path in stale:
             print(f"docs/{path} is out of date: python -m docs.generator", file=sys.stderr)
         return bool(stale)
-    found = pages()
-    for path in stale:
+    for path, text in stale.items():
         (DOCS / path).parent.mkdir(exist_ok=True)
-        (DOCS / path).write_text(found[path])
+        (DOCS / path).write_text(text)
         print(f"docs/{path}")
     return 0
 

@@ -6,6 +6,7 @@ A message says what is wrong, where, and what to do. What is filled in while a p
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,26 +53,16 @@ def errors_pages() -> dict[str, str]:
 
 
 def messages(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The name of each exception that is raised with a text of its own, and that text."""
+    """The name of each exception that is raised with a text of its own, and that text. Those of Python itself are for
+    programmers."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Raise) or not isinstance(node.exc, ast.Call) or not node.exc.args:
             continue
         called = node.exc.func
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
         own = _text(node.exc.args[0])
-        if name.endswith(("Error", "Parameter")) and name not in _PROGRAMMING and len(_bare(own)) >= SHORTEST:
+        if name.endswith(("Error", "Parameter")) and not hasattr(builtins, name) and len(_bare(own)) >= SHORTEST:
             yield name, " ".join(own.split())
-
-
-_PROGRAMMING: Final = (
-    "ValueError",
-    "TypeError",
-    "RuntimeError",
-    "AssertionError",
-    "KeyError",
-    "OSError",
-    "NotImplementedError",
-)
 
 
 def _text(node: ast.expr) -> str:

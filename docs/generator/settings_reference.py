@@ -35,14 +35,14 @@ class SettingsTable:
     settings: tuple[Setting, ...]
 
 
-def tables(kind: type[msgspec.Struct], name: str = "", is_optional: bool = False) -> Iterator[SettingsTable]:
+def tables(kind: type[msgspec.Struct], name: str = "") -> Iterator[SettingsTable]:
     """The tables of a settings file, outermost first."""
     fields = msgspec.structs.fields(kind)
-    inner = {field.name: table for field in fields if _is_file_table(table := table_of(field.type))}
+    inner = {field.name: one for field in fields if _is_file_table(one := table_of(field.type))}
     keys = tuple(_setting(field) for field in fields if field.name not in inner)
     yield SettingsTable(name, paragraph(kind.__doc__ or ""), keys)
-    for key, table in inner.items():
-        yield from tables(table, f"{name}.{key}" if name else key)
+    for key, one in inner.items():
+        yield from tables(one, f"{name}.{key}" if name else key)
 
 
 def settings_pages() -> dict[str, str]:
