@@ -20,7 +20,7 @@ LONGEST: Final = (
     "tests/test_operations.py",
     "tests/test_extending.py",
 )
-"""What the paths of those begin with that take longest: they begin first, so that the others run beside them."""
+"""What the paths of those begin with that take longest: they begin first, so that the others run meanwhile."""
 
 # Locked, never written: a lock file of its own would have to be removed by somebody.
 _TURNSTILE: Final = Path(__file__).with_name("conftest.py")

@@ -1,4 +1,4 @@
-"""Sensors that lie: the cap holds, the chip stays cool, and agents are told. The law's side: ``plain_guard.py``."""
+"""Sensors that lie: the cap holds, the chip stays cool, and agents hear of it. The law's side: ``plain_guard.py``."""
 
 from __future__ import annotations
 

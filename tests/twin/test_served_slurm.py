@@ -74,7 +74,7 @@ def node() -> Iterator[ServedNode]:
 
 
 def job(node: ServedNode, *commands: str) -> list[str]:
-    """Lines that commands print beside a running Slurm."""
+    """Lines that commands print next to a running Slurm."""
     end = "kill $(cat $slurm/slurmd.pid $slurm/slurmctld.pid $munge/pid)"
     return laid(node, "\n".join((SLURM, *commands, end))).splitlines()
 
