@@ -51,18 +51,22 @@ class Top(App[None]):
     def __init__(self, socket: Place, every_s: float) -> None:
         super().__init__()
         self._socket, self._every_s = socket, every_s
+        # kept here: what a request returns is also shown below another screen, and after the end of this one
+        self._headline = Static("…", id="budget", markup=False)
+        self._node_table: DataTable[str] = DataTable(id="nodes", cursor_type="row", zebra_stripes=True)
+        self._job_table: DataTable[str] = DataTable(id="jobs", cursor_type="row", zebra_stripes=True)
 
     def compose(self) -> ComposeResult:
         """The three parts."""
-        yield Static("…", id="budget", markup=False)
-        yield DataTable[str](id="nodes", cursor_type="row", zebra_stripes=True)
-        yield DataTable[str](id="jobs", cursor_type="row", zebra_stripes=True)
+        yield self._headline
+        yield self._node_table
+        yield self._job_table
         yield Footer()
 
     def on_mount(self) -> None:
         """Set the headings, and update for the first time."""
-        self.query_one("#nodes", DataTable).add_columns(*nodes.HEADINGS)
-        self.query_one("#jobs", DataTable).add_columns(*jobs.HEADINGS)
+        self._node_table.add_columns(*nodes.HEADINGS)
+        self._job_table.add_columns(*jobs.HEADINGS)
         self.look()
         self.set_interval(self._every_s, self.look)
 
@@ -95,12 +99,12 @@ class Top(App[None]):
             self.push_screen(Reason(why))
 
     def _say(self, text: str) -> None:
-        self.query_one("#budget", Static).update(text)
+        self._headline.update(text)
 
     def _show(self, budget: BudgetView, rows: list[NodeRow], queue: list[JobRow]) -> None:
         self._say(summary(budget, rows))
-        _fill(self.query_one("#nodes", DataTable), {row.name: _safe(nodes.cells(row)) for row in rows})
-        _fill(self.query_one("#jobs", DataTable), {str(row.job): _safe(jobs.cells(row)) for row in queue})
+        _fill(self._node_table, {row.name: _safe(nodes.cells(row)) for row in rows})
+        _fill(self._job_table, {str(row.job): _safe(jobs.cells(row)) for row in queue})
 
 
 class Reason(ModalScreen[None]):
