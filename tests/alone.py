@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 ALONE: Final = ("tests/twin/test_served_", "tests/test_suite.py")
 """What the paths of their files begin with."""
@@ -48,3 +49,11 @@ class Turns:
         """A test, with the set-up and the end of what its file's tests share."""
         with turn(item.nodeid.startswith(ALONE)):
             return (yield)
+
+
+class FilesSideBySide(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests in one process, and those of all files that run alone: what such a file's tests share (a node, a
+    socket of the host) stays between two of them, and another such file would see it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "alone" if nodeid.startswith(ALONE) else str(super()._split_scope(nodeid))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.alone import ALONE, LONGEST, Turns
+from tests.alone import ALONE, LONGEST, FilesSideBySide, Turns
 from tests.recorded import WHY as NEEDS_RECORDED
 
 # No limit on the time of an example, and no check for slow ones: on a busy machine all are slow.
@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several processes of pytest-xdist
         config.pluginmanager.register(Turns())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesSideBySide:
+    return FilesSideBySide(config, log)
 
 
 def _turn(test: str) -> int:

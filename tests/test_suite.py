@@ -101,6 +101,28 @@ def test_where_files_run_side_by_side_a_test_that_looks_at_the_whole_machine_run
     assert any(line.endswith("begins") and following.endswith("begins") for line, following in pairwise(lines))
 
 
+def test_what_a_file_that_runs_alone_shares_is_gone_before_the_next_such_file(tmp_path: Path) -> None:
+    tests, log = checkout(tmp_path), tmp_path / "log"
+    (tests / "twin").mkdir()
+    for name in ("a", "b", "c"):
+        (tests / "twin" / f"test_served_{name}.py").write_text(
+            "import pathlib, time, pytest\n"
+            "@pytest.fixture(scope='module')\n"
+            "def shared():\n"
+            f"    with pathlib.Path({str(log)!r}).open('a', buffering=1) as log:\n"
+            f"        log.write('{name} begins\\n')\n"
+            "        yield\n"
+            f"        log.write('{name} ends\\n')\n"
+            "@pytest.mark.parametrize('n', range(10))\n"
+            "def test_it(n, shared):\n"
+            "    time.sleep(0.02)\n"
+        )
+    done = run_tests(tests, "--numprocesses=3", "--dist=loadfile")
+    assert "30 passed" in done.stdout, done.stdout + done.stderr
+    lines = log.read_text().split()
+    assert lines[::2] == [each for name in lines[::4] for each in (name, name)], lines
+
+
 def test_tests_without_their_recorded_data_are_counted_in_one_line(tmp_path: Path) -> None:
     tests = checkout(tmp_path)
     (tests / "test_it.py").write_text(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +69,16 @@ class Host:
         lines += [f"{path} is gone" for path in set(self.run) - set(after.run)]
         new = after.processes - self.processes
         return lines + [f"process {number} {name} is new" for number, _, name in new if name in programs]
+
+
+@contextmanager
+def unchanged_host(*programs: str) -> Iterator[None]:
+    """The host is afterwards as it was: ``Host.changed_to`` finds nothing. If the body fails, that failure is the one
+    to see."""
+    before, steady = Host.now(), Host.now()
+    yield
+    changed = before.changed_to(Host.now(), steady, programs)
+    assert changed == [], changed
 
 
 def _is_of_register(path: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.twin.foreign import DBUS, laid, why_not_foreign
-from tests.twin.host import Host
+from tests.twin.host import unchanged_host
 from tests.twin.served_node import ServedNode, why_not_served
 from tests.waiting import PATIENCE_S, within
 
@@ -30,10 +30,11 @@ BIAS = "/sys/devices/system/cpu/cpu7/power/energy_perf_bias"
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[ServedNode]:
-    before, steady = Host.now(), Host.now()
-    with ServedNode("client", "--workload", "hpl") as served:
+    with (
+        unchanged_host("dbus-daemon", "power-profiles-", "thermald"),
+        ServedNode("client", "--workload", "hpl") as served,
+    ):
         yield served
-    assert before.changed_to(Host.now(), steady, ("dbus-daemon", "power-profiles-", "thermald")) == []
 
 
 def test_thermald_lowers_the_power_limit_of_a_hot_package(node: ServedNode) -> None:

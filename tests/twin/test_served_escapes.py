@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.twin.host import Host
+from tests.twin.host import unchanged_host
 from tests.twin.served_node import ROOT, ServedNode, environment, twin_command, why_not_served
 
 if why_not_served():
@@ -81,10 +81,8 @@ def escapes(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def node(stand_ins: None) -> Iterator[ServedNode]:
-    before, steady = Host.now(), Host.now()
-    with ServedNode("curie") as served:
+    with unchanged_host(), ServedNode("curie") as served:
         yield served
-    assert before.changed_to(Host.now(), steady) == []
 
 
 def shell(node: ServedNode, script: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.twin.foreign import DBUS, FOREIGN, laid, why_not_foreign
-from tests.twin.host import Host
+from tests.twin.host import unchanged_host
 from tests.twin.served_node import ServedNode, why_not_served
 
 if why_not_served():
@@ -27,10 +27,8 @@ WAIT = "until {condition}; do sleep 0.1; done"
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[ServedNode]:
-    before, steady = Host.now(), Host.now()
-    with ServedNode("skylake-6146", "--workload", "hpl") as served:
+    with unchanged_host(*PROGRAMS), ServedNode("skylake-6146", "--workload", "hpl") as served:
         yield served
-    assert before.changed_to(Host.now(), steady, PROGRAMS) == []
 
 
 def foreign(node: ServedNode, script: str) -> list[str]:

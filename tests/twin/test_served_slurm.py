@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.twin.foreign import laid, why_not_foreign
-from tests.twin.host import Host
+from tests.twin.host import unchanged_host
 from tests.twin.served_node import ServedNode, why_not_served
 
 if why_not_served():
@@ -67,10 +67,11 @@ until sinfo -h -o %T 2>/dev/null | grep -q idle; do sleep 0.1; done
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[ServedNode]:
-    before, steady = Host.now(), Host.now()
-    with ServedNode("curie", "--workload", "hpl") as served:
+    with (
+        unchanged_host("munged", "slurmctld", "slurmd", "slurmstepd", "srun"),
+        ServedNode("curie", "--workload", "hpl") as served,
+    ):
         yield served
-    assert before.changed_to(Host.now(), steady, ("munged", "slurmctld", "slurmd", "slurmstepd", "srun")) == []
 
 
 def job(node: ServedNode, *commands: str) -> list[str]:
