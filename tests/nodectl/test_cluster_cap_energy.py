@@ -146,6 +146,14 @@ def test_the_highest_useful_cap_is_reported_once_it_is_known() -> None:
     assert made.last.useful_mw == 250_000
 
 
+def test_the_highest_cap_of_use_is_tdp_until_the_limits_of_the_site_are_known() -> None:
+    made, found = Alone(tdp_w=520.0), {}
+    for useful_mw in (-1, 0, 250_000, 520_001):
+        made.cap.useful_mw = useful_mw
+        found[useful_mw] = made.cap.most_mw
+    assert found == {-1: 520_000, 0: 0, 250_000: 250_000, 520_001: 520_000}
+
+
 def test_trouble_with_the_cluster_agent_is_a_link_that_is_down_or_a_lease_that_is_over() -> None:
     made = Alone()
     assert made.cap.trouble == "", "nothing is granted, and nobody has capped this node"
