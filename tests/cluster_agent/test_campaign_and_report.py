@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -60,6 +61,27 @@ def test_a_campaign_resumes_and_its_report_compares(campaign: Path, capsys: pyte
     html = page.read_text()
     assert html.count('src="data:image/png;base64,iVBOR') == 3
     assert "http" not in html.replace("data:", "")  # self-contained
+
+
+def test_a_table_that_cannot_be_written_whole_leaves_the_one_before(
+    campaign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = campaign.parent / "out"
+    command = ["campaign", str(campaign), "--out", str(out), "--policy"]
+    assert main([*command, "fcfs"]) == 0
+    before = (out / "campaign.csv").read_bytes()
+    whole = Path.write_text
+
+    def on_a_full_disk(path: Path, text: str) -> int:
+        whole(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", on_a_full_disk)
+    capsys.readouterr()
+    assert main([*command, "easy"]) == 1
+    assert f"{out}: No space left on device; choose another --out" in capsys.readouterr().err
+    assert (out / "campaign.csv").read_bytes() == before
+    assert sorted(path.name for path in out.glob(".*")) == []
 
 
 def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:

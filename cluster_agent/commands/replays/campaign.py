@@ -20,6 +20,7 @@ import click
 import msgspec
 
 from cluster_agent.errors import ClusterError, StoppedError, WrongUseError, without_types
+from cluster_agent.replay import written_whole
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
 from nodectl import __version__
@@ -101,9 +102,11 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
     try:
         for name in cells:
             (root / name).mkdir(parents=True, exist_ok=True)
-        (root / "published.json").write_bytes(msgspec.json.encode(listed.published))
-    except OSError as error:
-        raise ClusterError(f"{error.filename}: {error.strerror}; choose another --out") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a path
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise ClusterError(f"{out}: {reason}; choose another --out") from None
+    with written_whole.folder(out) as made:
+        (made / "published.json").write_bytes(msgspec.json.encode(listed.published))
     echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", to_stderr=True)
     failed = _run(root, todo, jobs, run_here)
     rows = write_table(root, cells)
@@ -192,7 +195,8 @@ def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str,
             if status:
                 failed[name] = why
             else:
-                (root / name / DONE).write_bytes(msgspec.json.encode(cell))
+                with written_whole.folder(str(root / name)) as made:
+                    (made / DONE).write_bytes(msgspec.json.encode(cell))
             if sys.stderr.isatty():
                 left_s = (time.monotonic() - begun_s) / done * (len(todo) - done)
                 line = f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {plain(name)}"
@@ -223,15 +227,16 @@ def write_table(root: Path, cells: dict[str, Cell]) -> int:
         rows.append(row | dict(_flat(msgspec.json.decode((root / name / "metrics.json").read_bytes()))))
     columns = list(dict.fromkeys(key for row in rows for key in row))
     lines = [",".join(columns)] + [",".join(_quoted(row.get(key)) for key in columns) for row in rows]
-    (root / "campaign.csv").write_text("\n".join(lines) + "\n")
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        echo("campaign.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')", to_stderr=True)
-    else:
-        table = pa.table({key: pa.array([row.get(key) for row in rows]) for key in columns})
-        pyarrow.parquet.write_table(table, root / "campaign.parquet")
+    with written_whole.folder(str(root)) as made:
+        (made / "campaign.csv").write_text("\n".join(lines) + "\n")
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet
+        except ModuleNotFoundError:
+            echo("campaign.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')", to_stderr=True)
+        else:
+            table = pa.table({key: pa.array([row.get(key) for row in rows]) for key in columns})
+            pyarrow.parquet.write_table(table, made / "campaign.parquet")
     return len(rows)
 
 
