@@ -26,6 +26,7 @@ NAMES = (
     "own_estimates",
     "energy_fair_share",
     "scheduler_speed",
+    "scores",
     "power_speed",
     "eurora_capped",
     "power_prediction",

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from benchmarks.replay_exact import DATA, ROOT
 from benchmarks.sc15_learned import workload_of
 from cluster_agent.replay.log_run import replay
+from cluster_agent.scheduler.orders.priority import Account, Priority
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.priority import Account, Priority
 from cluster_agent.workloads.job_log import Workload
 
 OUT = ROOT / "out" / "bench" / "energy_fair_share.json"

@@ -16,9 +16,10 @@ CSRC = pathlib.Path("cluster_agent/csrc")
 HEADERS = [
     *(
         "logs/swf.h",
+        "orders/priority.h",
+        "orders/score.h",
         "placement.h",
         "power.h",
-        "priority.h",
         "resources/moldable.h",
         "resources/unlike_nodes.h",
         "scheduler.h",
@@ -31,7 +32,15 @@ INSIDE = [
 ]
 SOURCES = [
     *("logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
-    *("priority.c", "pass.c", "resources/processors.c", "resources/moldable.c", "resources/unlike_nodes.c"),
+    *(
+        "orders/priority.c",
+        "orders/ranking.c",
+        "orders/score.c",
+        "pass.c",
+        "resources/processors.c",
+        "resources/moldable.c",
+        "resources/unlike_nodes.c",
+    ),
     *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),
     *("meter.c", "events.c", "answering.c", "replay.c", "logs/jobs_csv.c"),
 ]

@@ -297,6 +297,8 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         return 0;
     if (s->ranks)
         priority_order(s, now_s);
+    if (s->scores)
+        score_order(s, now_s);
     if (resources->look)
         resources->look(s, now_s);
     int32_t count = start_jobs(s, now_s, starts);
@@ -304,8 +306,8 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         return -1;
     s->n_waiting -= count;
     scheduler_close_gaps(s, resources->kinds && resources->kinds(s) ? s->n_waiting / 4 : 0);
-    if (s->ranks) /* the guard puts jobs where their priorities do not */
-        s->ranks->n_ordered = has_guard ? 0 : s->tail - s->head;
+    /* the guard puts jobs where their ranks do not */
+    s->ranking.n_ordered = has_guard ? 0 : s->tail - s->head;
     return count;
 }
 

@@ -102,7 +102,7 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
  * estimates change while jobs wait. */
 static inline int has_kinds(const scheduler_t *s)
 {
-    return !s->power->model.job_plan_uw && !s->ranks && !s->is_reordered && !(s->composition.guard > 0.0) &&
+    return !s->power->model.job_plan_uw && !s->ranks && !s->scores && !s->is_reordered && !(s->composition.guard > 0.0) &&
            s->composition.fixed == FIXED_AT_SUBMISSION;
 }
 

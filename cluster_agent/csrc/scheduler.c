@@ -69,6 +69,8 @@ void scheduler_free(scheduler_t *s)
         return;
     power_free(s);
     priority_free(s);
+    score_free(s);
+    ranking_free(&s->ranking);
     moldable_free(s);
     unlike_free(s);
     free(s->queue);
@@ -193,6 +195,8 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
     s->submit_s[job] = now_s;
     if (s->ranks)
         priority_submitted(s, now_s);
+    if (s->scores)
+        score_submitted(s, now_s, &waiting);
     s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
     s->n_waiting++;
@@ -249,8 +253,7 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
         s->tail++;
     }
     s->queue[i] = waiting;
-    if (s->ranks)
-        s->ranks->n_ordered = 0;
+    s->ranking.n_ordered = 0;
     if (waiting.width < s->narrowest)
         s->narrowest = waiting.width;
     if (s->composition.scan == SCAN_SHORTEST) {
@@ -331,8 +334,7 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
     s->has_started[job] = 1; /* as a job that has left the queue */
     s->n_waiting--;
     scheduler_close_gaps(s, 0);
-    if (s->ranks)
-        s->ranks->n_ordered = 0;
+    s->ranking.n_ordered = 0;
 }
 
 /****************************************************************

@@ -12,9 +12,10 @@
 
 #include <stdint.h>
 
+#include "orders/priority.h"
+#include "orders/score.h"
 #include "placement.h"
 #include "power.h"
-#include "priority.h"
 #include "resources/moldable.h"
 #include "resources/unlike_nodes.h"
 
@@ -129,6 +130,9 @@ void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
 
 /* Once, before anything else: from then on each pass orders the queue by priority. 0, or -1: no memory. */
 int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
+
+/* Once, before anything else, and not with priorities: each pass orders the queue by score. 0, or -1: no memory. */
+int32_t scheduler_set_score(scheduler_t *scheduler, const score_t *model);
 
 /*
  * Once, before anything else: jobs can run in several ways. Processors are nodes, backfilling is EASY in nodes and watts,

@@ -5,7 +5,6 @@
 #include "column.h"
 #include "kinds.h"
 #include "learner.h"
-#include "priority.h"
 #include "profile.h"
 #include "scheduler.h"
 
@@ -110,12 +109,7 @@ typedef struct {
     int32_t job;
 } ended_t;
 
-typedef struct {
-    double priority;
-    waiting_t waiting;
-} ranked_t;
-
-/* Only with priorities (priority.h). */
+/* Only with priorities (orders/priority.h). */
 typedef struct {
     priority_t model;
     int64_t first_s;
@@ -125,14 +119,29 @@ typedef struct {
     ended_t *ended;       /* since the last pass, not yet charged */
     int32_t n_ended;
     int32_t is_charged;   /* whether a user was charged since the last order */
-    int32_t n_ordered;    /* the first so many of the queue are in the last order */
     double *metered_j, *charged_j; /* per job, all its runs */
     uint8_t *is_metered;
     double *factor;       /* per user, valid in the pass that known_in says */
     int64_t *known_in;
     int64_t pass;
-    ranked_t *ranked, *merged;
 } ranks_t;
+
+/* Only with a score (orders/score.h). */
+typedef struct scores scores_t;
+
+/* The highest rank is served first, equal ones in order of submission. */
+typedef struct {
+    double rank;
+    waiting_t waiting;
+} ranked_t;
+
+/* Only with one of these two orders. */
+typedef struct {
+    int32_t n_ordered; /* the first so many of the queue are in the last order */
+    ranked_t *ranked, *merged; /* room for all jobs */
+} ranking_t;
+
+typedef double rank_t(const scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 
 struct scheduler {
     composition_t composition;
@@ -140,6 +149,8 @@ struct scheduler {
     jobs_t jobs;
     power_t *power;
     ranks_t *ranks;
+    scores_t *scores;
+    ranking_t ranking;
     ways_t *ways;
     nodes_and_watts_t *unlike;
 
@@ -219,7 +230,19 @@ size_t estimates_places_alike(const scheduler_t *s);
 void estimates_learn(scheduler_t *s, int32_t job); /* it has ended */
 int64_t estimates_planned(const scheduler_t *s, int32_t job);
 
-/* priority.c */
+/* orders/ranking.c */
+int ranking_new(ranking_t *ranking, int32_t n_jobs); /* 0, or -1: no memory */
+void ranking_free(ranking_t *ranking);
+void ranking_all(scheduler_t *s); /* the queue as `ranked`, which has the waiting jobs in their present order */
+/* The queue is in order up to `n_ordered`; each job behind that is moved to its place. */
+void ranking_new_ones(scheduler_t *s, int64_t now_s, rank_t *rank);
+
+/* orders/score.c */
+void score_free(scheduler_t *s);
+void score_submitted(scheduler_t *s, int64_t now_s, const waiting_t *waiting);
+void score_order(scheduler_t *s, int64_t now_s);
+
+/* orders/priority.c */
 void priority_free(scheduler_t *s);
 void priority_submitted(scheduler_t *s, int64_t now_s);
 void priority_ended(scheduler_t *s, int32_t job); /* or was killed */

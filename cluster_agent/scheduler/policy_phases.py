@@ -6,8 +6,9 @@ admit      may the head start? Here: are there enough free processors
 place      which processors it gets: the free ones with the lowest numbers
 backfill   which jobs behind a head that cannot start may start before it
 
-These are pure: their only inputs are the queue, the running jobs and the time. All but *order* are native, and so is
-the order by priorities; an *order* written in Python is called once per pass with the whole queue as arrays. On a
+These are pure: their only inputs are the queue, the running jobs and the time. All but *order* are native, and so are
+the orders by priorities and by a formula; an *order* written in Python is called once per pass with the whole queue as
+arrays. On a
 machine that knows watts *admit* checks those too, and there are two phases more, *react* (to power caps) and *idle*
 (switching nodes off): see ``power_phases`` and ``idle_off``.
 
@@ -23,8 +24,9 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.orders.priority import Priority
+from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.power_phases import Power
-from cluster_agent.scheduler.priority import Priority
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
@@ -152,7 +154,9 @@ class Composition:
     learning: Learning = Learning()
     order: Order | None = None
     priority: Priority | None = None
-    """The native *order*: by age, size and past usage. One of the two."""
+    """The native *order* by age, size and past usage."""
+    score: Score | None = None
+    """The native *order* by a formula. One of the three."""
     backfill: Backfill = "none"
     scan: Scan = "queue"
     ties: Ties = "instant"
@@ -189,6 +193,7 @@ class Composition:
                 Declared("an order by priorities", (ORDER, USER_NUMBERS), {ORDER: "orders it, too"}),
                 self.priority is not None,
             ),
+            (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
             (Declared("guard", (HEAD,)), self.guard is not None),
             (Declared("backfill=conservative", (PROFILE,)), self.backfill == "conservative"),
             (Declared("backfill=compress", (PROFILE,), keeps_places), self.backfill == "compress"),
@@ -216,4 +221,5 @@ class Composition:
     @property
     def needs_requests(self) -> bool:
         """Whether the schedule depends on requested times."""
-        return (self.backfill not in ("none", "list") or self.order is not None) and self.estimate != "clairvoyant"
+        plans = self.backfill not in ("none", "list") or self.order is not None or self.score is not None
+        return plans and self.estimate != "clairvoyant"

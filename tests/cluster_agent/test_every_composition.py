@@ -18,9 +18,9 @@ from cluster_agent.replay.log_run import Result, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.policy_phases import ON_WATTS, Composition, clash
 from cluster_agent.scheduler.power_phases import Power
-from cluster_agent.scheduler.priority import Priority
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import USER, Log
 from tests.cluster_agent.power_traces import machine, off_by_cap

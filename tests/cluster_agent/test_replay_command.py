@@ -200,7 +200,7 @@ def test_policies_lists_names_parameters_and_papers() -> None:
     assert "Lifka" in listed["easy"]["source"]
     assert (listed["aapc"]["kind"], listed["easy"]["kind"]) == ("sharer", "policy")
     live = [name for name, row in listed.items() if row["kind"] == "policy" and row["live"]]
-    assert live == ["fcfs", "easy", "easy-sjbf", "conservative", "rule-based", "wfp3"]
+    assert live == ["fcfs", "easy", "easy-sjbf", "conservative", "rule-based", "wfp3", "score"]
     assert "live" not in listed["aapc"]
     assert "easy-sjbf: EASY whose backfilling" in clusterctl("policies").stdout
     assert "aapc (sharer of a budget): " in clusterctl("policies").stdout

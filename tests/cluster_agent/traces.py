@@ -12,8 +12,10 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.orders.priority import Account, Priority
+from cluster_agent.scheduler.orders.score_formula import Score, score
+from cluster_agent.scheduler.policies.score import RULES
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Correction, Learning, Order, Queue
-from cluster_agent.scheduler.priority import Account, Priority
 
 PROCESSORS = 10
 EVERYTHING_ENDED = 2**31 - 1
@@ -64,17 +66,30 @@ PRIORITIES = [
 """Usage matters within the seconds that these traces last."""
 
 
+SCORES = [
+    score(text)
+    for text in [
+        *RULES.values(),
+        "-(wait / estimate) ** 3 * width",
+        "1 / (wait - 3)",
+        "log(4 - width) + request",
+        "sqrt(5 - wait)",
+    ]
+]
+"""The last ones have infinities and what is no number."""
+
+
 def composition(
     guard: float | None,
     backfill: Backfill,
-    order: Order | Priority | None,
+    order: Order | Priority | Score | None,
     correct: Correction,
     shadow: float,
     **fields: Any,
 ) -> Composition:
     """Without guard or shadow where there is none."""
     fields |= {"correct": correct, "shadow": 1.0 if correct == "incremental" else shadow}
-    fields["priority" if isinstance(order, Priority) else "order"] = order
+    fields["priority" if isinstance(order, Priority) else "score" if isinstance(order, Score) else "order"] = order
     return Composition(guard=None if backfill == "compress" else guard, backfill=backfill, **fields)
 
 
@@ -92,7 +107,7 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
             loss=st.sampled_from(["linear-linear", "linear-squared", "squared-linear", "squared-squared"]),
             weight=st.sampled_from(["equal", "short-wide", "long-narrow", "small", "large"]),
         ),
-        "order": st.sampled_from([None, widest_first, *PRIORITIES]),
+        "order": st.sampled_from([None, widest_first, *PRIORITIES, *SCORES]),
         "backfill": st.sampled_from(["none", "list", "easy", "conservative", "compress"]),
         "scan": st.sampled_from(["queue", "shortest"]),
         "ties": st.sampled_from(["instant", "sc15"]),

@@ -18,10 +18,10 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import GrowingJobs
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
-from cluster_agent.scheduler.priority import Priority
 from cluster_agent.store.database import Database
 from lab.emulated.emulated_jobs import TwinJobs
 from nodectl.wire.job_messages import JobPart, NodeJobs

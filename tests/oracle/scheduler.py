@@ -6,13 +6,18 @@ again. The native scheduler is tested against it. Read this one to know what the
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.learner import OnlineLearner
+from cluster_agent.scheduler.orders.priority import Usage
+from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.priority import Usage
 from cluster_agent.scheduler.queue import columns, served
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
@@ -20,6 +25,46 @@ INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 12
 
 TAU_S = 10
 """Bounded slowdowns count from this run time on (Feitelson et al., JSSPP 1997)."""
+
+
+def _positive(exact: Callable[[float], float], rule: Callable[[np.float64], np.float64]) -> Callable[..., np.float64]:
+    """NumPy's own logarithms may differ from the C library's in the last bit."""
+    return lambda a: np.float64(exact(float(a))) if 0 < a < math.inf else rule(a)
+
+
+OF_ONE: dict[str, Callable[..., np.float64]] = {
+    "negate": np.negative,
+    "log": _positive(math.log, np.log),
+    "log2": _positive(math.log2, np.log2),
+    "log10": _positive(math.log10, np.log10),
+    "sqrt": np.sqrt,
+    "square": lambda a: a * a,
+    "cube": lambda a: a * (a * a),
+}
+OF_TWO: dict[str, Callable[..., np.float64]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "power": np.power,
+    "least": np.fmin,
+    "greatest": np.fmax,
+}
+"""The steps of a score, by the rules of IEEE 754: a division by zero is no error."""
+
+
+def worked_out(score: Score, known: Mapping[str, int]) -> float:
+    """The formula's value for a job of which this is known."""
+    stack: list[np.float64] = []
+    for step in score.steps:
+        if step.op == "number" or step.op in known:
+            stack.append(np.float64(known.get(step.op, step.number)))
+            continue
+        one = step.op in OF_ONE
+        taken = 1 if one else 2
+        with np.errstate(all="ignore"):
+            stack[-taken:] = [np.float64((OF_ONE if one else OF_TWO)[step.op](*stack[-taken:]))]
+    return float(stack[0])
 
 
 class Profile:
@@ -128,11 +173,27 @@ class ReferenceScheduler(OneFrequency):
             queue = columns(self.jobs, self.queue, self.estimate_s)
             positions = served(self.composition.order, queue, now_s)
             self.queue = [self.queue[position] for position in positions]
+        if self.composition.score is not None:
+            self.queue.sort(key=lambda job: (self._score(now_s, job), job))
         if self.usage:
             for job, start_s in self.uncharged:
                 self.usage.charge(now_s, int(self.jobs.user[job]), (now_s - start_s) * self._width(job))
             self.uncharged = []
             self.queue.sort(key=lambda job: (-self._priority(now_s, job), job))
+
+    def _score(self, now_s: int, job: int) -> float:
+        """What is not a number comes last."""
+        assert self.composition.score is not None
+        submit_s = int(self.jobs.submit_s[job])
+        known = {
+            "wait": now_s - submit_s,
+            "estimate": self.estimate_s[job],
+            "request": int(self.jobs.request_s[job]),
+            "width": self._width(job),
+            "submit": submit_s - int(self.jobs.submit_s[0]),
+        }
+        value = worked_out(self.composition.score, known)
+        return math.inf if math.isnan(value) else value
 
     def _priority(self, now_s: int, job: int) -> float:
         assert self.usage is not None

@@ -16,7 +16,7 @@ from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.answering import Answering, CAnswering
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
 from cluster_agent.scheduler.native.native_moldable import CMoldable
-from cluster_agent.scheduler.native.native_scheduler import queued, reaction_of, reorder, set_priority
+from cluster_agent.scheduler.native.native_scheduler import queued, reaction_of, reorder, set_native_order
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CWatts,
@@ -89,7 +89,7 @@ class NativeReplay:
         self.longest_queue = 0
         """Only with an order in Python: the most jobs that waited before a pass."""
         self._room = np.empty(len(jobs), np.int32)
-        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts)
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)

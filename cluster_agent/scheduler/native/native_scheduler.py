@@ -21,6 +21,7 @@ from cluster_agent.scheduler.native.native_tables import (
     c_composition,
     c_idle_off,
     c_rows,
+    c_score,
     owned,
     pointer,
 )
@@ -68,7 +69,7 @@ class NativeScheduler:
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
-        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts)
         self._moldable = moldable
         if moldable is not None:
             moldable.join(self._scheduler)
@@ -215,10 +216,14 @@ def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> R
     )
 
 
-def set_priority(
+def set_native_order(
     scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
 ) -> CPriority | None:
-    """Order a native queue by priority if the policy has one; keep the result as long as the scheduler."""
+    """Order a native queue by priority or score if the policy has one; keep the result as long as the scheduler."""
+    if composition.score is not None:
+        c_one, _steps = c_score(composition.score)
+        if lib.scheduler_set_score(scheduler, c_one) < 0:
+            raise MemoryError
     if composition.priority is None:
         return None
     users = users or range(jobs.n_users)

@@ -16,8 +16,9 @@ from cluster_agent.scheduler.energy_window import Ledger
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
+from cluster_agent.scheduler.orders.priority import Priority
+from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
-from cluster_agent.scheduler.priority import Priority
 
 ESTIMATES: Final = {
     "requested": lib.ESTIMATE_REQUESTED,
@@ -192,6 +193,12 @@ class CPriority:
                 *self._columns,
             ],
         )
+
+
+def c_score(score: Score) -> Any:
+    """``score_t *``, and its steps, to be kept alive until it has been given to a scheduler."""
+    steps = ffi.new("score_step_t[]", [(getattr(lib, f"SCORE_{one.op.upper()}"), one.number) for one in score.steps])
+    return ffi.new("score_t *", [len(score.steps), score.follows_time, steps]), steps
 
 
 def c_rows(rows: Sequence[Row]) -> Any:

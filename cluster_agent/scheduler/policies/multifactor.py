@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from cluster_agent.scheduler.orders.priority import WEEK_S, Priority, read_accounts
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.priority import WEEK_S, Priority, read_accounts
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):

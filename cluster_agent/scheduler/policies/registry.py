@@ -40,6 +40,7 @@ _MODULES: Final = {
     "multifactor": "cluster_agent.scheduler.policies.multifactor",
     "rule-based": "cluster_agent.scheduler.policies.rule_based",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
+    "score": "cluster_agent.scheduler.policies.score",
     "fcfs-killer": "cluster_agent.scheduler.policies.power_aware.fcfs_killer",
     "eco": "cluster_agent.scheduler.policies.power_aware.eco",
     "rmap": "cluster_agent.scheduler.policies.power_aware.rmap",

@@ -6,11 +6,9 @@ large jobs from starving. The head gets EASY's reservation, as on the machine wh
 
 from __future__ import annotations
 
-import numpy as np
-
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.orders.score_formula import score
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
-from cluster_agent.scheduler.policy_phases import Composition, Queue
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
@@ -24,13 +22,9 @@ def compose(params: Params) -> Composition:
     if not 0 <= params.power < float("inf"):
         raise ValueError(f"power={params.power:g} must be 0 or more")
 
-    def order(queue: Queue, now_s: int) -> Int64s:
-        score = ((now_s - queue.submit_s) / queue.estimate_s) ** params.power * queue.width
-        return np.lexsort((queue.job, -score))
-
     return Composition(
         **params.phases(),
-        order=order,
+        score=score(f"-(wait / estimate) ** {params.power!r} * width"),
         backfill="easy",
     )
 

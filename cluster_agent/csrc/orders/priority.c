@@ -22,10 +22,8 @@ int32_t scheduler_set_priority(scheduler_t *s, const priority_t *model)
     r->metered_j = column(n, sizeof *r->metered_j);
     r->charged_j = column(n, sizeof *r->charged_j);
     r->is_metered = column(n, sizeof *r->is_metered);
-    r->ranked = column(n, sizeof *r->ranked);
-    r->merged = column(n, sizeof *r->merged);
     return r->cpu.of_user && r->energy.of_user && r->factor && r->known_in && r->ended && r->metered_j &&
-                   r->charged_j && r->is_metered && r->ranked && r->merged
+                   r->charged_j && r->is_metered && ranking_new(&s->ranking, n) == 0
                ? 0
                : -1;
 }
@@ -43,8 +41,6 @@ void priority_free(scheduler_t *s)
     free(r->metered_j);
     free(r->charged_j);
     free(r->is_metered);
-    free(r->ranked);
-    free(r->merged);
     free(r);
 }
 
@@ -159,48 +155,6 @@ static double past(const priority_t *m, const usage_t *usage, double capacity, i
     return exp2(-(used(usage, capacity, user) / m->share[user]) / m->damping);
 }
 
-static int is_behind(const ranked_t *a, const ranked_t *b)
-{
-    return a->priority != b->priority ? a->priority < b->priority : a->waiting.job > b->waiting.job;
-}
-
-/* How many of `count` ordered ones come before `one`. */
-static int32_t ahead_of(const ranked_t *ordered, int32_t count, const ranked_t *one)
-{
-    int32_t low = 0, high = count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (is_behind(one, &ordered[middle]))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* Merges ordered runs, two neighbours at a time, and moves only what is not in its place. From pass to pass few jobs
- * move, so there are few runs. */
-static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
-{
-    for (int32_t runs = 2; runs > 1;) {
-        runs = 0;
-        for (int32_t from = 0, middle, end; from < count; from = end, runs++) {
-            for (middle = from + 1; middle < count && !is_behind(&ranked[middle - 1], &ranked[middle]);)
-                middle++;
-            for (end = middle + 1; end < count && !is_behind(&ranked[end - 1], &ranked[end]);)
-                end++;
-            if (middle >= count)
-                continue;
-            int32_t to = from + ahead_of(ranked + from, middle - from, &ranked[middle]);
-            int32_t left = 0, n_left = middle - to, right = middle;
-            int32_t last = middle + ahead_of(ranked + middle, end - middle, &ranked[middle - 1]);
-            memcpy(merged, ranked + to, (size_t)n_left * sizeof *merged);
-            for (; left < n_left; to++)
-                ranked[to] = right < last && is_behind(&merged[left], &ranked[right]) ? ranked[right++] : merged[left++];
-        }
-    }
-}
-
 /* The contribution of a waiting job's user, the same for a whole pass. */
 static double factor_of(const scheduler_t *s, int32_t user, double had)
 {
@@ -214,7 +168,7 @@ static double factor_of(const scheduler_t *s, int32_t user, double had)
     return r->factor[user];
 }
 
-static ranked_t rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiting, double had)
+static double rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiting, double had)
 {
     const priority_t *m = &s->ranks->model;
     double priority = 0.0;
@@ -224,27 +178,13 @@ static ranked_t rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiti
     }
     if (m->size != 0.0)
         priority += m->size * ((double)waiting->width / (double)s->composition.processors);
-    return (ranked_t){.priority = priority + factor_of(s, s->jobs.user[waiting->job], had), .waiting = *waiting};
+    return priority + factor_of(s, s->jobs.user[waiting->job], had);
 }
 
-/* The queue is in order up to `ordered`; each job behind that is moved to its place. */
-static void insert_new(scheduler_t *s, int64_t now_s, int32_t ordered)
+/* Only where each usage is relative to the highest. */
+static double relative_rank(const scheduler_t *s, int64_t now_s, const waiting_t *waiting)
 {
-    waiting_t *queue = s->queue + s->head;
-    for (int32_t count = s->tail - s->head; ordered < count; ordered++) {
-        ranked_t one = rank(s, now_s, &queue[ordered], 1.0);
-        int32_t low = 0, high = ordered;
-        while (low < high) {
-            int32_t middle = low + (high - low) / 2;
-            ranked_t other = rank(s, now_s, &queue[middle], 1.0);
-            if (is_behind(&one, &other))
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(queue + low + 1, queue + low, (size_t)(ordered - low) * sizeof *queue);
-        queue[low] = one.waiting;
-    }
+    return rank(s, now_s, waiting, 1.0);
 }
 
 void priority_order(scheduler_t *s, int64_t now_s)
@@ -252,25 +192,18 @@ void priority_order(scheduler_t *s, int64_t now_s)
     ranks_t *r = s->ranks;
     const priority_t *m = &r->model;
     int32_t count = s->tail - s->head;
-    waiting_t *queue = s->queue + s->head;
+    const waiting_t *queue = s->queue + s->head;
 
     if (count < 2)
         return;
     if (!r->is_charged && m->is_relative && m->age == 0.0) { /* time alone changes nothing */
-        insert_new(s, now_s, r->n_ordered);
+        ranking_new_ones(s, now_s, relative_rank);
         return;
     }
     double had = m->is_relative ? 1.0 : capacity(s, now_s);
-    int is_ordered = 1;
     r->is_charged = 0;
     r->pass++;
-    for (int32_t i = 0; i < count; i++) {
-        r->ranked[i] = rank(s, now_s, &queue[i], had);
-        is_ordered &= i == 0 || !is_behind(&r->ranked[i - 1], &r->ranked[i]);
-    }
-    if (is_ordered)
-        return;
-    merge_runs(r->ranked, r->merged, count);
     for (int32_t i = 0; i < count; i++)
-        queue[i] = r->ranked[i].waiting;
+        s->ranking.ranked[i] = (ranked_t){.rank = rank(s, now_s, &queue[i], had), .waiting = queue[i]};
+    ranking_all(s);
 }
