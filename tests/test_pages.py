@@ -10,6 +10,7 @@ import pytest
 
 from docs.generator.parts_picture import BOXES, picture_pages
 from docs.generator.word_count import MOST, ROOT, pages, words, written
+from tests.test_words import WORDS as REPLACED
 
 DOCS = ROOT / "docs"
 MANUAL = [page for page in pages() if page.name not in ("README.md", "glossary.md")]
@@ -84,6 +85,13 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
         if not target.startswith("http") and not (file.exists() and (not anchor or anchor in anchors(file))):
             wrong.append(target)
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_page_has_none_of_the_words_that_the_glossary_replaces(page: Path) -> None:
+    text = "\n".join(written(page.read_text().partition("## Legacy names")[0]))
+    prose = re.sub(r"`[^`]*`|\*[^*]+\*|\]\([^)]*\)", "", text)  # quoted, mentioned, an address
+    assert re.findall(rf"(?i)(?<![\w-])(?:{'|'.join(REPLACED)})(?![\w-])", prose) == []
 
 
 SUFFIXES = "py|c|h|md|sh|service|conf|dts|dtsi|ptx"
