@@ -18,13 +18,10 @@ MANUAL = [page for page in pages() if page.name not in ("README.md", "glossary.m
 LINKED = [
     *pages(),
     *sorted((DOCS / "notes").glob("*.md")),
-    *(DOCS / "reference").glob("*.md"),
-    ROOT / "CONTRIBUTING.md",
+    *sorted((DOCS / "reference").glob("*.md")),
+    *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / folder / "README.md" for folder in ("debian", "hil_tests", "systemd", "tests")),
 ]
-
-
-def names(paths: list[Path]) -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in paths]
 
 
 def test_hand_written_pages_have_no_more_words_than_a_reader_bears() -> None:
