@@ -49,7 +49,7 @@ FIRMWARE: Final = ("SCMI; ControlPULP firmware", "in C: caps to clocks", "each 5
 
 BOXES: Final = (
     Box(8, 8, 166, 46, "outside", "people, job scripts", ("clusterctl submit, budget,", "why, top")),
-    Box(186, 8, 166, 46, "outside", "administrators", ("nodectl run, doctor,", "restore, calibrate")),
+    Box(186, 8, 166, 46, "outside", "administrators", ("clusterctl budget, keys;", "nodectl doctor, restore")),
     Box(8, 80, 344, 146, "group", "cluster_agent/: next to the scheduler"),
     Box(16, 100, 160, 34, "part", "cluster_agent/jobs", ("live jobs, their states",)),
     Box(184, 100, 160, 34, "part", "cluster_agent/serve", ("joins budget, jobs, people",)),
