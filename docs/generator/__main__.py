@@ -9,7 +9,9 @@ from typing import Final
 from docs.generator.errors_reference import errors_pages
 from docs.generator.manual_pages import manual_pages
 from docs.generator.metrics_reference import metrics_pages
+from docs.generator.parts_picture import picture_pages
 from docs.generator.policies_reference import policies_pages
+from docs.generator.rooms_reference import rooms_pages
 from docs.generator.settings_reference import settings_pages
 
 DOCS: Final = Path(__file__).parents[1]
@@ -17,7 +19,8 @@ DOCS: Final = Path(__file__).parents[1]
 
 def pages() -> dict[str, str]:
     """The text of every generated page, by its path below ``docs/``."""
-    return settings_pages() | metrics_pages() | policies_pages() | errors_pages() | manual_pages()
+    made = (settings_pages, metrics_pages, policies_pages, errors_pages, manual_pages, rooms_pages, picture_pages)
+    return {path: text for make in made for path, text in make().items()}
 
 
 def out_of_date() -> dict[str, str]:
