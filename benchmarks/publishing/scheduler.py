@@ -17,6 +17,7 @@ from benchmarks import (
     power_prediction,
     powercap_curie,
     rmap,
+    scores,
 )
 from benchmarks.publishing.cells import grouped, left, percent, signed, three, typed
 from benchmarks.publishing.rows import Cells, Measurement, Row
@@ -115,6 +116,42 @@ RMAP: Final = Measurement(
     again=_rmap_again,
     sample=lambda row: (row["seed"], row["bound_w"]) == ("0", "6500") and row["policy"] in ("traditional", "adaptive"),
     precision={"turnaround_s": 1.0, "peak_w": 1.0},
+)
+
+
+# --- scores
+
+
+def _scores_table(rows: Sequence[Row]) -> Cells:
+    """Mean bounded slowdown and longest wait in hours, without and with the guard."""
+    cells = [["policy", *scores.LOGS]]
+    by = {(row["log"], row["policy"], row["guard"]): row for row in rows}
+    for policy in scores.POLICIES:
+        line = [f"`{policy}`"]
+        for log in scores.LOGS:
+            own = [by[log, policy, str(guard)] for guard in (0, scores.GUARD)]
+            line.append(
+                "; ".join(f"{float(row['ave_bsld']):.1f}, {float(row['max_wait_s']) / 3600:.0f} h" for row in own)
+            )
+        cells.append(line)
+    return cells
+
+
+def _scores_again(row: Row) -> dict[str, float]:
+    found = scores.measured(workload_of(row["log"]), row["log"], row["policy"], int(row["guard"]))
+    return {name: getattr(found, name) for name in SCORE_FIGURES}
+
+
+SCORE_FIGURES: Final = {"ave_bsld": 0.01, "mean_wait_s": 1.0, "max_wait_s": 1.0}
+
+SCORES: Final = Measurement(
+    "scores",
+    collect=lambda: left("scores"),
+    tables={"": _scores_table},
+    again=_scores_again,
+    sample=lambda row: row["log"] == "KTH-SP2" and row["policy"] in ("score:lowest=saf", "score:lowest=unicep", "wfp3"),
+    precision=SCORE_FIGURES,
+    data=[SC15.format(log) for log in scores.LOGS],
 )
 
 
@@ -570,4 +607,4 @@ OWN: Final = Measurement(
 )  # fmt: skip
 
 
-MEASUREMENTS: Final = (ECO, RMAP, CURIE, BUDGET, EURORA, PREDICTION, FAIR, OWN)
+MEASUREMENTS: Final = (ECO, RMAP, CURIE, BUDGET, EURORA, PREDICTION, FAIR, OWN, SCORES)
