@@ -108,11 +108,13 @@ int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
 
 /*
  * Adds a job that runs already, since `started_s`: a job found at a restart, or the placeholder of a node that is away.
- * It is expected to run for `estimate_s`, or for the policy's estimate if that is 0. Not with watts.
+ * It is expected to run for `estimate_s`, or for the policy's estimate if that is 0. With watts it runs at `level`; -1:
+ * it draws no more than idle processors. 0, or -1: no memory, or fewer processors are free.
  */
-void scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job);
+int32_t scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job,
+                        int32_t level);
 
-/* Removes the job, waiting or running, without learning from it. Not with watts. */
+/* Removes the job, waiting or running, without learning from it. */
 void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
 
 /* One pass: writes the jobs that start now, in the order of decision, and returns how many (-1: no memory). `starts`
@@ -204,6 +206,9 @@ int64_t scheduler_plan_uw(const scheduler_t *scheduler, int64_t now_s);
 
 /* The running job is ended before its time. It waits again if killed jobs are requeued. */
 void scheduler_kill(scheduler_t *scheduler, int64_t now_s, int32_t job);
+
+/* A job that ran waits again, in its order of submission. */
+void scheduler_requeue(scheduler_t *scheduler, int32_t job);
 
 /* The running job goes on at another frequency. */
 void scheduler_set_level(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);

@@ -24,18 +24,19 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
+from cluster_agent.cluster import Machine
 from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
+from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
 from cluster_agent.jobs.power_switching import Power, PowerTimes
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.queue import patient
 from nodectl.jobs.job_runner import Message
@@ -77,14 +78,19 @@ class Partition:
         times: Times | None = None,
         capacity: int = CAPACITY,
         power: PowerTimes | None = None,
+        machine: Machine | None = None,
     ) -> None:
-        check_live(composition)
+        """``machine``: what a node draws, for a policy that owns watts."""
+        check_live(composition, machine is not None)
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
         self._composition, self._store, self._now, self._say = composition, store, now, say
+        self.watts = OwnedWatts(machine, composition.power) if machine and composition.power else None
+        """None: the policy leaves watts to a sharer."""
+        self._killed_s: dict[int, float] = {}  # by row, since when a job that is killed for a cap ends
         self._times = times or Times()
         self._capacity = capacity
         self._clock = EngineClock(now)
@@ -177,7 +183,8 @@ class Partition:
     def why_waiting(self) -> dict[int, str]:
         """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
-        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
+                          self.watts is not None)  # fmt: skip
         for job in self._aside:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
@@ -244,6 +251,9 @@ class Partition:
                 self._switch()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
+                if self.watts is not None:
+                    self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
+                    self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self.runs.save_ends()
@@ -292,6 +302,7 @@ class Partition:
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
+        started.level = level
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
         started.parts, started.metered = {}, {}
         started.expected_end_s = expected_end_s
@@ -309,12 +320,38 @@ class Partition:
             heappush(self._overruns, (expected_end_s, job))
 
     def kill(self, now_s: int, job: int) -> None:
-        """Never called for a live machine: ``check_live`` refuses policies that know watts."""
-        raise AssertionError("a policy without watts leaves running jobs alone")
+        """End the job for a cap. Until its nodes say that it has ended they are occupied, with the caps of idle
+        ones."""
+        one = self.runs.by_row.pop(job)
+        row = self._occupy(one.job, now_s)
+        one.is_killed, one.waits_as, one.row = True, job, row
+        self.runs.by_row[row] = one
+        for name, part in one.parts.items():
+            if not part.is_over:
+                self.nodes[name].run = row
+        self._killed_s[row] = self._now()
+        self._say(f"job {one.job.id}: {CAPPED}")
+        self.runs.stop(one, CAPPED)
+        self.runs.happened.add("start")  # its watts are for others
+        self._store.save(one.job)
 
     def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
-        """As ``kill``."""
-        raise AssertionError("a policy without watts leaves running jobs alone")
+        """The caps of the job's nodes follow with the next plan, at once."""
+        one = self.runs.by_row[job]
+        one.job.level = level
+        self.expect(now_s, job, expected_end_s)
+        self.runs.happened.add("start")
+        self._store.save(one.job)
+
+    # --- watts, where they are the policy's
+
+    def set_budget(self, budget: NodeBudget) -> bool:
+        """From the next turn on the nodes may draw this; whether that is anything new."""
+        return self.watts is not None and self.watts.set_budget(budget)
+
+    def caps_mw(self) -> dict[str, int]:
+        """The caps of nodes with a job."""
+        return self.watts.caps_mw(self.runs.by_row.values()) if self.watts is not None else {}
 
     # --- inside
 
@@ -327,15 +364,20 @@ class Partition:
         learns = self._composition.estimate in ("mean2", "learned")
         return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
 
-    def _new_scheduler(self, n_past: int) -> tuple[GrowingJobs, NativeScheduler]:
+    def _new_scheduler(self, n_past: int) -> tuple[GrowingJobs, LiveScheduler]:
         """An empty table and a scheduler over it; at the start, and when the table is full."""
-        table = GrowingJobs(self._rows_needed() + n_past)
-        return table, NativeScheduler(self._composition, table.jobs, max(len(self.nodes), 1))
+        table, nodes = GrowingJobs(self._rows_needed() + n_past), max(len(self.nodes), 1)
+        watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
+        return table, LiveScheduler(self._composition, table.jobs, nodes, watts, self._is_paused)
+
+    def _is_paused(self) -> bool:
+        """Whether no job is started, since jobs that were killed for a cap are about to end."""
+        return any(self._now() - since_s < PAUSE_S for since_s in self._killed_s.values())
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
         now_s = self._clock.now_s()
-        for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns):
+        for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns, self._killed_s):
             emptied.clear()
         self._has_grown, self._has_room = False, True
         kept = {one.job.id: one for one in self.runs.by_row.values()}
@@ -386,14 +428,19 @@ class Partition:
 
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
-        row = self._add(job, int(job.queued_s))
-        expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+        if job.reason == CAPPED:
+            row, expected_end_s = self._occupy(job, now_s), ENDLESS_S
+            self._killed_s[row] = self._now()
+        else:
+            row = self._add(job, int(job.queued_s))
+            expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row, level=job.level)
         one = known or Run(
             row, job, {name: Part("", last=job.parts.get(name)) for name in job.nodes}, expected_end_s,
             signal=signal.SIGTERM if job.is_being_ended else 0,
             knows_ends=job.state != "ending" or job.is_being_ended or bool(job.parts),
         )  # fmt: skip
         one.row, one.expected_end_s = row, expected_end_s
+        one.is_killed, one.waits_as = job.reason == CAPPED, None
         self.runs.by_row[row] = one
         for name in job.nodes:
             if not one.parts[name].is_over:
@@ -404,7 +451,16 @@ class Partition:
             self.expect(now_s, row, expected_end_s)
 
     def _add(self, job: Job, submit_s: int) -> int:
-        return self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+        row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+        if self.watts is not None:
+            self.watts.add(row, job)
+        return row
+
+    def _occupy(self, job: Job, now_s: int) -> int:
+        """A row that has the nodes of a job that is being killed, and draws what idle nodes do."""
+        row = self._table.add(0, -1, now_s, ENDLESS_S, job.spec.nodes)
+        self._scheduler.adopt(now_s, now_s, row, ENDLESS_S, level=-1)
+        return row
 
     def _row(self, job: Job, now_s: int) -> int:
         row = self._add(job, now_s)
@@ -475,7 +531,7 @@ class Partition:
                 away_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
                 node.away_row = self._table.add(0, -1, now_s, away_s, 1)
                 node.away_until_s = now_s + away_s if is_coming else None
-                self._scheduler.adopt(now_s, now_s, node.away_row, away_s)
+                self._scheduler.adopt(now_s, now_s, node.away_row, away_s, level=-1)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -484,19 +540,43 @@ class Partition:
         job = one.job
         job.nodes = list(one.parts)
         assert job.started_s is not None
-        self._table.ran(one.row, round(self._now() - job.started_s))
-        self._ended.append(one.row)
+        if one.is_killed:
+            self._scheduler.withdraw(one.row)
+            self._killed_s.pop(one.row, None)
+            self._has_room = True
+        else:
+            self._table.ran(one.row, round(self._now() - job.started_s))
+            self._ended.append(one.row)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
         if state == "lost" and not is_requeue:
             job.losses += 1
         if is_requeue:
             self._queue_again(job, "queued again by hand")
+        elif job.reason == CAPPED and not job.is_cancelled:
+            self._wait_again(one)
         elif state == "lost" and job.losses == 1 and job.spec.requeue:
             self._queue_again(job, f"queued again: {reason}")
         else:
             self._over(job, state, status, reason)
         self._store.save(job)
+
+    def _wait_again(self, one: Run) -> None:
+        """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""
+        job = one.job
+        assert self.watts is not None
+        if not (self.watts.power.requeue and job.spec.requeue):
+            self._over(job, "failed", None, CAPPED)
+            return
+        place_s = job.queued_s
+        self._queue_again(job, f"queued again: {CAPPED}")
+        job.queued_s = place_s
+        if one.waits_as is None:  # it was killed before a restart: all that wait are put in order again
+            self._has_grown = True
+        elif self._fits(job):
+            self._fresh.remove(job)
+            self._queued[one.waits_as], self._row_of[job.id] = job, one.waits_as
+            self._scheduler.requeue(one.waits_as)
 
     def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
         job.state, job.status, job.reason, job.ended_s = state, status, reason, self._now()

@@ -110,6 +110,9 @@ EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
 USER_NUMBERS: Final = "the users' numbers of a job log"
+SWITCHING: Final = "nodes that are off for a cap"
+METER: Final = "a meter of the joules of a budget"
+JOB_WATTS: Final = "a log of jobs with their watts"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 ON_WATTS: Final = Declared(
@@ -119,12 +122,18 @@ ON_WATTS: Final = Declared(
 LIVE: Final = Declared(
     "a live partition",
     takes={
-        WATTS: "leaves them to a sharer (docs/cluster.md)",
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
         USER_NUMBERS: "has names",
+        SWITCHING: "has none: choose another mode",
+        METER: "has none",
+        JOB_WATTS: "has none",
     },
 )
+LIVE_WITHOUT_WATTS: Final = Declared(
+    "a live partition without `machine`", takes={**LIVE.takes, WATTS: "does not know them: give one in [jobs]"}
+)
+"""Where the settings do not say what a node draws."""
 
 
 def clash(declared: Sequence[Declared]) -> str | None:
@@ -195,6 +204,9 @@ class Composition:
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
             (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
+            (Declared("a mode that switches nodes off", (SWITCHING,)), bool(self.power and self.power.idle)),
+            (Declared("a budget of joules", (METER,)), bool(self.power and self.power.budget)),
+            (Declared("a policy with the watts of jobs", (JOB_WATTS,)), bool(self.power and self.power.admitted)),
         ]
         return [one for one, is_used in phases if is_used]
 

@@ -31,6 +31,7 @@ from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.live_watts import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings
@@ -186,6 +187,21 @@ class JobService:
         """What nodes draw in their present jobs when they are not cap-bound, where it is known."""
         return self._needs.need_mw
 
+    # --- where the policy owns the watts
+
+    @property
+    def idle_mw(self) -> int | None:
+        """The cap of a node without a job; None: a sharer says."""
+        return self._live.watts.idle_mw if self._live and self._live.watts else None
+
+    def caps_mw(self) -> Mapping[str, int]:
+        """The caps of nodes with a job, as the policy plans with them."""
+        return self._live.caps_mw() if self._live else {}
+
+    def set_budget(self, budget: NodeBudget) -> None:
+        """From the next turn on the nodes may draw this together."""
+        self._is_due |= self._live is not None and self._live.set_budget(budget)
+
     # --- for people
 
     @property
@@ -255,6 +271,7 @@ class JobService:
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power.times if settings.power and self.can_switch else None,
+            machine=settings.live_machine,
         )  # fmt: skip
         if self._why_shut:
             self._say(f"the alarm is over: {self._why_shut}")

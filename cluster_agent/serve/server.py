@@ -27,7 +27,9 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.people import Caller, Request, answer
 from cluster_agent.fabric.router import Router
 from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.serve import policy_watts
 from cluster_agent.serve.budget_feed import Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
@@ -97,6 +99,7 @@ class Server:
             lambda: self.jobs.sharers_jobs() if self.jobs else (),
             lambda: self.jobs.need_mw() if self.jobs else {},
             read_factors(Path(settings.nodes.factors)) if settings.nodes.factors else None,
+            policy_watts.caps_sharer(lambda: self.jobs) if settings.sharer == NO_SHARER else None,
         )
         if sharing.origin:
             say(f"sharer {settings.sharer}: {sharing.origin}")
@@ -216,6 +219,8 @@ class Server:
         self.admin.tidy(now_s)
         for request in (from_afar := self.router.requests()):
             self.router.answer(request, answer(self.handlers, request.caller, request.frame))
+        if self.jobs and not self.partition.is_observing:
+            policy_watts.pass_budget(self.partition.ledger, self._now_s(), self.jobs)
         if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))

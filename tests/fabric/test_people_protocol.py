@@ -57,7 +57,7 @@ ON_THE_WIRE = {
     "submit": (
         Submit(["a"], 60, "/"),
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
-         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True},
+         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -71,7 +71,7 @@ ON_THE_WIRE = {
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
         {"node": "n0", "spec": {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "",
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
-                                "grace_s": 30, "requeue": True}},
+                                "grace_s": 30, "requeue": True, "eco": False}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it."""

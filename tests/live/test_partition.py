@@ -347,7 +347,7 @@ def test_policies_that_need_a_replay_are_refused_live() -> None:
         (Composition(estimate="clairvoyant"), "estimate=clairvoyant needs run times in advance, and a live partition"),
         (Composition(ties="sc15"), "ties=sc15 needs processors that are free before their job has ended"),
         (Composition(priority=Priority()), "an order by priorities needs the users' numbers of a job log"),
-        (Composition(power=Power()), "a policy that knows watts needs watts, and a live partition leaves them to a"),
+        (Composition(power=Power()), "a policy that knows watts needs watts, and a live partition without `machine`"),
     ):
         with pytest.raises(WrongUseError, match=reason):
             check_live(composition)

@@ -227,13 +227,19 @@ class Governor:
     def __init__(self, watts: Watts, power: Power | None, caps: Sequence[Cap], first_s: int) -> None:
         self.watts = watts
         budget = self._power_cap(watts, first_s)
-        if budget is not None:
-            caps = [*caps, budget]
+        self._own = [] if budget is None else [budget]
         self._power = power or Power()
+        self.announced_s: list[int] = []
+        """When caps become known that no plan knows yet."""
+        self._caps: list[Cap] = []
+        self.announce(caps, first_s)
+
+    def announce(self, caps: Sequence[Cap], now_s: int) -> None:
+        """These are all caps that there are or will be, in place of those before."""
+        caps = [*caps, *self._own]
         if not self._power.looks_ahead:
             caps = [replace(cap, announced_s=cap.from_s) for cap in caps]
-        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
-        """When caps become known that no plan knows yet."""
+        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > now_s})
         self._caps = sorted(caps, key=lambda cap: cap.from_s)
 
     @staticmethod

@@ -111,17 +111,28 @@ class NativeScheduler:
         """The running job runs longer than its estimate: returns its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
 
-    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0) -> int:
+    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0) -> int:
         """Add a job that runs already. ``estimate_s``: how long the scheduler is to expect it to run (0: the policy's
-        estimate). Returns its expected end."""
-        assert self._watts is None
-        lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job)
+        estimate); ``level``: its frequency, -1: it draws no more than idle processors. Returns its expected end."""
+        if lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job, level) < 0:
+            raise RuntimeError("defect: more jobs run than there are processors")
         return self.expected_end_s(job)
 
     def withdraw(self, job: int) -> None:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
-        assert self._watts is None
         lib.scheduler_withdraw(self._scheduler, job)
+
+    def requeue(self, job: int) -> None:
+        """A job that was killed waits again, at its place in the queue; this calls for a pass."""
+        lib.scheduler_requeue(self._scheduler, job)
+
+    def announce(self, caps: Sequence[Cap], now_s: int, is_reacting: bool) -> None:
+        """From now on these caps are known, in place of all before. ``is_reacting``: *react* is called as well."""
+        self._governor.announce(caps, now_s)
+        if is_reacting:
+            self._governor.announced_s.insert(0, now_s)
+        else:
+            self._plan(now_s)
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""
