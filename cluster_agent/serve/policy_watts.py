@@ -17,7 +17,6 @@ from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers.api import Sharer, check_budget
 from cluster_agent.budget.sharers.view import UNTAGGED, Ints, Reason, Shares, View
 from cluster_agent.jobs.live_watts import NodeBudget
-from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.serve.job_service import JobService
 
 
@@ -73,6 +72,6 @@ def caps_sharer(jobs: Callable[[], JobService | None]) -> Sharer:
         tag = np.full(len(view.jobs), UNTAGGED, np.int64)
         reason = np.where([name in given for name in view.nodes], int(Reason.POLICY), int(Reason.IDLE)).astype(np.int64)
         speed = np.full(len(view.jobs), np.nan)
-        return Shares(NO_SHARER, caps, reason, view.owners(tag), np.zeros(len(tag), np.int64), speed)
+        return Shares("scheduler", caps, reason, view.owners(tag), np.zeros(len(tag), np.int64), speed)
 
     return share
