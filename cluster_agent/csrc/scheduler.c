@@ -324,6 +324,20 @@ int32_t scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, 
     return 0;
 }
 
+int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
+                       int32_t job)
+{
+    if (scheduler_adopt(s, submitted_s, started_s, 0, job, -1) < 0)
+        return -1;
+    scheduler_running_remove(s, job);
+    if (s->phases.resources->give_back)
+        s->phases.resources->give_back(s, job);
+    if (s->ranks)
+        priority_past(s, ended_s, joules, job);
+    estimates_learn(s, job);
+    return 0;
+}
+
 void scheduler_withdraw(scheduler_t *s, int32_t job)
 {
     if (s->has_started[job]) {

@@ -114,6 +114,13 @@ int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
 int32_t scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job,
                         int32_t level);
 
+/*
+ * A job that has run and ended before: its estimates and priorities learn from it. `joules`: what it took; below 0: not
+ * metered. Such jobs come first, in the order of their ends. 0, or -1 as scheduler_adopt.
+ */
+int32_t scheduler_past(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
+                       int32_t job);
+
 /* Removes the job, waiting or running, without learning from it. */
 void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
 
@@ -200,6 +207,9 @@ void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_
 
 /* The joules that a budget has stored, below 0 if it is overdrawn. */
 double scheduler_stored_j(const scheduler_t *scheduler);
+
+/* After the first reading, or in its place: so many joules are stored at `now_s`. */
+void scheduler_restore_joules(scheduler_t *scheduler, int64_t now_s, double stored_j);
 
 /* The planned power of the cluster in the present row: now, or once nodes have booted. */
 int64_t scheduler_plan_uw(const scheduler_t *scheduler, int64_t now_s);

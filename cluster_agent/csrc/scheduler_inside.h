@@ -223,6 +223,7 @@ int64_t estimates_planned(const scheduler_t *s, int32_t job);
 void priority_free(scheduler_t *s);
 void priority_submitted(scheduler_t *s, int64_t now_s);
 void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
+void priority_past(scheduler_t *s, int64_t ended_s, double joules, int32_t job); /* it ended before all else */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
 

@@ -35,9 +35,10 @@ from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBu
 from cluster_agent.jobs.power_switching import Power, PowerTimes
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting
-from cluster_agent.scheduler.interfaces import Event, Kind
+from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.priority import with_strangers
 from cluster_agent.scheduler.queue import patient
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
@@ -79,8 +80,9 @@ class Partition:
         capacity: int = CAPACITY,
         power: PowerTimes | None = None,
         machine: Machine | None = None,
+        meter: Meter = unmetered,
     ) -> None:
-        """``machine``: what a node draws, for a policy that owns watts."""
+        """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn."""
         check_live(composition, machine is not None)
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
@@ -90,6 +92,8 @@ class Partition:
         self._composition, self._store, self._now, self._say = composition, store, now, say
         self.watts = OwnedWatts(machine, composition.power) if machine and composition.power else None
         """None: the policy leaves watts to a sharer."""
+        self._full_w = machine.node.busy_w[0] if machine and machine.has_watts else None
+        self._meter = meter
         self._killed_s: dict[int, float] = {}  # by row, since when a job that is killed for a cap ends
         self._times = times or Times()
         self._capacity = capacity
@@ -118,7 +122,7 @@ class Partition:
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
         past = self._past()
-        self._table, self._scheduler = self._new_scheduler(len(past))
+        self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
 
     # --- messages
@@ -142,6 +146,8 @@ class Partition:
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
+        # another user changes everybody's share
+        self._has_grown |= self._composition.priority is not None and not self._table.knows(uid)
         return job
 
     def cancel(self, job: Job) -> None:
@@ -242,9 +248,7 @@ class Partition:
         try:
             with self._store.together():
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
-                    past = self._past()
-                    self._table, self._scheduler = self._new_scheduler(len(past))
-                    self._load(past)
+                    self._begin_again()
                 now_s = self._now()
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
@@ -361,18 +365,40 @@ class Partition:
 
     def _past(self) -> list[Job]:
         """The jobs that ended last, if the policy learns from them."""
-        learns = self._composition.estimate in ("mean2", "learned")
+        learns = self._composition.estimate in ("mean2", "learned") or self._composition.priority is not None
         return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
 
-    def _new_scheduler(self, n_past: int) -> tuple[GrowingJobs, LiveScheduler]:
+    def _new_scheduler(self, past: list[Job]) -> tuple[GrowingJobs, LiveScheduler]:
         """An empty table and a scheduler over it; at the start, and when the table is full."""
-        table, nodes = GrowingJobs(self._rows_needed() + n_past), max(len(self.nodes), 1)
+        composition, nodes = self._composition, max(len(self.nodes), 1)
+        users: list[int] = []
+        if composition.priority is not None:
+            users = sorted({*composition.priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
+            composition = replace(composition, priority=with_strangers(composition.priority))
+        table = GrowingJobs(self._rows_needed() + len(past), known=users)
         watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
-        return table, LiveScheduler(self._composition, table.jobs, nodes, watts, self._is_paused)
+        return table, LiveScheduler(
+            composition,
+            table.jobs,
+            nodes,
+            watts,
+            self._is_paused,
+            users=table.uids,
+            full_w=self._full_w,
+            meter=self._meter,
+        )
 
     def _is_paused(self) -> bool:
         """Whether no job is started, since jobs that were killed for a cap are about to end."""
         return any(self._now() - since_s < PAUSE_S for since_s in self._killed_s.values())
+
+    def _begin_again(self) -> None:
+        """With another table and scheduler; the joules that a budget has stored go over."""
+        past, stored_j = self._past(), self._scheduler.stored_j
+        self._table, self._scheduler = self._new_scheduler(past)
+        self._load(past)
+        if self.watts is not None:
+            self._scheduler.restore_joules(self._clock.now_s(), stored_j)
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
@@ -385,9 +411,9 @@ class Partition:
         for job in past:
             if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
                 row = self._add(job, int(job.queued_s))
-                self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
                 self._table.ran(row, round(job.ended_s - job.started_s))
-                self._scheduler.end(row)
+                times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
+                self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
         for node in self.nodes.values():
             node.run = node.away_row = node.away_until_s = None
         for job in self.jobs.values():
@@ -463,7 +489,7 @@ class Partition:
         return row
 
     def _row(self, job: Job, now_s: int) -> int:
-        row = self._add(job, now_s)
+        row = self._add(job, min(int(job.queued_s), now_s))
         self._queued[row], self._row_of[job.id] = job, row
         return row
 
@@ -547,6 +573,8 @@ class Partition:
         else:
             self._table.ran(one.row, round(self._now() - job.started_s))
             self._ended.append(one.row)
+            if self._full_w and (joules := job.account.joules) is not None:
+                self._scheduler.metered(one.row, joules)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
         if state == "lost" and not is_requeue:

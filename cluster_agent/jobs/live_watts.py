@@ -141,6 +141,10 @@ class LiveScheduler(NativeScheduler):
         """Whether a pass had to wait."""
         self._is_paused = is_paused
 
+    def submit(self, now_s: int, job: int) -> bool:
+        """It has waited since it joined the queue, which may be before a restart."""
+        return super().submit(min(int(self._jobs.jobs.submit_s[job]), now_s), job)
+
     def decide(self, now_s: int) -> list[int]:
         """One pass, or none for now."""
         self.is_pass_due = self._is_paused()

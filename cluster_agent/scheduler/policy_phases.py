@@ -109,9 +109,7 @@ PROFILE: Final = "a plan of processors alone"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
-USER_NUMBERS: Final = "the users' numbers of a job log"
 SWITCHING: Final = "nodes that are off for a cap"
-METER: Final = "a meter of the joules of a budget"
 JOB_WATTS: Final = "a log of jobs with their watts"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
@@ -124,9 +122,7 @@ LIVE: Final = Declared(
     takes={
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
-        USER_NUMBERS: "has names",
         SWITCHING: "has none: choose another mode",
-        METER: "has none",
         JOB_WATTS: "has none",
     },
 )
@@ -195,7 +191,7 @@ class Composition:
             (Declared(f"shadow={self.shadow:g}", takes={FIRST_ESTIMATES: "plans for longer"}), self.shadow > 1),
             (Declared("an order by a rule", (ORDER,), {ORDER: "orders it, too"}), self.order is not None),
             (
-                Declared("an order by priorities", (ORDER, USER_NUMBERS), {ORDER: "orders it, too"}),
+                Declared("an order by priorities", (ORDER,), {ORDER: "orders it, too"}),
                 self.priority is not None,
             ),
             (Declared("guard", (HEAD,)), self.guard is not None),
@@ -205,7 +201,6 @@ class Composition:
             (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
             (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
             (Declared("a mode that switches nodes off", (SWITCHING,)), bool(self.power and self.power.idle)),
-            (Declared("a budget of joules", (METER,)), bool(self.power and self.power.budget)),
             (Declared("a policy with the watts of jobs", (JOB_WATTS,)), bool(self.power and self.power.admitted)),
         ]
         return [one for one, is_used in phases if is_used]

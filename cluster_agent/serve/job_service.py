@@ -35,6 +35,7 @@ from cluster_agent.jobs.live_watts import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings
+from cluster_agent.serve.node_meter import NodeMeter
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import JobQuery, NodeJobs
 from nodectl.wire.power_messages import Report
@@ -84,6 +85,7 @@ class JobService:
         self._names = set(nodes)
         self._live: Partition | None = None
         self._tags = JobTags()
+        self._meter = NodeMeter(self.now)
         self._back_s = -math.inf
         self._why_shut = ""
         self._is_due = True
@@ -112,6 +114,7 @@ class JobService:
             with self._shutting():
                 self._open()
         for report in reports:
+            self._meter.hear(report)
             name = report.node
             if not self._reports(name, now_s):
                 self._back_again_s[name] = now_s
@@ -271,7 +274,7 @@ class JobService:
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power.times if settings.power and self.can_switch else None,
-            machine=settings.live_machine,
+            machine=settings.live_machine, meter=self._meter.read,
         )  # fmt: skip
         if self._why_shut:
             self._say(f"the alarm is over: {self._why_shut}")

@@ -113,6 +113,12 @@ def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
 
 def test_a_policy_that_owns_the_watts_is_accepted_with_a_machine(tmp_path: Path) -> None:
     settings = tmp_path / "cluster.toml"
-    for policy in ("eco", "fcfs-killer", "powercap:mode=dvfs", "powercap:mode=idle"):
+    for policy in (
+        "eco",
+        "fcfs-killer",
+        "powercap:mode=dvfs",
+        "powercap:mode=idle",
+        "energy-budget:joules=1e9,from_s=1,to_s=9",
+    ):
         settings.write_text(f"{HEAD}[jobs]\npolicy = '{policy}'\nmachine = 'curie'\n")
         assert read_settings(settings).jobs is not None

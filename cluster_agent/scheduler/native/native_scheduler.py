@@ -60,7 +60,9 @@ class NativeScheduler:
         users: Sequence[int] | None = None,
         unlike: CUnlike | None = None,
         moldable: CMoldable | None = None,
+        full_w: float | None = None,
     ) -> None:
+        """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``."""
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
@@ -68,7 +70,7 @@ class NativeScheduler:
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
-        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts)
+        self._c_priority = set_priority(self._scheduler, composition, jobs, users, watts, full_w)
         self._moldable = moldable
         if moldable is not None:
             moldable.join(self._scheduler)
@@ -117,6 +119,28 @@ class NativeScheduler:
         if lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job, level) < 0:
             raise RuntimeError("defect: more jobs run than there are processors")
         return self.expected_end_s(job)
+
+    def past(self, submitted_s: int, started_s: int, ended_s: int, job: int, joules: float | None) -> None:
+        """Learn from a job that ended before: its run time, and the joules that it took, if that is known. Such jobs
+        come first, in the order of their ends."""
+        metered_j = -1.0 if joules is None else joules
+        if lib.scheduler_past(self._scheduler, submitted_s, started_s, ended_s, metered_j, job) < 0:
+            raise MemoryError
+
+    def metered(self, job: int, joules: float) -> None:
+        """All that a running job has taken; before it ends, for priorities."""
+        lib.scheduler_metered(self._scheduler, job, joules)
+
+    @property
+    def stored_j(self) -> float:
+        """The joules that a budget has stored; below 0: overdrawn."""
+        return float(lib.scheduler_stored_j(self._scheduler)) if self._watts is not None else 0.0
+
+    def restore_joules(self, now_s: int, stored_j: float) -> None:
+        """A budget whose window has begun has stored so many joules."""
+        if lib.scheduler_next_reading(self._scheduler) <= now_s:
+            self._meter()
+            lib.scheduler_restore_joules(self._scheduler, now_s, stored_j)
 
     def withdraw(self, job: int) -> None:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
@@ -227,7 +251,12 @@ def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> R
 
 
 def set_priority(
-    scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
+    scheduler: Any,
+    composition: Composition,
+    jobs: Jobs,
+    users: Sequence[int] | None,
+    watts: Watts | None,
+    full_w: float | None = None,
 ) -> CPriority | None:
     """Order a native queue by priority if the policy has one; keep the result as long as the scheduler."""
     if composition.priority is None:
@@ -235,7 +264,9 @@ def set_priority(
     users = users or range(jobs.n_users)
     if len(users) < jobs.n_users:
         raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
-    priority = CPriority(composition.priority, users, watts)
+    if full_w is None:
+        full_w = watts.busy_uw[0] / UW if watts else 1.0
+    priority = CPriority(composition.priority, users, full_w)
     if lib.scheduler_set_priority(scheduler, priority.c) < 0:
         raise MemoryError
     return priority
