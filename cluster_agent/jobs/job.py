@@ -165,6 +165,8 @@ class Job(msgspec.Struct):
     expected_end_s: int | None = None
     level: int = 0
     """Of the frequencies or caps of the machine file, 0 the highest: what the policy gives it."""
+    planned_uw: int = 0
+    """What each of its nodes is planned to draw, where the policy predicts it; 0: it does not."""
     is_cancelled: bool = False
     tag: str = ""
     """The tag by which it is shared watts, and its source: user, node agent, job history."""

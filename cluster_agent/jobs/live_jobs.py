@@ -365,7 +365,9 @@ class Partition:
 
     def _past(self) -> list[Job]:
         """The jobs that ended last, if the policy learns from them."""
-        learns = self._composition.estimate in ("mean2", "learned") or self._composition.priority is not None
+        composition = self._composition
+        learns = composition.estimate in ("mean2", "learned") or composition.priority is not None
+        learns |= composition.power is not None and composition.power.admitted is not None
         return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
 
     def _new_scheduler(self, past: list[Job]) -> tuple[GrowingJobs, LiveScheduler]:
@@ -413,6 +415,8 @@ class Partition:
                 row = self._add(job, int(job.queued_s))
                 self._table.ran(row, round(job.ended_s - job.started_s))
                 times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
+                if self.watts is not None:
+                    self.watts.ended(job)
                 self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
         for node in self.nodes.values():
             node.run = node.away_row = node.away_until_s = None
@@ -573,6 +577,8 @@ class Partition:
         else:
             self._table.ran(one.row, round(self._now() - job.started_s))
             self._ended.append(one.row)
+            if self.watts is not None:
+                self.watts.ended(job)
             if self._full_w and (joules := job.account.joules) is not None:
                 self._scheduler.metered(one.row, joules)
         state, status, reason = one.outcome

@@ -21,6 +21,7 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_runs import Run
+from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -66,7 +67,10 @@ class OwnedWatts:
         self.power = power
         self._machine = machine
         self._lowest = np.zeros(0, np.int32)
+        self._planned_uw = np.zeros(0, np.int64)
         self._of = self._watts(1)
+        self._predictor = self._new_predictor()
+        self._ended: list[Job] = []
         self._budget: NodeBudget | None = None
         self._announced: NodeBudget | None = None
 
@@ -75,14 +79,38 @@ class OwnedWatts:
     def begin(self, nodes: int, rows: int) -> Watts:
         """For a new table of jobs."""
         self._lowest = np.zeros(rows, np.int32)
+        self._planned_uw = np.full(rows, self._of.plan_uw[0], np.int64)
+        self._predictor = self._new_predictor()
+        self._ended.clear()
         self._of = self._watts(nodes)
         self._announced = None
         return self._of
 
     def add(self, row: int, job: Job) -> None:
-        """The job has this row of the table. A volunteer's may be slowed, others' not."""
+        """The job has this row of the table. A volunteer's may be slowed, others' not. Its watts are predicted once."""
+        if self.power.admitted is not None:
+            job.planned_uw = job.planned_uw or self._predicted_uw(job)
+            self._planned_uw[row] = job.planned_uw
         self._lowest[row] = self._of.lowest if job.spec.eco else 0
         job.level = min(job.level, len(self._of.plan_uw) - 1)  # the machine file may have changed
+
+    def ended(self, job: Job) -> None:
+        """Predictions learn from what its nodes have drawn."""
+        if self.power.admitted is not None and job.account.joules and job.account.covered_s > 0:
+            self._ended.append(job)
+
+    def _new_predictor(self) -> PowerPredictor:
+        return PowerPredictor(lambda job: job.units * self._of.plan_uw[0] / UW)
+
+    def _predicted_uw(self, job: Job) -> int:
+        for past in sorted(self._ended, key=lambda one: one.id):
+            watts = (past.account.joules or 0.0) / past.account.covered_s * past.spec.nodes
+            self._predictor.learn(_submission(past), watts)
+        self._ended.clear()
+        predicted = self._predictor.predict(_submission(job))
+        watts = predicted.maximum_w if self.power.admitted == "maximum" else predicted.average_w
+        uw = round(watts * self.power.margin / job.spec.nodes * UW)
+        return min(max(uw, self._of.idle_uw + 1), self._of.plan_uw[0])
 
     def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
         """Put a new budget in force. The policy reacts to a budget that changed, not to what is set aside: a node that
@@ -110,7 +138,9 @@ class OwnedWatts:
     def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
         """The caps of nodes with a job. One that is being killed has that of an idle node."""
         return {
-            name: self.idle_mw if one.is_killed else self._of.plan_uw[one.job.level] // UW_PER_MW
+            name: self.idle_mw
+            if one.is_killed
+            else (one.job.planned_uw or self._of.plan_uw[one.job.level]) // UW_PER_MW
             for one in runs
             for name, part in one.parts.items()
             if not part.is_over
@@ -126,7 +156,15 @@ class OwnedWatts:
             slowdown=(1.0,) * len(watts.slowdown),
             requeues=False,  # a killed job waits again once its nodes say that it has ended
             job_lowest=self._lowest if self.power.volunteers is not None else None,
+            job_plan_uw=self._planned_uw if self.power.admitted is not None else None,
         )
+
+
+def _submission(job: Job) -> Submission:
+    """What is known at submission."""
+    spec = job.spec
+    text = " ".join((job.title, spec.tag, *spec.command))
+    return Submission(str(job.uid), text, spec.nodes, spec.nodes, 0, 0, 0, spec.walltime_s)
 
 
 class LiveScheduler(NativeScheduler):

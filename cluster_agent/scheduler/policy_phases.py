@@ -110,7 +110,7 @@ EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
 SWITCHING: Final = "nodes that are off for a cap"
-JOB_WATTS: Final = "a log of jobs with their watts"
+JOB_WATTS: Final = "the watts of jobs in advance"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 ON_WATTS: Final = Declared(
@@ -123,7 +123,7 @@ LIVE: Final = Declared(
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
         SWITCHING: "has none: choose another mode",
-        JOB_WATTS: "has none",
+        JOB_WATTS: "has none: choose another one",
     },
 )
 LIVE_WITHOUT_WATTS: Final = Declared(
@@ -201,7 +201,7 @@ class Composition:
             (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
             (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
             (Declared("a mode that switches nodes off", (SWITCHING,)), bool(self.power and self.power.idle)),
-            (Declared("a policy with the watts of jobs", (JOB_WATTS,)), bool(self.power and self.power.admitted)),
+            (Declared("of=given", (JOB_WATTS,)), self.power is not None and self.power.admitted == "given"),
         ]
         return [one for one, is_used in phases if is_used]
 

@@ -12,10 +12,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
-from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.live_watts import CAPPED, NodeBudget
+from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
@@ -40,6 +41,7 @@ POLICIES = (
         for more in ("test=path", "rule=reducepc,test=job")
     ),
     *("energy-budget:rule=powercap,joules=15000,from_s=5,to_s=45", "energy-budget"),
+    *("easy-power:rule=est,meter=end", "easy-power:rule=est,meter=end,margin=1.2"),
     *("eco", "eco:start=full,queue=easy", "eco:raised=together,freed=eco-first", "eco:freed=queue-first"),
 )
 
@@ -71,6 +73,30 @@ def volunteers(seed: int, count: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).random(count) < 0.5
 
 
+def true_w(user: int) -> int:
+    """What a node draws for a user's jobs."""
+    return 45 + 15 * user
+
+
+class RecordedPredictor:
+    """The live partition's predictor, on the jobs of a log."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._predictor = PowerPredictor(lambda job: job.units * 100.0)
+
+    def _submission(self, job: int) -> Submission:
+        jobs, width = self._jobs, int(self._jobs.width[job])
+        text = f"run  run {jobs.run_s[job]}"
+        return Submission(str(jobs.user[job]), text, width, width, 0, 0, 0, int(jobs.request_s[job]))
+
+    def predict(self, job: int) -> float:
+        return self._predictor.predict(self._submission(job)).average_w
+
+    def learn(self, job: int, watts: float) -> None:
+        self._predictor.learn(self._submission(job), watts)
+
+
 class RecordedMachine(SimulatedMachine):
     decisions: list[Decision]
 
@@ -92,6 +118,14 @@ def replayed(composition: Composition, jobs: Jobs, steps: list[tuple[int, float]
     watts = Watts.of(MACHINE, composition.power)
     lowest = np.where(is_eco, watts.lowest, 0).astype(np.int32)
     watts = replace(watts, slowdown=(1.0,) * 3, job_lowest=lowest if composition.power.volunteers is not None else None)
+    if composition.power.admitted is not None:
+        watts = replace(
+            watts,
+            new_predictor=lambda: RecordedPredictor(jobs),
+            job_plan_uw=np.full(len(jobs), watts.plan_uw[0], np.int64),
+            job_busy_uw=np.array([true_w(int(user)) * UW for user in jobs.user], np.int64),
+            margin=composition.power.margin,
+        )
     ends_s = [*(at_s for at_s, _ in steps[1:]), FOREVER_S]
     caps = [Cap(at_s, end_s, cap_w) for (at_s, cap_w), end_s in zip(steps, ends_s, strict=True)]
     machine = RecordedMachine(jobs, "instant", (1.0,) * 3, composition.power.requeue)
@@ -138,7 +172,7 @@ def test_the_live_partition_decides_as_the_replay(
 ) -> None:
     composition = choose(policy).composition
     if len(jobs):  # a log begins with its first job
-        jobs = replace(jobs, submit_s=jobs.submit_s - jobs.submit_s[0])
+        jobs = replace(jobs, submit_s=jobs.submit_s - jobs.submit_s[0] + 1)
     is_eco, submitted = volunteers(seed, len(jobs)), 0
     expected = replayed(composition, jobs, steps, is_eco)
     fake = RecordedFake(
@@ -147,6 +181,9 @@ def test_the_live_partition_decides_as_the_replay(
     fake.partition.set_budget(NodeBudget(tuple((float(at_s), cap_w) for at_s, cap_w in steps)))
     for now_s in range(max([at_s for at_s, *_ in expected], default=0) + 1):
         fake.now_s = float(now_s)
+        for one in list(fake.partition.runs.by_row.values()):
+            for name in one.parts:
+                fake.partition.add_power(name, true_w(one.job.uid) * 1000, "measured")
         fake.end_due()
         fake.report()
         while submitted < len(jobs) and jobs.submit_s[submitted] <= now_s:
@@ -168,7 +205,7 @@ class SlowToEnd(Fake):
 
 
 def under(policy: str, *steps: tuple[float, float], nodes: int = 4) -> SlowToEnd:
-    fake = SlowToEnd(nodes, choose(policy).composition, now_s=1000.0, machine=MACHINE)
+    fake = SlowToEnd(nodes, choose(policy).composition, now_s=1000.0, machine=MACHINE, meter=lambda: 0)
     fake.partition.set_budget(NodeBudget(steps))
     fake.settle()
     return fake
@@ -260,3 +297,16 @@ def test_what_is_set_aside_starts_no_job_and_kills_none() -> None:
     fake.partition.set_budget(NodeBudget(((1000.0, 400.0),), aside_w=60.0))
     fake.step()
     assert second.state == "running"
+
+
+def test_joules_that_a_budget_has_stored_go_over_to_another_table() -> None:
+    fake = under("energy-budget:joules=40000,from_s=1000,to_s=1100,tick_s=5", (1000.0, 400.0))
+    fake.submit(run_s=60, nodes=1)
+    fake.step()
+    for _ in range(12):
+        fake.step()
+    stored_j = fake.partition._scheduler.stored_j
+    assert stored_j > 1000, "it drew less than the 400 W of the budget"
+    fake.partition._has_grown = True
+    fake.partition.turn()
+    assert fake.partition._scheduler.stored_j == pytest.approx(stored_j, abs=400)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -541,7 +542,7 @@ def test_a_time_is_one_when_work_is_submitted_if_it_is_one_to_the_emulated_node(
     assert [is_taken(text) for text in times] == [is_run(text) for text in times] == [True] * 5 + [False] * 10
 
 
-def fair_share(**given: float) -> Composition:
+def fair_share(**given: Any) -> Composition:
     return Composition(backfill="easy", priority=Priority(half_life_s=1000.0, **given))
 
 
