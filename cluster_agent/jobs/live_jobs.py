@@ -32,7 +32,7 @@ from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
 from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
-from cluster_agent.jobs.power_switching import Power, PowerTimes
+from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
@@ -83,7 +83,7 @@ class Partition:
         meter: Meter = unmetered,
     ) -> None:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn."""
-        check_live(composition, machine is not None)
+        check_live(composition, machine is not None, power is not None)
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
@@ -94,6 +94,7 @@ class Partition:
         """None: the policy leaves watts to a sharer."""
         self._full_w = machine.node.busy_w[0] if machine and machine.has_watts else None
         self._meter = meter
+        self._by_plan = 0  # nodes that the scheduler's plan has off, so that they need no placeholders
         self._killed_s: dict[int, float] = {}  # by row, since when a job that is killed for a cap ends
         self._times = times or Times()
         self._capacity = capacity
@@ -249,15 +250,15 @@ class Partition:
             with self._store.together():
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
                     self._begin_again()
+                if self.watts is not None:
+                    self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
                 now_s = self._now()
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
                 self._switch()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
-                if self.watts is not None:
-                    self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
-                    self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
+                self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self.runs.save_ends()
@@ -354,8 +355,11 @@ class Partition:
         return self.watts is not None and self.watts.set_budget(budget)
 
     def caps_mw(self) -> dict[str, int]:
-        """The caps of nodes with a job."""
-        return self.watts.caps_mw(self.runs.by_row.values()) if self.watts is not None else {}
+        """The caps of nodes with a job, and none for those that are off by plan."""
+        if self.watts is None:
+            return {}
+        off_mw = {node.name: 0 for node in self.nodes.values() if is_off_for_cap(node) and not is_coming(node)}
+        return off_mw | self.watts.caps_mw(self.runs.by_row.values())
 
     # --- inside
 
@@ -391,7 +395,10 @@ class Partition:
         )
 
     def _is_paused(self) -> bool:
-        """Whether no job is started, since jobs that were killed for a cap are about to end."""
+        """Whether no job is started, since jobs that were killed for a cap are about to end, or nodes are now on or off
+        by plan of which the placeholders do not know."""
+        if self._scheduler.nodes_off(self._clock.now_s())[1] != self._by_plan:
+            return True
         return any(self._now() - since_s < PAUSE_S for since_s in self._killed_s.values())
 
     def _begin_again(self) -> None:
@@ -542,25 +549,33 @@ class Partition:
 
     def _switch(self) -> None:
         """Update which nodes are to be switched off or on."""
+        off, _ = self._scheduler.nodes_off(self._clock.now_s())
+        if off or any(map(is_off_for_cap, self.nodes.values())):
+            self.power.keep_off(self.nodes.values(), off)
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued")
             waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
             self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
 
     def _update_placeholders(self, now_s: int) -> None:
-        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others."""
+        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others. It
+        does not count on those that are off by its plan."""
+        _, by_plan = self._scheduler.nodes_off(now_s)
+        self._by_plan = by_plan
         for node in self.nodes.values():
             is_away = node.run is None and not node.may_start
-            is_coming = node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
-            is_other = (node.away_until_s is not None) != is_coming or (node.away_until_s or ENDLESS_S) <= now_s + 1
+            if is_away and by_plan and is_off_for_cap(node):
+                by_plan, is_away = by_plan - 1, False
+            comes = is_coming(node)
+            is_other = (node.away_until_s is not None) != comes or (node.away_until_s or ENDLESS_S) <= now_s + 1
             if node.away_row is not None and (not is_away or is_other):
                 self._scheduler.withdraw(node.away_row)
                 node.away_row, node.away_until_s = None, None
                 self._has_room = True
             if is_away and node.away_row is None:
-                away_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
+                away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
                 node.away_row = self._table.add(0, -1, now_s, away_s, 1)
-                node.away_until_s = now_s + away_s if is_coming else None
+                node.away_until_s = now_s + away_s if comes else None
                 self._scheduler.adopt(now_s, now_s, node.away_row, away_s, level=-1)
 
     def _send(self, name: str, message: Message) -> None:

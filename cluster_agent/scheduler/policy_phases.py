@@ -122,14 +122,17 @@ LIVE: Final = Declared(
     takes={
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
-        SWITCHING: "has none: choose another mode",
         JOB_WATTS: "has none: choose another one",
     },
 )
-LIVE_WITHOUT_WATTS: Final = Declared(
-    "a live partition without `machine`", takes={**LIVE.takes, WATTS: "does not know them: give one in [jobs]"}
+WITHOUT_WATTS: Final = Declared(
+    "a live partition without `machine`", takes={WATTS: "does not know them: give one in [jobs]"}
 )
 """Where the settings do not say what a node draws."""
+WITHOUT_SWITCHING: Final = Declared(
+    "a live partition without [jobs.power]", takes={SWITCHING: "has none: choose another mode"}
+)
+"""Where the settings have no commands that switch nodes."""
 
 
 def clash(declared: Sequence[Declared]) -> str | None:

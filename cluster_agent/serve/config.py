@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -28,6 +29,10 @@ from nodectl.shell.settings import ConfigError, checked, is_address, line_of, re
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
+
+
+LEAST_IDLE_S: Final = 30.0
+"""Ours: nodes are not switched off and on more often than that helps."""
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
@@ -131,8 +136,22 @@ class JobSettings(msgspec.Struct, frozen=True):
     def composition(self) -> Composition:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).composition
-        check_live(composed, bool(self.machine))
+        if composed.idle_off_s is not None:
+            if self.power is None:
+                raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
+            if composed.idle_off_s < LEAST_IDLE_S:
+                raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
+            composed = replace(composed, idle_off_s=None)  # below
+        check_live(composed, bool(self.machine), self.power is not None)
         return composed
+
+    @property
+    def power_times(self) -> PowerTimes | None:
+        """When nodes are switched; None: never."""
+        idle_off_s = registry.choose(self.policy).composition.idle_off_s
+        if self.power is None or idle_off_s is None:
+            return self.power.times if self.power else None
+        return replace(self.power.times, idle_off_s=float(idle_off_s))
 
     @property
     def live_machine(self) -> Machine | None:
@@ -272,5 +291,5 @@ def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:
             yield f"jobs.power.{key}", "is missing: the command that switches the node %N"
         elif not any("%N" in word for word in words):
             yield f"jobs.power.{key}", "must contain %N, which stands for the node's name"
-    if 0 < power.idle_off_s < 30.0:
+    if 0 < power.idle_off_s < LEAST_IDLE_S:
         yield "jobs.power.idle_off_s", f"{power.idle_off_s:g} s is not a time of at least 30 s; 0 switches nothing off"

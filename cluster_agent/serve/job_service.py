@@ -273,7 +273,7 @@ class JobService:
         self._tags = JobTags(self._store.ended(REMEMBERED))
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
-            power=settings.power.times if settings.power and self.can_switch else None,
+            power=settings.power_times if self.can_switch else None,
             machine=settings.live_machine, meter=self._meter.read,
         )  # fmt: skip
         if self._why_shut:

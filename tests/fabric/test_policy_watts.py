@@ -94,7 +94,11 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
             "jobs.machine: curi: no machine is called 'curi' (nearest: curie)",
         ),
         ("[jobs]\npolicy = 'eco'\nmachine = 'dark.toml'", "dark: the machine has no watts; give busy_w"),
-        ("[jobs]\npolicy = 'powercap'\nmachine = 'curie'", "a mode that switches nodes off needs"),
+        ("[jobs]\npolicy = 'powercap'\nmachine = 'curie'", "a live partition without [jobs.power] has none: choose"),
+        (
+            "[jobs]\npolicy = 'eco'\nmachine = 'curie'\n[jobs.power]\noff_command = 'off'",
+            "jobs.power.off_command: must",
+        ),
         ("[jobs]\npolicy = 'powercap:mode=dvfs,floor_mhz=9000'\nmachine = 'curie'", "jobs.machine: curie: 9000 MHz"),
         ("[jobs]\npolicy = 'prb'\nmachine = 'curie'", "jobs.policy: "),
     ],
@@ -111,6 +115,22 @@ def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_policys_idle_off_s_is_that_of_the_commands(tmp_path: Path) -> None:
+    settings = tmp_path / "cluster.toml"
+    head = HEAD.replace("none", "fspc") + "[jobs]\npolicy = 'easy:idle_off_s=300'\n"
+    settings.write_text(head)
+    with pytest.raises(ConfigError, match="idle_off_s needs commands that switch nodes"):
+        read_settings(settings)
+    commands = "[jobs.power]\noff_command = 'off %N'\non_command = 'on %N'\n"
+    settings.write_text(head.replace("300", "5") + commands)
+    with pytest.raises(ConfigError, match="idle_off_s=5 is not a time of at least 30 s"):
+        read_settings(settings)
+    settings.write_text(head + commands)
+    jobs = read_settings(settings).jobs
+    assert jobs is not None and jobs.power_times is not None
+    assert jobs.power_times.idle_off_s == 300 and jobs.composition.idle_off_s is None
+
+
 def test_a_policy_that_owns_the_watts_is_accepted_with_a_machine(tmp_path: Path) -> None:
     settings = tmp_path / "cluster.toml"
     for policy in (
@@ -119,6 +139,7 @@ def test_a_policy_that_owns_the_watts_is_accepted_with_a_machine(tmp_path: Path)
         "powercap:mode=dvfs",
         "powercap:mode=idle",
         "energy-budget:joules=1e9,from_s=1,to_s=9",
+        "easy-power:rule=est",
     ):
         settings.write_text(f"{HEAD}[jobs]\npolicy = '{policy}'\nmachine = 'curie'\n")
         assert read_settings(settings).jobs is not None

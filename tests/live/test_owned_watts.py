@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
@@ -16,14 +16,17 @@ from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.live_watts import CAPPED, NodeBudget
+from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.priority import Account
 from tests.cluster_agent.traces import PROCESSORS, traces
 from tests.live.fakes import Fake
 
@@ -35,6 +38,7 @@ FULL_W = PROCESSORS * 100.0
 
 POLICIES = (
     *("powercap:mode=dvfs", "powercap:mode=idle", "powercap:mode=dvfs,kill=true,floor_mhz=1500"),
+    *("powercap", "powercap:mode=shut", "powercap:mode=shut,kill=true"),
     *("fcfs-killer", "fcfs-killer:killed=lost,queue=easy,victim=least-lost", "fcfs-killer:ahead=true"),
     *(
         f"energy-budget:joules=15000,from_s=5,to_s=45,tick_s=7,{more}"
@@ -44,6 +48,8 @@ POLICIES = (
     *("easy-power:rule=est,meter=end", "easy-power:rule=est,meter=end,margin=1.2"),
     *("eco", "eco:start=full,queue=easy", "eco:raised=together,freed=eco-first", "eco:freed=queue-first"),
 )
+
+LEAVE_WATTS_TO_A_SHARER = ("fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "rule-based", "multifactor")
 
 Decision = tuple[int, str, int, int]
 """When, what, the job's number from 0, its level."""
@@ -114,7 +120,12 @@ class RecordedMachine(SimulatedMachine):
 
 
 def replayed(composition: Composition, jobs: Jobs, steps: list[tuple[int, float]], is_eco: Any) -> list[Decision]:
-    assert composition.power is not None
+    machine = RecordedMachine(jobs, "instant", (1.0,) * 3, composition.power is None or composition.power.requeue)
+    machine.decisions = []
+    clock = JumpingClock()
+    if composition.power is None:
+        run(NativeScheduler(composition, jobs, PROCESSORS), clock, machine)
+        return machine.decisions
     watts = Watts.of(MACHINE, composition.power)
     lowest = np.where(is_eco, watts.lowest, 0).astype(np.int32)
     watts = replace(watts, slowdown=(1.0,) * 3, job_lowest=lowest if composition.power.volunteers is not None else None)
@@ -128,9 +139,6 @@ def replayed(composition: Composition, jobs: Jobs, steps: list[tuple[int, float]
         )
     ends_s = [*(at_s for at_s, _ in steps[1:]), FOREVER_S]
     caps = [Cap(at_s, end_s, cap_w) for (at_s, cap_w), end_s in zip(steps, ends_s, strict=True)]
-    machine = RecordedMachine(jobs, "instant", (1.0,) * 3, composition.power.requeue)
-    machine.decisions = []
-    clock = JumpingClock()
     run(NativeScheduler(composition, jobs, PROCESSORS, watts, caps, meter(clock.now_s)), clock, machine)
     return machine.decisions
 
@@ -155,6 +163,25 @@ class RecordedPartition(Partition):
 
 
 class RecordedFake(Fake):
+    most_off = 0
+
+    def settle(self) -> None:
+        """Nodes go off and on at once, as in the replay."""
+        before = -1
+        while before != len(self.decisions) + 1000 * self.off():
+            before = len(self.decisions) + 1000 * self.off()
+            super().settle()
+            for node in self.partition.nodes.values():
+                one = node.switched
+                if one is not None and one.is_wanted:
+                    node.switched = None
+                elif one is not None:
+                    one.state = "off"
+            self.most_off = max(self.most_off, self.off())
+
+    def off(self) -> int:
+        return sum(node.switched is not None for node in self.partition.nodes.values())
+
     def _partition(self) -> Partition:
         made = RecordedPartition(
             list(self.nodes), self.composition, self.store, lambda: self.now_s, self.said.append, **self.given
@@ -164,19 +191,32 @@ class RecordedFake(Fake):
         return made
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+def test_every_live_policy_is_tried() -> None:
+    tried = {policy.partition(":")[0] for policy in (*POLICIES, *LEAVE_WATTS_TO_A_SHARER)}
+    assert tried == {name for name in registry.names() if registry.runs_live(registry.policy(name))}
+
+
+@pytest.mark.parametrize("policy", POLICIES + LEAVE_WATTS_TO_A_SHARER)
 @settings(max_examples=12, phases=UNSHRUNK)
 @given(jobs=traces(most=14), steps=budgets(), seed=st.integers(0, 9))
 def test_the_live_partition_decides_as_the_replay(
     policy: str, jobs: Jobs, steps: list[tuple[int, float]], seed: int
 ) -> None:
     composition = choose(policy).composition
+    if composition.priority is not None:  # a log's users have their shares from the start
+        everybody = {user: Account() for user in range(jobs.n_users)}
+        composition = replace(composition, priority=replace(composition.priority, accounts=everybody))
     if len(jobs):  # a log begins with its first job
         jobs = replace(jobs, submit_s=jobs.submit_s - jobs.submit_s[0] + 1)
     is_eco, submitted = volunteers(seed, len(jobs)), 0
     expected = replayed(composition, jobs, steps, is_eco)
     fake = RecordedFake(
-        PROCESSORS, composition, now_s=0.0, machine=MACHINE, meter=meter(lambda: fake.now_s if submitted else 0.0)
+        PROCESSORS,
+        composition,
+        now_s=0.0,
+        machine=MACHINE,
+        power=PowerTimes(),
+        meter=meter(lambda: fake.now_s if submitted else 0.0),
     )
     fake.partition.set_budget(NodeBudget(tuple((float(at_s), cap_w) for at_s, cap_w in steps)))
     for now_s in range(max([at_s for at_s, *_ in expected], default=0) + 1):
@@ -192,6 +232,7 @@ def test_the_live_partition_decides_as_the_replay(
             submitted += 1
         fake.settle()
     assert fake.decisions == expected
+    event(f"{fake.most_off} nodes off")
 
 
 class SlowToEnd(Fake):

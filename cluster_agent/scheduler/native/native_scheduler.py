@@ -153,10 +153,9 @@ class NativeScheduler:
     def announce(self, caps: Sequence[Cap], now_s: int, is_reacting: bool) -> None:
         """From now on these caps are known, in place of all before. ``is_reacting``: *react* is called as well."""
         self._governor.announce(caps, now_s)
+        self._plan(now_s)
         if is_reacting:
             self._governor.announced_s.insert(0, now_s)
-        else:
-            self._plan(now_s)
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""
@@ -231,6 +230,12 @@ class NativeScheduler:
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
         return int(lib.scheduler_expected_end(self._scheduler, job))
+
+    def nodes_off(self, now_s: int) -> tuple[int, int]:
+        """How many nodes are off for a cap by plan, or going off; the same with those that boot after it."""
+        return (
+            (self._governor.nodes_off(now_s), self._governor.nodes_away(now_s)) if self._watts is not None else (0, 0)
+        )
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
