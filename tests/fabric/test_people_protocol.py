@@ -32,6 +32,8 @@ from cluster_agent.serve.people_protocol import (
     ListNodes,
     MeasureNode,
     NodeRow,
+    NotifyEnd,
+    NotifyStart,
     Requeue,
     Resume,
     SetBudget,
@@ -66,6 +68,8 @@ ON_THE_WIRE = {
     "requeue": (Requeue([7]), {"jobs": [7]}),
     "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
     "resume": (Resume("n0"), {"node": "n0"}),
+    "notify-start": (NotifyStart("a7", ["n0"], "memory"), {"job": "a7", "nodes": ["n0"], "tag": "memory"}),
+    "notify-end": (NotifyEnd("a7"), {"job": "a7"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
     "measure-node": (
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
