@@ -8,7 +8,7 @@ PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
 	@echo "make calibrate-demo  an emulated node is calibrated; its curves, and the same policies before and after, in out/"
-	@echo "make demo-cluster  16 emulated nodes under one power budget, shared three ways: table, plot and JSON in out/"
+	@echo "make demo-cluster  16 emulated nodes under one power budget, with five owners of the watts: table, plot and JSON in out/"
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"

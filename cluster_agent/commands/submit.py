@@ -47,6 +47,7 @@ NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 @click.option("--epilog", default="", help="A shell command after it, on each node.")
 @click.option("--grace", default="30s", show_default=True, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option("--no-requeue", is_flag=True, help="Do not run it again when a node loses it.")
+@click.option("--eco", is_flag=True, help="It may be slowed for a power cap; it is then killed last (policy eco).")
 @click.option("--script", default="", metavar="FILE", help="Run this script (-: stdin); its arguments follow after --.")
 @json_option
 @socket_option
@@ -88,6 +89,7 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "nodes": given["nodes"], "output": given["output"], "error": given["error"],
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
+        "eco": given["eco"],
     }  # fmt: skip
 
 

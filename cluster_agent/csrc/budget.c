@@ -30,6 +30,12 @@ void scheduler_read_joules(scheduler_t *s, int64_t now_s, int64_t drawn_uj)
     l->read_s = l->pass_s = now_s;
 }
 
+void scheduler_restore_joules(scheduler_t *s, int64_t now_s, double stored_j)
+{
+    scheduler_read_joules(s, now_s, 0);
+    s->power->ledger.read_j = stored_j;
+}
+
 void budget_pass(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;

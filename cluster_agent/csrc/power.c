@@ -263,6 +263,43 @@ void power_waits(scheduler_t *s, const waiting_t *waiting)
         kinds_add(&s->power->kinds, waiting->job, &kind);
 }
 
+void power_leaves(scheduler_t *s, int32_t job)
+{
+    if (has_kinds(s))
+        kinds_take(&s->power->kinds, job);
+}
+
+int32_t power_highest(const interval_t *intervals, int32_t count)
+{
+    int32_t highest = 0;
+    for (int32_t i = 0; i < count; i++)
+        highest = intervals[i].last > highest ? intervals[i].last : highest;
+    return highest;
+}
+
+int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level)
+{
+    power_t *p = s->power;
+    int32_t width = s->jobs.width[job];
+    p->interval_first[job] = p->placement.n_intervals;
+    p->interval_count[job] = placement_take(&p->placement, width);
+    if (p->interval_count[job] < 0)
+        return -1;
+    p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
+    p->n_beyond += p->highest[job] >= p->rows[p->row].kept;
+    p->level[job] = level < 0 ? 0 : level;
+    p->extra_uw[job] = level < 0 ? 0 : width * extra_uw(p, job, level);
+    p->running_uw += p->extra_uw[job];
+    p->since_s[job] = started_s;
+    p->done_s[job] = 0;
+    return 0;
+}
+
+void power_adopted(scheduler_t *s, int32_t job)
+{
+    s->power->limit_s[job] = scheduler_finish(s, job, s->jobs.request_s[job]);
+}
+
 void power_give_back(scheduler_t *s, int32_t job)
 {
     power_t *p = s->power;

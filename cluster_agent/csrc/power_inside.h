@@ -121,7 +121,10 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
 
 /* power.c */
 void power_waits(scheduler_t *s, const waiting_t *waiting);
+void power_leaves(scheduler_t *s, int32_t job);
 void power_give_back(scheduler_t *s, int32_t job);
+/* The highest processor of these intervals. */
+int32_t power_highest(const interval_t *intervals, int32_t count);
 /*
  * The power above idle of nodes that are not on. In the present row nodes that are off draw less than idle, until a job
  * boots them; in a later row they may be on again. Nodes that boot for a job count with that job.

@@ -131,14 +131,6 @@ static int32_t take(power_t *p, int32_t width, int64_t kept)
     return more < 0 || placement_hand_over(cold, &p->placement, more) < 0 ? -1 : count + more;
 }
 
-static int32_t highest_of(const interval_t *intervals, int32_t count)
-{
-    int32_t highest = 0;
-    for (int32_t i = 0; i < count; i++)
-        highest = intervals[i].last > highest ? intervals[i].last : highest;
-    return highest;
-}
-
 /*
  * Starts the job. If nodes will be switched off later, a job that ends before takes the highest processors that it may,
  * so that those which stay on are left for longer jobs.
@@ -154,7 +146,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     p->interval_count[job] = take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
-    p->highest[job] = highest_of(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
+    p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     /* after the start: by how much these have risen */
     int64_t present_uw = power_cold_uw(s, now_s, 1), later_uw = power_cold_uw(s, now_s, 0);
     if (p->nodes)
@@ -474,4 +466,5 @@ const resources_t PROCESSORS_AND_WATTS = {
     .waits = power_waits,
     .give_back = power_give_back,
     .kinds = kinds_of,
+    .leaves = power_leaves,
 };

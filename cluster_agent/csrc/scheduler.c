@@ -230,7 +230,6 @@ void scheduler_end(scheduler_t *s, int32_t job)
     estimates_learn(s, job);
 }
 
-/* A job that ran waits again, in its order of submission. */
 void scheduler_requeue(scheduler_t *s, int32_t job)
 {
     if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START) /* others of its user may have ended since */
@@ -309,9 +308,13 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
  * What only a live partition does
  ****************************************************************/
 
-void scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job)
+int32_t scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job,
+                        int32_t level)
 {
     int64_t estimated_s = s->phases.estimate(s, submitted_s, job);
+
+    if (s->power && power_adopt(s, started_s, job, level) < 0)
+        return -1;
 
     s->submit_s[job] = submitted_s;
     s->estimate_s[job] = s->first_estimate_s[job] = estimate_s > 0 ? estimate_s : estimated_s;
@@ -319,6 +322,23 @@ void scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int
         runs(s, started_s, job);
     else
         scheduler_start(s, started_s, job);
+    if (s->power)
+        power_adopted(s, job);
+    return 0;
+}
+
+int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
+                       int32_t job)
+{
+    if (scheduler_adopt(s, submitted_s, started_s, 0, job, -1) < 0)
+        return -1;
+    scheduler_running_remove(s, job);
+    if (s->phases.resources->give_back)
+        s->phases.resources->give_back(s, job);
+    if (s->ranks)
+        priority_past(s, ended_s, joules, job);
+    estimates_learn(s, job);
+    return 0;
 }
 
 void scheduler_withdraw(scheduler_t *s, int32_t job)
@@ -332,6 +352,8 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
         return;
     }
     s->has_started[job] = 1; /* as a job that has left the queue */
+    if (s->phases.resources->leaves)
+        s->phases.resources->leaves(s, job);
     s->n_waiting--;
     scheduler_close_gaps(s, 0);
     s->ranking.n_ordered = 0;

@@ -109,11 +109,20 @@ int64_t scheduler_overrun(scheduler_t *scheduler, int32_t job);
 
 /*
  * Adds a job that runs already, since `started_s`: a job found at a restart, or the placeholder of a node that is away.
- * It is expected to run for `estimate_s`, or for the policy's estimate if that is 0. Not with watts.
+ * It is expected to run for `estimate_s`, or for the policy's estimate if that is 0. With watts it runs at `level`; -1:
+ * it draws no more than idle processors. 0, or -1: no memory, or fewer processors are free.
  */
-void scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job);
+int32_t scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job,
+                        int32_t level);
 
-/* Removes the job, waiting or running, without learning from it. Not with watts. */
+/*
+ * A job that has run and ended before: its estimates and priorities learn from it. `joules`: what it took; below 0: not
+ * metered. Such jobs come first, in the order of their ends. 0, or -1 as scheduler_adopt.
+ */
+int32_t scheduler_past(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
+                       int32_t job);
+
+/* Removes the job, waiting or running, without learning from it. */
 void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
 
 /* One pass: writes the jobs that start now, in the order of decision, and returns how many (-1: no memory). `starts`
@@ -203,11 +212,17 @@ void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_
 /* The joules that a budget has stored, below 0 if it is overdrawn. */
 double scheduler_stored_j(const scheduler_t *scheduler);
 
+/* After the first reading, or in its place: so many joules are stored at `now_s`. */
+void scheduler_restore_joules(scheduler_t *scheduler, int64_t now_s, double stored_j);
+
 /* The planned power of the cluster in the present row: now, or once nodes have booted. */
 int64_t scheduler_plan_uw(const scheduler_t *scheduler, int64_t now_s);
 
 /* The running job is ended before its time. It waits again if killed jobs are requeued. */
 void scheduler_kill(scheduler_t *scheduler, int64_t now_s, int32_t job);
+
+/* A job that ran waits again, in its order of submission. */
+void scheduler_requeue(scheduler_t *scheduler, int32_t job);
 
 /* The running job goes on at another frequency. */
 void scheduler_set_level(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);

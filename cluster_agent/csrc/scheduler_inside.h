@@ -65,6 +65,7 @@ typedef struct {
     int (*start_behind)(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer);
     int (*finish)(scheduler_t *s, int64_t now_s); /* the pass ends: idle nodes go off. 0, or -1: no memory; NULL */
     void (*waits)(scheduler_t *s, const waiting_t *waiting); /* the job waits from now on; NULL */
+    void (*leaves)(scheduler_t *s, int32_t job); /* the waiting job is withdrawn; NULL */
     void (*occupy)(scheduler_t *s, int32_t job, int sign);   /* the running job is added (1), taken out (-1); NULL */
     void (*give_back)(scheduler_t *s, int32_t job);          /* it runs no longer; NULL */
     kinds_t *(*kinds)(scheduler_t *s); /* the waiting jobs by kind, where a kind can be refused as a whole; NULL */
@@ -217,7 +218,6 @@ static inline double joules(int64_t uw, int64_t seconds)
 void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
-void scheduler_requeue(scheduler_t *s, int32_t job);
 /* Processors that a job may be given now. */
 int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s);
 /* The first running job whose processors do not yet count as free. */
@@ -246,6 +246,7 @@ void score_order(scheduler_t *s, int64_t now_s);
 void priority_free(scheduler_t *s);
 void priority_submitted(scheduler_t *s, int64_t now_s);
 void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
+void priority_past(scheduler_t *s, int64_t ended_s, double joules, int32_t job); /* it ended before all else */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
 
@@ -256,5 +257,9 @@ void unlike_free(scheduler_t *s);
 /* power.c */
 void power_free(scheduler_t *s);
 int64_t power_expected_end(const scheduler_t *s, int32_t job);
+/* The job runs since `started_s` and counts as running from here on: 0, or -1: no memory, or no free processors; after
+ * it has its estimate, power_adopted. */
+int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
+void power_adopted(scheduler_t *s, int32_t job);
 
 #endif

@@ -13,7 +13,7 @@ from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.scheduler.policy_phases import LIVE, Composition, clash
+from cluster_agent.scheduler.policy_phases import LIVE, WITHOUT_SWITCHING, WITHOUT_WATTS, Composition, clash
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
@@ -25,10 +25,11 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 """A time as emulated nodes read it; a bare number is in seconds."""
 
 
-def check_live(composition: Composition) -> None:
-    """``WrongUseError`` for a policy that needs what exists only in a replay."""
-    if reason := clash([*composition.declared, LIVE]):
-        raise WrongUseError(f"{reason}; the policy works in replays only")
+def check_live(composition: Composition, has_watts: bool = False, can_switch: bool = False) -> None:
+    """``WrongUseError`` for a policy that needs what the partition does not have."""
+    partition = [LIVE, *([] if has_watts else [WITHOUT_WATTS]), *([] if can_switch else [WITHOUT_SWITCHING])]
+    if reason := clash([*composition.declared, *partition]):
+        raise WrongUseError(reason)
 
 
 def check_job(job: Job, nodes: Collection[str]) -> None:

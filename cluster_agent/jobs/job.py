@@ -50,6 +50,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: Annotated[int, Meta(ge=1, le=3600)] = 30
     requeue: bool = True
     """Whether the job is requeued once if it is lost with a node."""
+    eco: bool = False
+    """Whether it may be slowed for a power cap, and be killed after others (policy ``eco``)."""
 
 
 METHOD: Final = "energy as nodes report it"
@@ -161,6 +163,10 @@ class Job(msgspec.Struct):
     losses: int = 0
     reason: str = ""
     expected_end_s: int | None = None
+    level: int = 0
+    """Of the frequencies or caps of the machine file, 0 the highest: what the policy gives it."""
+    planned_uw: int = 0
+    """What each of its nodes is planned to draw, where the policy predicts it; 0: it does not."""
     is_cancelled: bool = False
     tag: str = ""
     """The tag by which it is shared watts, and its source: user, node agent, job history."""

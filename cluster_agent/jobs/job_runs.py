@@ -54,6 +54,8 @@ class Run:
     parts: dict[str, Part]
     expected_end_s: int
     signal: int = 0  # the signal that its nodes are to get
+    is_killed: bool = False  # by the policy, for a cap: its row is a placeholder
+    waits_as: int | None = None  # the row in which it waits again after that
     knows_ends: bool = True  # False: its record is from a version that did not store which parts had ended
     seen_s: dict[str, float] = field(default_factory=dict)  # until when each node's power is accounted for
     intervals: dict[str, deque[PowerInterval]] = field(default_factory=dict)  # per node, the last ones counted

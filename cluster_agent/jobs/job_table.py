@@ -8,6 +8,7 @@ scheduler and the jobs that are alive, just as after a restart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,8 @@ class GrowingJobs:
     """``jobs`` for the engine, filled by ``add``. The last row is never used and has the highest user number, since the
     engine reads the number of users of a table only once."""
 
-    def __init__(self, capacity: int = CAPACITY, users: int = USERS) -> None:
+    def __init__(self, capacity: int = CAPACITY, users: int = USERS, known: Sequence[int] = ()) -> None:
+        """``known``: users who have a number from the start."""
         self.jobs = Jobs(
             number=np.zeros(capacity, np.int64),
             submit_s=np.zeros(capacity, np.int64),
@@ -37,7 +39,16 @@ class GrowingJobs:
         )
         self.jobs.user[-1] = users - 1
         self._rows = 0
-        self._users = {-1: NOBODY}
+        self._users = {-1: NOBODY} | {uid: number for number, uid in enumerate(known[: users - 1], 1)}
+
+    def knows(self, uid: int) -> bool:
+        """Whether the user has a number."""
+        return uid in self._users
+
+    @property
+    def uids(self) -> list[int]:
+        """By number; -1: nobody yet."""
+        return [*self._users, *(-1 for _ in range(self.jobs.n_users - len(self._users)))]
 
     def has_room(self, jobs: int, placeholders: int) -> bool:
         """Whether so many rows can be added: jobs, each of another user, and placeholders of nodes that are away."""

@@ -24,18 +24,20 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
+from cluster_agent.cluster import Machine
 from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
-from cluster_agent.jobs.power_switching import Power, PowerTimes
+from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
+from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting
-from cluster_agent.scheduler.interfaces import Event, Kind
+from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.queue import patient
 from nodectl.jobs.job_runner import Message
@@ -77,14 +79,23 @@ class Partition:
         times: Times | None = None,
         capacity: int = CAPACITY,
         power: PowerTimes | None = None,
+        machine: Machine | None = None,
+        meter: Meter = unmetered,
     ) -> None:
-        check_live(composition)
+        """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn."""
+        check_live(composition, machine is not None, power is not None)
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
         self._composition, self._store, self._now, self._say = composition, store, now, say
+        self.watts = OwnedWatts(machine, composition.power) if machine and composition.power else None
+        """None: the policy leaves watts to a sharer."""
+        self._full_w = machine.node.busy_w[0] if machine and machine.has_watts else None
+        self._meter = meter
+        self._by_plan = 0  # nodes that the scheduler's plan has off, so that they need no placeholders
+        self._killed_s: dict[int, float] = {}  # by row, since when a job that is killed for a cap ends
         self._times = times or Times()
         self._capacity = capacity
         self._clock = EngineClock(now)
@@ -112,7 +123,7 @@ class Partition:
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
         past = self._past()
-        self._table, self._scheduler = self._new_scheduler(len(past))
+        self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
 
     # --- messages
@@ -136,6 +147,8 @@ class Partition:
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
+        # another user changes everybody's share
+        self._has_grown |= self._composition.priority is not None and not self._table.knows(uid)
         return job
 
     def cancel(self, job: Job) -> None:
@@ -177,7 +190,8 @@ class Partition:
     def why_waiting(self) -> dict[int, str]:
         """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
-        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now())
+        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
+                          self.watts is not None)  # fmt: skip
         for job in self._aside:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
@@ -235,15 +249,16 @@ class Partition:
         try:
             with self._store.together():
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
-                    past = self._past()
-                    self._table, self._scheduler = self._new_scheduler(len(past))
-                    self._load(past)
+                    self._begin_again()
+                if self.watts is not None:
+                    self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
                 now_s = self._now()
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
                 self._switch()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
+                self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self.runs.save_ends()
@@ -292,6 +307,7 @@ class Partition:
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
+        started.level = level
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
         started.parts, started.metered = {}, {}
         started.expected_end_s = expected_end_s
@@ -309,12 +325,41 @@ class Partition:
             heappush(self._overruns, (expected_end_s, job))
 
     def kill(self, now_s: int, job: int) -> None:
-        """Never called for a live machine: ``check_live`` refuses policies that know watts."""
-        raise AssertionError("a policy without watts leaves running jobs alone")
+        """End the job for a cap. Until its nodes say that it has ended they are occupied, with the caps of idle
+        ones."""
+        one = self.runs.by_row.pop(job)
+        row = self._occupy(one.job, now_s)
+        one.is_killed, one.waits_as, one.row = True, job, row
+        self.runs.by_row[row] = one
+        for name, part in one.parts.items():
+            if not part.is_over:
+                self.nodes[name].run = row
+        self._killed_s[row] = self._now()
+        self._say(f"job {one.job.id}: {CAPPED}")
+        self.runs.stop(one, CAPPED)
+        self.runs.happened.add("start")  # its watts are for others
+        self._store.save(one.job)
 
     def set_level(self, now_s: int, job: int, level: int, expected_end_s: int) -> None:
-        """As ``kill``."""
-        raise AssertionError("a policy without watts leaves running jobs alone")
+        """The caps of the job's nodes follow with the next plan, at once."""
+        one = self.runs.by_row[job]
+        one.job.level = level
+        self.expect(now_s, job, expected_end_s)
+        self.runs.happened.add("start")
+        self._store.save(one.job)
+
+    # --- watts, where they are the policy's
+
+    def set_budget(self, budget: NodeBudget) -> bool:
+        """From the next turn on the nodes may draw this; whether that is anything new."""
+        return self.watts is not None and self.watts.set_budget(budget)
+
+    def caps_mw(self) -> dict[str, int]:
+        """The caps of nodes with a job, and none for those that are off by plan."""
+        if self.watts is None:
+            return {}
+        off_mw = {node.name: 0 for node in self.nodes.values() if is_off_for_cap(node) and not is_coming(node)}
+        return off_mw | self.watts.caps_mw(self.runs.by_row.values())
 
     # --- inside
 
@@ -324,18 +369,50 @@ class Partition:
 
     def _past(self) -> list[Job]:
         """The jobs that ended last, if the policy learns from them."""
-        learns = self._composition.estimate in ("mean2", "learned")
+        composition = self._composition
+        learns = composition.estimate in ("mean2", "learned") or composition.priority is not None
+        learns |= composition.power is not None and composition.power.admitted is not None
         return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
 
-    def _new_scheduler(self, n_past: int) -> tuple[GrowingJobs, NativeScheduler]:
+    def _new_scheduler(self, past: list[Job]) -> tuple[GrowingJobs, LiveScheduler]:
         """An empty table and a scheduler over it; at the start, and when the table is full."""
-        table = GrowingJobs(self._rows_needed() + n_past)
-        return table, NativeScheduler(self._composition, table.jobs, max(len(self.nodes), 1))
+        composition, nodes = self._composition, max(len(self.nodes), 1)
+        users: list[int] = []
+        if composition.priority is not None:
+            users = sorted({*composition.priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
+            composition = replace(composition, priority=with_strangers(composition.priority))
+        table = GrowingJobs(self._rows_needed() + len(past), known=users)
+        watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
+        return table, LiveScheduler(
+            composition,
+            table.jobs,
+            nodes,
+            watts,
+            self._is_paused,
+            users=table.uids,
+            full_w=self._full_w,
+            meter=self._meter,
+        )
+
+    def _is_paused(self) -> bool:
+        """Whether no job is started, since jobs that were killed for a cap are about to end, or nodes are now on or off
+        by plan of which the placeholders do not know."""
+        if self._scheduler.nodes_off(self._clock.now_s())[1] != self._by_plan:
+            return True
+        return any(self._now() - since_s < PAUSE_S for since_s in self._killed_s.values())
+
+    def _begin_again(self) -> None:
+        """With another table and scheduler; the joules that a budget has stored go over."""
+        past, stored_j = self._past(), self._scheduler.stored_j
+        self._table, self._scheduler = self._new_scheduler(past)
+        self._load(past)
+        if self.watts is not None:
+            self._scheduler.restore_joules(self._clock.now_s(), stored_j)
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
         now_s = self._clock.now_s()
-        for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns):
+        for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns, self._killed_s):
             emptied.clear()
         self._has_grown, self._has_room = False, True
         kept = {one.job.id: one for one in self.runs.by_row.values()}
@@ -343,9 +420,11 @@ class Partition:
         for job in past:
             if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
                 row = self._add(job, int(job.queued_s))
-                self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
                 self._table.ran(row, round(job.ended_s - job.started_s))
-                self._scheduler.end(row)
+                times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
+                if self.watts is not None:
+                    self.watts.ended(job)
+                self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
         for node in self.nodes.values():
             node.run = node.away_row = node.away_until_s = None
         for job in self.jobs.values():
@@ -386,14 +465,19 @@ class Partition:
 
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
-        row = self._add(job, int(job.queued_s))
-        expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row)
+        if job.reason == CAPPED:
+            row, expected_end_s = self._occupy(job, now_s), ENDLESS_S
+            self._killed_s[row] = self._now()
+        else:
+            row = self._add(job, int(job.queued_s))
+            expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row, level=job.level)
         one = known or Run(
             row, job, {name: Part("", last=job.parts.get(name)) for name in job.nodes}, expected_end_s,
             signal=signal.SIGTERM if job.is_being_ended else 0,
             knows_ends=job.state != "ending" or job.is_being_ended or bool(job.parts),
         )  # fmt: skip
         one.row, one.expected_end_s = row, expected_end_s
+        one.is_killed, one.waits_as = job.reason == CAPPED, None
         self.runs.by_row[row] = one
         for name in job.nodes:
             if not one.parts[name].is_over:
@@ -404,10 +488,19 @@ class Partition:
             self.expect(now_s, row, expected_end_s)
 
     def _add(self, job: Job, submit_s: int) -> int:
-        return self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+        row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+        if self.watts is not None:
+            self.watts.add(row, job)
+        return row
+
+    def _occupy(self, job: Job, now_s: int) -> int:
+        """A row that has the nodes of a job that is being killed, and draws what idle nodes do."""
+        row = self._table.add(0, -1, now_s, ENDLESS_S, job.spec.nodes)
+        self._scheduler.adopt(now_s, now_s, row, ENDLESS_S, level=-1)
+        return row
 
     def _row(self, job: Job, now_s: int) -> int:
-        row = self._add(job, now_s)
+        row = self._add(job, min(int(job.queued_s), now_s))
         self._queued[row], self._row_of[job.id] = job, row
         return row
 
@@ -456,26 +549,34 @@ class Partition:
 
     def _switch(self) -> None:
         """Update which nodes are to be switched off or on."""
+        off, _ = self._scheduler.nodes_off(self._clock.now_s())
+        if off or any(map(is_off_for_cap, self.nodes.values())):
+            self.power.keep_off(self.nodes.values(), off)
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued")
             waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
             self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
 
     def _update_placeholders(self, now_s: int) -> None:
-        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others."""
+        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others. It
+        does not count on those that are off by its plan."""
+        _, by_plan = self._scheduler.nodes_off(now_s)
+        self._by_plan = by_plan
         for node in self.nodes.values():
             is_away = node.run is None and not node.may_start
-            is_coming = node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
-            is_other = (node.away_until_s is not None) != is_coming or (node.away_until_s or ENDLESS_S) <= now_s + 1
+            if is_away and by_plan and is_off_for_cap(node):
+                by_plan, is_away = by_plan - 1, False
+            comes = is_coming(node)
+            is_other = (node.away_until_s is not None) != comes or (node.away_until_s or ENDLESS_S) <= now_s + 1
             if node.away_row is not None and (not is_away or is_other):
                 self._scheduler.withdraw(node.away_row)
                 node.away_row, node.away_until_s = None, None
                 self._has_room = True
             if is_away and node.away_row is None:
-                away_s = max(round(self.power.times.boot_within_s), 2) if is_coming else ENDLESS_S
+                away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
                 node.away_row = self._table.add(0, -1, now_s, away_s, 1)
-                node.away_until_s = now_s + away_s if is_coming else None
-                self._scheduler.adopt(now_s, now_s, node.away_row, away_s)
+                node.away_until_s = now_s + away_s if comes else None
+                self._scheduler.adopt(now_s, now_s, node.away_row, away_s, level=-1)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -484,19 +585,47 @@ class Partition:
         job = one.job
         job.nodes = list(one.parts)
         assert job.started_s is not None
-        self._table.ran(one.row, round(self._now() - job.started_s))
-        self._ended.append(one.row)
+        if one.is_killed:
+            self._scheduler.withdraw(one.row)
+            self._killed_s.pop(one.row, None)
+            self._has_room = True
+        else:
+            self._table.ran(one.row, round(self._now() - job.started_s))
+            self._ended.append(one.row)
+            if self.watts is not None:
+                self.watts.ended(job)
+            if self._full_w and (joules := job.account.joules) is not None:
+                self._scheduler.metered(one.row, joules)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
         if state == "lost" and not is_requeue:
             job.losses += 1
         if is_requeue:
             self._queue_again(job, "queued again by hand")
+        elif job.reason == CAPPED and not job.is_cancelled:
+            self._wait_again(one)
         elif state == "lost" and job.losses == 1 and job.spec.requeue:
             self._queue_again(job, f"queued again: {reason}")
         else:
             self._over(job, state, status, reason)
         self._store.save(job)
+
+    def _wait_again(self, one: Run) -> None:
+        """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""
+        job = one.job
+        assert self.watts is not None
+        if not (self.watts.power.requeue and job.spec.requeue):
+            self._over(job, "failed", None, CAPPED)
+            return
+        place_s = job.queued_s
+        self._queue_again(job, f"queued again: {CAPPED}")
+        job.queued_s = place_s
+        if one.waits_as is None:  # it was killed before a restart: all that wait are put in order again
+            self._has_grown = True
+        elif self._fits(job):
+            self._fresh.remove(job)
+            self._queued[one.waits_as], self._row_of[job.id] = job, one.waits_as
+            self._scheduler.requeue(one.waits_as)
 
     def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
         job.state, job.status, job.reason, job.ended_s = state, status, reason, self._now()

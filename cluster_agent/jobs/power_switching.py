@@ -61,6 +61,8 @@ class Switched(msgspec.Struct, kw_only=True):
     boot_id: str = ""
     is_wanted: bool = False
     is_by_hand: bool = False
+    is_for_cap: bool = False
+    """Off for a power cap: the policy decides when it is switched on again."""
     reason: str = ""
 
     @property
@@ -140,6 +142,22 @@ class Power:
             node.switched.is_wanted = is_wanted
             self._store.switch(node.switched)
 
+    def keep_off(self, nodes: Iterable[Node], count: int) -> None:
+        """For a cap, so many nodes are off or going off: first those that are off anyway, then idle ones, the last ones
+        first. More than that are switched on again."""
+        nodes = list(nodes)
+        now_off = [node for node in nodes if is_off_for_cap(node) and not is_coming(node)]
+        for node in now_off[count:]:
+            self.switch_on(node)
+        missing = count - len(now_off)
+        idle = [node for node in reversed(nodes) if node.state == "idle"]
+        for node in [*(node for node in reversed(nodes) if _may_boot_by_itself(node)), *idle][: max(missing, 0)]:
+            if node.switched is None:
+                self.switch_off(node, is_for_cap=True)
+                continue
+            node.switched.is_for_cap, node.switched.is_wanted = True, False
+            self._store.switch(node.switched)
+
     # --- commands, and their results
 
     def to_run(self, nodes: Iterable[Node]) -> list[Switched]:
@@ -203,16 +221,17 @@ class Power:
 
     # --- by hand
 
-    def switch_off(self, node: Node, is_by_hand: bool = False) -> None:
+    def switch_off(self, node: Node, is_by_hand: bool = False, is_for_cap: bool = False) -> None:
         """Switch the node off; the command runs once this is on the disk."""
         now_s = self._now()
         node.switched = Switched(
             name=node.name, state="powering-off", since_s=now_s, tried_s=now_s, boot_id=node.boot_id,
-            is_by_hand=is_by_hand,
+            is_by_hand=is_by_hand, is_for_cap=is_for_cap,
         )  # fmt: skip
         node.idle_s = None
         self._store.switch(node.switched)
-        why = "by hand" if is_by_hand else f"idle for {self.times.idle_off_s:.0f} s"
+        idle = "for a power cap" if is_for_cap else f"idle for {self.times.idle_off_s:.0f} s"
+        why = "by hand" if is_by_hand else idle
         self._say(f"{node.name}: powering off, {why}")
 
     def switch_on(self, node: Node) -> None:
@@ -265,10 +284,21 @@ class Power:
         self._store.switch(one)
 
 
+def is_off_for_cap(node: Node) -> bool:
+    """Whether the policy has it off for a power cap, until it is on again."""
+    return node.switched is not None and node.switched.is_for_cap
+
+
+def is_coming(node: Node) -> bool:
+    """Whether it boots, or is to."""
+    return node.switched is not None and (node.switched.state == "booting" or node.switched.is_wanted)
+
+
 def _may_boot_by_itself(node: Node) -> bool:
     """Whether the queue may have it switched on: it is off, and nobody has said what it is to be."""
     one = node.switched
-    return one is not None and one.state == "off" and not one.is_by_hand and not node.drained
+    is_free = one is not None and one.state == "off" and not one.is_by_hand and not one.is_for_cap
+    return is_free and not node.drained
 
 
 def _needed(queued: Iterable[int], most: int) -> int:

@@ -1,8 +1,9 @@
 """Why a job waits, in words, from what the scheduler sees: the order of the queue, who runs until when, and the nodes.
 
 The scheduler gives no reasons: it starts what it can. So this module says for the head of the queue what is missing and
-until when running jobs may occupy it, and for the others which job is before them. No job waits for watts: with a
-sharer it starts and gets what there is. Only nodes that are to boot wait for watts (``jobs.power_switching``).
+until when running jobs may occupy it, and for the others which job is before them. With a sharer no job waits for
+watts: it starts and gets what there is. Only nodes that are to boot wait for watts (``jobs.power_switching``), and jobs
+where the policy owns them.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ from cluster_agent.jobs.job_runs import Run
 
 
 def why_waiting(
-    order: Sequence[Job], jobs: Iterable[Job], nodes: Collection[Node], runs: Mapping[int, Run], now_s: float
+    order: Sequence[Job],
+    jobs: Iterable[Job],
+    nodes: Collection[Node],
+    runs: Mapping[int, Run],
+    now_s: float,
+    owns_watts: bool = False,
 ) -> dict[int, str]:
     """Per number of each queued job. ``order`` is the queue; a job that is not in it is wider than the partition, or
-    has just come."""
+    has just come. ``owns_watts``: whether the policy starts a job only if there are watts for it."""
     idle = sum(node.may_start for node in nodes)
     why: dict[int, str] = {}
     for place, job in enumerate(order):
         if place == 0:
             why[job.id] = _of_head(job, idle, nodes, runs, now_s)
+            if owns_watts and job.spec.nodes <= idle:
+                why[job.id] = f"first in the queue: {_needs(job, idle)}; it waits for watts"
         else:
             kept = ", kept for those before it" if job.spec.nodes <= idle else ""
             why[job.id] = (

@@ -111,7 +111,8 @@ PROFILE: Final = "a plan of processors alone"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
-USER_NUMBERS: Final = "the users' numbers of a job log"
+SWITCHING: Final = "nodes that are off for a cap"
+JOB_WATTS: Final = "the watts of jobs in advance"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 ON_WATTS: Final = Declared(
@@ -121,12 +122,19 @@ ON_WATTS: Final = Declared(
 LIVE: Final = Declared(
     "a live partition",
     takes={
-        WATTS: "leaves them to a sharer (docs/cluster.md)",
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
-        USER_NUMBERS: "has names",
+        JOB_WATTS: "has none: choose another one",
     },
 )
+WITHOUT_WATTS: Final = Declared(
+    "a live partition without `machine`", takes={WATTS: "does not know them: give one in [jobs]"}
+)
+"""Where the settings do not say what a node draws."""
+WITHOUT_SWITCHING: Final = Declared(
+    "a live partition without [jobs.power]", takes={SWITCHING: "has none: choose another mode"}
+)
+"""Where the settings have no commands that switch nodes."""
 
 
 def clash(declared: Sequence[Declared]) -> str | None:
@@ -190,7 +198,7 @@ class Composition:
             (Declared(f"shadow={self.shadow:g}", takes={FIRST_ESTIMATES: "plans for longer"}), self.shadow > 1),
             (Declared("an order by a rule", (ORDER,), {ORDER: "orders it, too"}), self.order is not None),
             (
-                Declared("an order by priorities", (ORDER, USER_NUMBERS), {ORDER: "orders it, too"}),
+                Declared("an order by priorities", (ORDER,), {ORDER: "orders it, too"}),
                 self.priority is not None,
             ),
             (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
@@ -200,6 +208,8 @@ class Composition:
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
             (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
+            (Declared("a mode that switches nodes off", (SWITCHING,)), bool(self.power and self.power.idle)),
+            (Declared("of=given", (JOB_WATTS,)), self.power is not None and self.power.admitted == "given"),
         ]
         return [one for one, is_used in phases if is_used]
 

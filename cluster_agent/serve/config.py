@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -13,11 +14,13 @@ from msgspec import Meta
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.node_factors import read_factors
+from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
+from cluster_agent.jobs.live_watts import OwnedWatts
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
-from cluster_agent.scheduler.owner import check_owner
+from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
 from nodectl.shell.errors import NodectlError
@@ -26,6 +29,10 @@ from nodectl.shell.settings import ConfigError, checked, is_address, line_of, re
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
+
+
+LEAST_IDLE_S: Final = 30.0
+"""Ours: nodes are not switched off and on more often than that helps."""
 
 
 class BudgetSettings(msgspec.Struct, frozen=True):
@@ -104,8 +111,15 @@ class JobSettings(msgspec.Struct, frozen=True):
 
     policy: Annotated[
         str,
-        Meta(description="Of the scheduler, `NAME[:key=value,...]`: one that leaves watts to the sharer."),
+        Meta(description="Of the scheduler, `NAME[:key=value,...]`: it leaves watts to the sharer, or owns them."),
     ] = "easy"
+    machine: Annotated[
+        str,
+        Meta(
+            description="A machine file, for a policy that owns watts: of its first nodes, the watts of an idle one,"
+            " and of a busy one at each level, which are its caps. A relative path is relative to this file."
+        ),
+    ] = ""
     down_after_s: Annotated[
         float,
         Meta(description="A node that has not reported its jobs for so long is down; it reports once a second.", ge=3),
@@ -122,8 +136,32 @@ class JobSettings(msgspec.Struct, frozen=True):
     def composition(self) -> Composition:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).composition
-        check_live(composed)
+        if composed.idle_off_s is not None:
+            if self.power is None:
+                raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
+            if composed.idle_off_s < LEAST_IDLE_S:
+                raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
+            composed = replace(composed, idle_off_s=None)  # below
+        check_live(composed, bool(self.machine), self.power is not None)
         return composed
+
+    @property
+    def power_times(self) -> PowerTimes | None:
+        """When nodes are switched; None: never."""
+        idle_off_s = registry.choose(self.policy).composition.idle_off_s
+        if self.power is None or idle_off_s is None:
+            return self.power.times if self.power else None
+        return replace(self.power.times, idle_off_s=float(idle_off_s))
+
+    @property
+    def live_machine(self) -> Machine | None:
+        """``WrongUseError`` for a machine that does not exist, or does not fit the policy."""
+        if not self.machine:
+            return None
+        machine = load_machine(self.machine)
+        if power := self.composition.power:
+            OwnedWatts(machine, power)
+        return machine
 
     @property
     def times(self) -> Times:
@@ -148,7 +186,11 @@ class Settings(msgspec.Struct, frozen=True):
         Literal["observe", "cap"], Meta(description="Only look and report (observe), or grant caps (cap).")
     ] = "observe"
     sharer: Annotated[
-        str, Meta(description="`NAME[:key=value,...]`: how the partition's watts are divided (docs/policies.md).")
+        str,
+        Meta(
+            description="`NAME[:key=value,...]`: how the partition's watts are divided (docs/policies.md); `none`: as"
+            " the scheduling policy decides."
+        ),
     ] = "fspc"
     budget: BudgetSettings = BudgetSettings()
     nodes: NodeSettings = NodeSettings()
@@ -174,6 +216,10 @@ def read_settings(path: Path) -> Settings:
             table[key] = below(path.parent, table[key])
     if isinstance(given.get("nodes"), dict) and isinstance(factors := given["nodes"].get("factors"), str) and factors:
         given["nodes"]["factors"] = str(path.parent / factors)
+
+    jobs = given.get("jobs")
+    if isinstance(jobs, dict) and isinstance(machine := jobs.get("machine"), str) and machine.endswith(".toml"):
+        jobs["machine"] = str(path.parent / machine)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -206,7 +252,10 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
             yield "nodes.factors", str(error)
     sharer = split(settings.sharer)[0]
     try:
-        sharers.choose(settings.sharer)
+        if sharer != NO_SHARER:
+            sharers.choose(settings.sharer)
+        elif settings.jobs is None:
+            raise WrongUseError(f"{NO_SHARER} leaves the watts to the policy of [jobs], and there is no [jobs]")
     except (WrongUseError, ExtensionFailedError) as error:
         yield "sharer", str(error).removeprefix("sharer ")
         return
@@ -220,6 +269,11 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         _ = jobs.composition
     except (WrongUseError, ExtensionFailedError) as error:
         yield "jobs.policy", str(error).removeprefix("--policy ")
+        return
+    try:
+        _ = jobs.live_machine
+    except WrongUseError as error:
+        yield "jobs.machine", str(error).removeprefix("--machine ")
     if jobs.lost_after_s < jobs.down_after_s:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if jobs.power is not None:
@@ -237,5 +291,5 @@ def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:
             yield f"jobs.power.{key}", "is missing: the command that switches the node %N"
         elif not any("%N" in word for word in words):
             yield f"jobs.power.{key}", "must contain %N, which stands for the node's name"
-    if 0 < power.idle_off_s < 30.0:
+    if 0 < power.idle_off_s < LEAST_IDLE_S:
         yield "jobs.power.idle_off_s", f"{power.idle_off_s:g} s is not a time of at least 30 s; 0 switches nothing off"

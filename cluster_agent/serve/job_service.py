@@ -31,9 +31,11 @@ from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.live_watts import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings
+from cluster_agent.serve.node_meter import NodeMeter
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import JobQuery, NodeJobs
 from nodectl.wire.power_messages import Report
@@ -83,6 +85,7 @@ class JobService:
         self._names = set(nodes)
         self._live: Partition | None = None
         self._tags = JobTags()
+        self._meter = NodeMeter(self.now)
         self._back_s = -math.inf
         self._why_shut = ""
         self._is_due = True
@@ -111,6 +114,7 @@ class JobService:
             with self._shutting():
                 self._open()
         for report in reports:
+            self._meter.hear(report)
             name = report.node
             if not self._reports(name, now_s):
                 self._back_again_s[name] = now_s
@@ -186,6 +190,21 @@ class JobService:
         """What nodes draw in their present jobs when they are not cap-bound, where it is known."""
         return self._needs.need_mw
 
+    # --- where the policy owns the watts
+
+    @property
+    def idle_mw(self) -> int | None:
+        """The cap of a node without a job; None: a sharer says."""
+        return self._live.watts.idle_mw if self._live and self._live.watts else None
+
+    def caps_mw(self) -> Mapping[str, int]:
+        """The caps of nodes with a job, as the policy plans with them."""
+        return self._live.caps_mw() if self._live else {}
+
+    def set_budget(self, budget: NodeBudget) -> None:
+        """From the next turn on the nodes may draw this together."""
+        self._is_due |= self._live is not None and self._live.set_budget(budget)
+
     # --- for people
 
     @property
@@ -254,7 +273,8 @@ class JobService:
         self._tags = JobTags(self._store.ended(REMEMBERED))
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
-            power=settings.power.times if settings.power and self.can_switch else None,
+            power=settings.power_times if self.can_switch else None,
+            machine=settings.live_machine, meter=self._meter.read,
         )  # fmt: skip
         if self._why_shut:
             self._say(f"the alarm is over: {self._why_shut}")

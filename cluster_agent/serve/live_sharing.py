@@ -15,11 +15,11 @@ from typing import Final
 from cluster_agent.budget.accounts import NONE, Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers import fspc, registry
-from cluster_agent.budget.sharers.api import flaw
+from cluster_agent.budget.sharers.api import Models, Sharer, flaw
 from cluster_agent.budget.sharers.even_out import even_out
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 from cluster_agent.budget.sharers.view import Why as SharersWhy
-from nodectl.shell.extension import in_one_line, where_defined
+from nodectl.shell.extension import Origin, in_one_line, where_defined
 
 NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 
@@ -34,14 +34,20 @@ class Sharing:
         jobs: Callable[[], Iterable[Job]] = NO_JOBS,
         need_mw: Callable[[], Mapping[str, int]] = dict,
         factors: Mapping[str, float] | None = None,
+        policys: Sharer | None = None,
     ) -> None:
-        """``factors``: as of ``View.factor``. ``WrongUseError`` for a sharer or parameter that does not exist."""
+        """``factors``: as of ``View.factor``; ``policys``: in place of a sharer, where the scheduling policy owns the
+        watts. ``WrongUseError`` for a sharer or parameter that does not exist."""
         self.name = text
-        chosen = registry.choose(text)
-        self.origin = chosen.origin
+        self.origin: Origin | None = None
+        self.models: Models = {}
+        if policys is None:
+            chosen = registry.choose(text)
+            self.origin, self.models = chosen.origin, chosen.method.models(chosen.params)
+            policys = chosen.share
+        self._sharer = policys
         self.trouble = ""
         """What went wrong since this was emptied."""
-        self._sharer, self.models = chosen.share, chosen.method.models(chosen.params)
         self._jobs, self._need_mw, self._factors = jobs, need_mw, factors
         self._at: Ints | None = None
         self._view: View | None = None

@@ -257,6 +257,27 @@ class Resume(Request[Sentences], frozen=True):
     node: NodeName
 
 
+JobName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=96)]
+
+
+class NotifyStart(Request[Sentences], frozen=True):
+    """``clusterctl notify start``: a job of another manager runs on these nodes."""
+
+    kind = "notify-start"
+    role = "admin"
+    job: JobName
+    nodes: Annotated[list[NodeName], Meta(max_length=100_000)]
+    tag: Annotated[str, Meta(max_length=96)] = ""
+
+
+class NotifyEnd(Request[Sentences], frozen=True):
+    """``clusterctl notify end``: it has ended."""
+
+    kind = "notify-end"
+    role = "admin"
+    job: JobName
+
+
 class SwitchPower(Request[Sentences], frozen=True):
     """``clusterctl power``."""
 

@@ -19,6 +19,7 @@ import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
+from cluster_agent.budget.sharers.gap import Event
 from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric import descriptors
@@ -26,8 +27,11 @@ from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.people import Caller, Request, answer
 from cluster_agent.fabric.router import Router
+from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.serve import policy_watts
 from cluster_agent.serve.budget_feed import Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
@@ -43,6 +47,8 @@ from cluster_agent.serve.people_protocol import (
     ListBudgetChanges,
     ListNodes,
     NodeRow,
+    NotifyEnd,
+    NotifyStart,
     Sentences,
     SetBudget,
     SetSchedule,
@@ -92,11 +98,13 @@ class Server:
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
+        self._foreign = ForeignJobs(Path(f"{settings.store}.notices"))
         sharing = Sharing(
             settings.sharer,
-            lambda: self.jobs.sharers_jobs() if self.jobs else (),
+            lambda: [*(self.jobs.sharers_jobs() if self.jobs else ()), *self._foreign.for_sharer()],
             lambda: self.jobs.need_mw() if self.jobs else {},
             read_factors(Path(settings.nodes.factors)) if settings.nodes.factors else None,
+            policy_watts.caps_sharer(lambda: self.jobs) if settings.sharer == NO_SHARER else None,
         )
         if sharing.origin:
             say(f"sharer {settings.sharer}: {sharing.origin}")
@@ -115,6 +123,8 @@ class Server:
             ListBudgetChanges: self._changes,
             SetBudget: self._set_budget,
             SetSchedule: self._set_schedule,
+            NotifyStart: self._notify_start,
+            NotifyEnd: self._notify_end,
         }
         self.admin = AdminSocket(Path(settings.socket), self.handlers, frozenset(settings.admins))
         try:
@@ -216,6 +226,8 @@ class Server:
         self.admin.tidy(now_s)
         for request in (from_afar := self.router.requests()):
             self.router.answer(request, answer(self.handlers, request.caller, request.frame))
+        if self.jobs and not self.partition.is_observing:
+            policy_watts.pass_budget(self.partition.ledger, self._now_s(), self.jobs)
         if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
@@ -356,6 +368,21 @@ class Server:
         self._say(line)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
+
+    # --- jobs of another manager
+
+    def _notify_start(self, caller: Caller, request: NotifyStart) -> Sentences:
+        job = ForeignJob(request.job, request.nodes, request.tag)
+        return [self._noticed("start", self._foreign.start(job, self.partition.ledger.accounts.places))]
+
+    def _notify_end(self, caller: Caller, request: NotifyEnd) -> Sentences:
+        return [self._noticed("end", self._foreign.end(request.job))]
+
+    def _noticed(self, what: Event, line: str) -> str:
+        now_s = self._now_s()
+        self.partition.happened(now_s, what)
+        self._send(self.partition.turn(now_s))
+        return line
 
     # --- answers
 

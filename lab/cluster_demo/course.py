@@ -1,4 +1,5 @@
-"""A course: one run of the partition with one sharer, always with the same backlog, budget, announced drop and time.
+"""A course: one run of the partition with one owner of its watts, a sharer or a policy of the scheduler, always with
+the same backlog, budget, announced drop and time.
 
 The backlog is more work than can be done. So courses differ in how much is done, by the clocks that the caps allow.
 """
@@ -45,6 +46,9 @@ DROP_FROM, DROP_UNTIL = 0.4, 0.7
 """The budget as a part of the TDP of all nodes; the same during the drop; the drop's begin and end as parts of the
 run."""
 
+LEVELS: Final = 6
+"""Caps that a policy may choose from, evenly from TDP to MOP."""
+
 PLOT_S: Final = 1.0
 """Power in plots is averaged over this time."""
 
@@ -78,6 +82,11 @@ class Scene:
     def dropped_w(self) -> float:
         """The budget during the drop: every node at its MOP must fit."""
         return max(DROP_TO * self.tdp_w, 1.02 * self.mop_w) * self.nodes
+
+    @property
+    def levels_w(self) -> list[float]:
+        """The caps among which a policy chooses."""
+        return [round(float(watts), 1) for watts in np.linspace(self.tdp_w, self.mop_w, LEVELS)]
 
     def backlog(self) -> list[JobSpec]:
         """Half as much again as could be done without a cap, a third of the work per tag, from the seed."""
@@ -141,18 +150,26 @@ class Course(msgspec.Struct, frozen=True):
     alarms: list[str]
 
 
-def run(scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda line: None) -> Course:
-    """Run it in a new folder ``at``, which stays. ``ClusterError`` if the partition cannot be made or breaks."""
-    with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, sharer) as partition:
+def run(
+    scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda line: None, policy: str = ""
+) -> Course:
+    """Run it in a new folder ``at``, which stays; with a ``policy`` that owns the watts it knows the drop before any
+    job, and every other job is a volunteer's. ``ClusterError`` if the partition cannot be made or breaks."""
+    owner = ("none", policy, scene.levels_w) if policy else (sharer,)
+    with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, *owner) as partition:
         say("all nodes capped; submitting")
-        for job in scene.backlog():
-            partition.ask(Submit(**(msgspec.structs.asdict(job) | {"workdir": str(partition.workdir)})))
         begin_s = time.monotonic()
-        budget = _announce(scene, partition, begin_s)
+        budget = _announce(scene, partition, begin_s) if policy else None
+        for number, job in enumerate(scene.backlog()):
+            own = {"workdir": str(partition.workdir), "eco": bool(policy) and number % 2 == 0}
+            partition.ask(Submit(**(msgspec.structs.asdict(job) | own)))
+        if budget is None:
+            begin_s = time.monotonic()
+            budget = _announce(scene, partition, begin_s)
         why = _watch(scene, partition, begin_s)
         rows = partition.ask(ListJobs(everything=True))
         log = partition.log("serve")
-    return _course(scene, sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, log)
+    return _course(scene, policy or sharer, partition, budget, (begin_s, begin_s + scene.seconds), rows, why, log)
 
 
 def _announce(scene: Scene, partition: EmulatedPartition, begin_s: float) -> Steps:

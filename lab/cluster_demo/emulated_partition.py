@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,15 +40,20 @@ class EmulatedPartition:
     """``with EmulatedPartition(folder, ...) as partition``: all nodes are capped at the start, nothing is left at the
     end.
 
-    ``watts`` are those of one node; ``budget_w`` of all. ``trace``: where nodes write the truth.
+    ``tdp_w`` is that of one node, ``budget_w`` of all. ``trace``: where nodes write the truth. ``policy`` and the caps
+    of its levels, ``levels_w``: in place of a sharer, the scheduler owns the watts.
     """
 
-    def __init__(self, at: Path, names: list[str], machine: str, tdp_w: float, budget_w: float, sharer: str) -> None:
+    def __init__(
+        self, at: Path, names: list[str], machine: str, tdp_w: float, budget_w: float, sharer: str,
+        policy: str = "easy", levels_w: Sequence[float] = (),
+    ) -> None:  # fmt: skip
         self.names = names
         self.socket = at / "ctl.sock"
         self.trace = at / "trace"
         self.workdir = at / "jobs"
         self._at, self._machine, self._tdp_w, self._budget_w, self._sharer = at, machine, tdp_w, budget_w, sharer
+        self._policy, self._levels_w = policy, levels_w
         self._url = f"tcp://127.0.0.1:{_free_port()}"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
 
@@ -119,8 +124,19 @@ class EmulatedPartition:
         }  # fmt: skip
         lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
         lines += ["[budget]", f"w = {self._budget_w:.3f}", "[nodes]", f"tdp_w = {self._tdp_w:.1f}"]
-        lines += ["failing_together = 0", f"lease_s = {LEASE_S}", "[jobs]", 'policy = "easy"']
+        lines += ["failing_together = 0", f"lease_s = {LEASE_S}", "[jobs]", f"policy = {json.dumps(self._policy)}"]
+        if self._levels_w:
+            (self._at / "site.toml").write_text(self._machine_file())
+            lines.append('machine = "site.toml"')
         return "\n".join(lines) + "\n"
+
+    def _machine_file(self) -> str:
+        """An idle node has the lowest cap."""
+        watts = list(self._levels_w)
+        return (
+            f'name = "site"\nsummary = "caps"\n[[nodes]]\ncount = {len(self.names)}\ncores = 1\nidle_w = {watts[-1]}\n'
+            f"frequency_mhz = {list(range(len(watts), 0, -1))}\nbusy_w = {watts}\n"
+        )
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
         # a session of its own: Ctrl-C is for the demo, which then ends everything in order

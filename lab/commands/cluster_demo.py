@@ -1,4 +1,5 @@
-"""``clusterctl demo``: sixteen emulated nodes under a budget, run once with each sharer."""
+"""``clusterctl demo``: sixteen emulated nodes under a budget, run once with each sharer, then with each policy of the
+scheduler that owns the watts."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ import msgspec
 from cluster_agent.errors import WrongUseError
 
 SHARERS: Final = ("fspc", "aapc", "minimal-slowdown:machine=curie")
+POLICIES: Final = ("powercap:mode=dvfs", "eco:queue=easy")
+"""The second act: no sharer; the scheduler knows the drop, and owns the watts."""
+
 MACHINE: Final = "curie"
 HEADINGS: Final = (
-    "sharer", "throughput", "slower: compute", "mixed", "memory", "jobs ended", "kJ", "over budget W·s", "most W",
-    "nodes over W·s",
+    "owner of watts", "throughput", "slower: compute", "mixed", "memory", "jobs ended", "kJ", "over budget W·s",
+    "most W", "nodes over W·s",
 )  # fmt: skip
 
 CAPTION: Final = """
@@ -33,17 +37,22 @@ which no agent sees."""
 )
 @click.option("--nodes", type=click.IntRange(2, 64), default=16, show_default=True, help="Emulated nodes.")
 @click.option(
-    "--seconds", type=click.FloatRange(15.0), default=110.0, show_default=True, help="For each sharer, in real time."
+    "--seconds", type=click.FloatRange(15.0), default=110.0, show_default=True, help="For each, in real time."
 )
 @click.option("--sharer", "sharers", multiple=True, help=f"NAME[:key=value,...]; default: {', '.join(SHARERS)}.")
-@click.option("--quick", is_flag=True, help="Four nodes, the last sharer, 20 s.")
+@click.option("--policy", "policies", multiple=True, help=f"Owns the watts, no sharer; default: {', '.join(POLICIES)}.")
+@click.option("--quick", is_flag=True, help="Four nodes, the last sharer, 20 s; only what is given, if anything is.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
-def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick: bool, as_json: bool) -> int:
+def demo(
+    out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], policies: tuple[str, ...], quick: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Run a partition of emulated nodes, in real time, under 75 % of its TDP, with an announced drop.
 
-    For each sharer: keys, `clusterctl serve`, the nodes, and the same backlog of COMPUTE, MIXED and MEMORY jobs. Writes
-    a plot and JSON to --out, and leaves nothing else; it removes what a killed demo has left. Exit status 1 if the
-    budget was exceeded or a job failed. All results are emulated: a model's, not a machine's.
+    For each sharer, and each policy that owns the watts: keys, `clusterctl serve`, the nodes, and the same backlog of
+    COMPUTE, MIXED and MEMORY jobs. Writes a plot and JSON to --out, and leaves nothing else; it removes what a killed
+    demo has left. Exit status 1 if the budget was exceeded or a job failed. All results are emulated: a model's, not a
+    machine's.
     """
     try:
         from lab.cluster_demo import cluster_figures, course
@@ -52,14 +61,18 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     except ImportError as error:
         raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
     from cluster_agent.budget.sharers.registry import choose
+    from cluster_agent.scheduler.owner import NO_SHARER, check_owner
     from nodectl.shell.extension import below
 
     if quick:
-        nodes, seconds, sharers = 4, 20.0, sharers or SHARERS[-1:]
-    sharers = sharers or SHARERS
+        nodes, seconds, sharers = 4, 20.0, sharers or (() if policies else SHARERS[-1:])
+    elif not sharers and not policies:
+        sharers, policies = SHARERS, POLICIES
     sharers = tuple(below(Path.cwd(), sharer) for sharer in sharers)  # whose settings are elsewhere
     for sharer in sharers:
         choose(sharer)
+    for policy in policies:
+        check_owner(policy, NO_SHARER)
     _make(out)
 
     def say(line: str) -> None:
@@ -78,9 +91,10 @@ def demo(out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], quick:
     before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with own_folder() as folder:
-            for number, sharer in enumerate(sharers):
-                say(f"{number + 1}. {sharer}: {seconds:.0f} s ...")
-                courses.append(course.run(scene, sharer, folder / str(number)))
+            for number, owner in enumerate([*sharers, *policies]):
+                say(f"{number + 1}. {owner}: {seconds:.0f} s ...")
+                is_policy = number >= len(sharers)
+                courses.append(course.run(scene, owner, folder / str(number), policy=owner if is_policy else ""))
     finally:
         for caught, handler in before.items():
             signal.signal(caught, handler)

@@ -8,7 +8,7 @@ import pytest
 
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.owner import check_owner
+from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
@@ -44,6 +44,18 @@ def test_the_matrix_of_the_docs_has_every_policy_on_its_side() -> None:
 def test_parameters_change_nothing_about_who_owns(policy: str) -> None:
     with pytest.raises(WrongUseError, match="would both own"):
         check_owner(policy, "aapc")
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_without_a_sharer_the_policy_must_own_the_watts(name: str) -> None:
+    """The remedy that is printed for two owners works; without any the budget would be nobody's."""
+    if registry.choose(name).composed.owns_watts:
+        with pytest.raises(WrongUseError, match='set sharer = "none"'):
+            check_owner(name, "fspc")
+        check_owner(name, NO_SHARER)
+    else:
+        with pytest.raises(WrongUseError, match="would leave the partition's watts to nobody: choose a sharer"):
+            check_owner(name, NO_SHARER)
 
 
 def test_an_unknown_sharer_is_named_with_the_nearest() -> None:

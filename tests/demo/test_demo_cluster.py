@@ -19,9 +19,13 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
+from cluster_agent.jobs.live_watts import OwnedWatts
+from cluster_agent.serve.config import read_settings
 from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
 from lab.cluster_demo.course import Scene
+from lab.cluster_demo.emulated_partition import EmulatedPartition
 from lab.cluster_demo.folder import LOCK, PREFIX, PROCESSES, clear_dead, note_process
+from lab.commands.cluster_demo import POLICIES
 from lab.emulated.emulated_node import Truth
 from tests.waiting import PATIENCE_S
 
@@ -77,6 +81,18 @@ def test_every_sharer_gets_the_same_backlog_and_it_outlasts_the_run() -> None:
     assert work_s > 1.4 * 16 * 110
     tags = [job.tag for job in jobs]
     assert tags.count("memory") == tags.count("mixed") == tags.count("compute")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_second_act_has_settings_for_policies_that_own_the_watts(tmp_path: Path, policy: str) -> None:
+    scene = Scene("curie", 4, 20.0, 378.0, 223.0, 10.0)
+    made = EmulatedPartition(tmp_path, scene.names, scene.machine, 378.0, 900.0, "none", policy, scene.levels_w)
+    (tmp_path / "site.toml").write_text(made._machine_file())
+    (tmp_path / "cluster.toml").write_text(made._settings())
+    jobs = read_settings(tmp_path / "cluster.toml").jobs
+    assert jobs is not None and jobs.composition.power is not None and jobs.live_machine is not None
+    watts = OwnedWatts(jobs.live_machine, jobs.composition.power)
+    assert watts.idle_mw == 223_000, "a job at the lowest level costs no more than an idle node"
 
 
 def test_a_quick_demo_keeps_its_budget_and_leaves_plot_and_json(
@@ -175,6 +191,11 @@ def test_a_node_that_cannot_be_emulated_is_one_line(
     lines = [line for line in done.stderr.splitlines() if "EMULATED" not in line]
     assert done.returncode == status
     assert why in lines[0] and "Traceback" not in done.stderr
+
+
+def test_a_policy_that_leaves_the_watts_to_nobody_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--policy", "easy", "--quick"]) == 2
+    assert "to nobody: choose a sharer" in capsys.readouterr().err
 
 
 def test_a_sharer_that_there_is_not_is_one_line_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,8 @@ from cluster_agent.serve.people_protocol import (
     ListNodes,
     MeasureNode,
     NodeRow,
+    NotifyEnd,
+    NotifyStart,
     Requeue,
     Resume,
     SetBudget,
@@ -57,7 +59,7 @@ ON_THE_WIRE = {
     "submit": (
         Submit(["a"], 60, "/"),
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
-         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True},
+         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -66,12 +68,14 @@ ON_THE_WIRE = {
     "requeue": (Requeue([7]), {"jobs": [7]}),
     "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
     "resume": (Resume("n0"), {"node": "n0"}),
+    "notify-start": (NotifyStart("a7", ["n0"], "memory"), {"job": "a7", "nodes": ["n0"], "tag": "memory"}),
+    "notify-end": (NotifyEnd("a7"), {"job": "a7"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
     "measure-node": (
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
         {"node": "n0", "spec": {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "",
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
-                                "grace_s": 30, "requeue": True}},
+                                "grace_s": 30, "requeue": True, "eco": False}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it."""

@@ -112,6 +112,8 @@ def _requests() -> list[Request[Any]]:
         made.Submit(["a", "b"], 60, "/", env={"A": "b"}), made.ListJobs(True, ["done"], "alice", 5), made.ShowJob(7),
         made.CountJobs(), made.Cancel([7, 8]), made.Requeue([7]), made.Drain("n0", "why"), made.Resume("n0"),
         made.SwitchPower("n0", True),
+        made.NotifyStart("a7", ["n0"], "memory"),
+        made.NotifyEnd("a7"),
     ]  # fmt: skip
 
 

@@ -10,7 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.jobs.live_watts import NodeBudget
 from cluster_agent.jobs.power_switching import PowerTimes, Switched
+from cluster_agent.scheduler.policies.registry import choose
 from tests.live.fakes import Fake
 
 TIMES = PowerTimes(idle_off_s=60.0, off_within_s=30.0, boot_within_s=100.0, retries=1)
@@ -20,8 +23,8 @@ BOOT_S = 20.0
 class Site:
     """What switches the nodes of ``fake``. ``ran``: every command; ``works``: whether it does what it is for."""
 
-    def __init__(self, nodes: int, times: PowerTimes = TIMES) -> None:
-        self.fake = Fake(nodes, power=times)
+    def __init__(self, nodes: int, times: PowerTimes = TIMES, **given: Any) -> None:
+        self.fake = Fake(nodes, power=times, **given)
         self.ran: list[tuple[str, str]] = []
         self.works: Callable[[Switched], bool] = lambda one: True
         self.has_watts: Callable[[], bool] = lambda: True
@@ -256,3 +259,35 @@ class Killed(RuleBasedStateMachine):
 
 Killed.TestCase.settings = settings(max_examples=12, stateful_step_count=12, suppress_health_check=list(HealthCheck))
 TestKilled = Killed.TestCase
+
+
+def test_nodes_that_a_policy_has_off_for_a_cap_stay_off_for_its_window_also_over_a_restart() -> None:
+    node = NodeGroup(
+        4, 1, off_w=5, idle_w=30, frequency_mhz=(2000,), busy_w=(100.0,), switch_off_s=5, boot_s=25
+    )  # fmt: skip
+    machine = Machine("small", (node,), Topology(), {})
+    given = {"composition": choose("powercap:mode=shut").composition, "machine": machine}
+    site = Site(4, PowerTimes(off_within_s=30.0, boot_within_s=100.0), **given)
+    begin_s = site.fake.now_s
+    budget = NodeBudget(((begin_s, 400.0), (begin_s + 60, 210.0), (begin_s + 160, 400.0)))
+    site.fake.partition.set_budget(budget)
+    wide = site.fake.submit(run_s=20, nodes=4, walltime_s=30)
+    site.until(lambda: wide.state == "done")
+    long = [site.fake.submit(run_s=200, walltime_s=300) for _ in range(4)]
+    site.until(lambda: site.count("off") == 2)
+    assert begin_s + 55 <= site.fake.now_s <= begin_s + 80
+    assert [job.state for job in long] == ["running", "running", "queued", "queued"], "the queue does not boot them"
+    site.fake.kill_and_restart()
+    site.fake.partition.set_budget(budget)
+    site.step()
+    jobs = site.fake.partition.jobs
+    assert (site.count("off"), sorted(job.state for job in jobs.values())) == (2, [*2 * ["queued"], *2 * ["running"]])
+    site.until(lambda: site.count("off") == 0)
+    assert begin_s + 160 <= site.fake.now_s <= begin_s + 170
+    site.until(lambda: not site.fake.partition.jobs)
+    site.until(lambda: site.count("idle") == 4)
+    site.fake.partition.set_budget(NodeBudget(((begin_s, 210.0),)))
+    site.until(lambda: site.count("off") == 2)
+    site.fake.partition.set_budget(NodeBudget(((begin_s, 400.0),)))
+    last = site.fake.submit(run_s=5, nodes=4)
+    site.until(lambda: last.state == "running")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.job import Job, JobSpec
@@ -18,7 +21,7 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import GrowingJobs
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.orders.priority import Priority
+from cluster_agent.scheduler.orders.priority import Account, Priority
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
@@ -36,7 +39,16 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # a schedule of 20 job
 
 
 def is_live(composition: Composition) -> bool:
-    return composition.priority is None and composition.estimate != "clairvoyant"
+    is_drawn = composition.priority is not None and composition.priority.spread > 0  # by the number of a user
+    return not is_drawn and composition.estimate != "clairvoyant"
+
+
+def with_all_users(composition: Composition, jobs: Jobs) -> Composition:
+    """A log's users have their shares from the start, live ones from their first job or from a file."""
+    if composition.priority is None:
+        return composition
+    accounts = {user: composition.priority.accounts.get(user, Account()) for user in range(jobs.n_users)}
+    return replace(composition, priority=replace(composition.priority, accounts=accounts))
 
 
 @settings(max_examples=60, phases=UNSHRUNK)
@@ -45,6 +57,7 @@ def is_live(composition: Composition) -> bool:
     composition=compositions(ties="instant").filter(is_live),
 )
 def test_the_live_partition_makes_the_schedule_of_the_replay(jobs: Jobs, composition: Composition) -> None:
+    composition = with_all_users(composition, jobs)
     expected = native_starts(composition, jobs)
     first_s = 0.0  # as the trace's: what is learned depends on the time of day
     fake = Fake(PROCESSORS, composition, now_s=first_s)
@@ -346,8 +359,7 @@ def test_policies_that_need_a_replay_are_refused_live() -> None:
     for composition, reason in (
         (Composition(estimate="clairvoyant"), "estimate=clairvoyant needs run times in advance, and a live partition"),
         (Composition(ties="sc15"), "ties=sc15 needs processors that are free before their job has ended"),
-        (Composition(priority=Priority()), "an order by priorities needs the users' numbers of a job log"),
-        (Composition(power=Power()), "a policy that knows watts needs watts, and a live partition leaves them to a"),
+        (Composition(power=Power()), "a policy that knows watts needs watts, and a live partition without `machine`"),
     ):
         with pytest.raises(WrongUseError, match=reason):
             check_live(composition)
@@ -528,3 +540,44 @@ def test_a_time_is_one_when_work_is_submitted_if_it_is_one_to_the_emulated_node(
 
     times = ("30s", ".5min", "2.h", "60", " 5 ms ", "0s", "0.0", "5 m", "-1s", "1e3s", "5S", "s", ".", "5us", "nan")
     assert [is_taken(text) for text in times] == [is_run(text) for text in times] == [True] * 5 + [False] * 10
+
+
+def fair_share(**given: Any) -> Composition:
+    return Composition(backfill="easy", priority=Priority(half_life_s=1000.0, **given))
+
+
+def who_is_first(fake: Fake, uids: tuple[int, int], is_restarted: bool) -> int:
+    """Of two users whose jobs wait for the one node."""
+    before = fake.submit(run_s=5, uid=3)
+    fake.settle()
+    for uid in uids:
+        fake.submit(run_s=5, uid=uid)
+    if is_restarted:
+        fake.kill_and_restart()
+        fake.report()
+    fake.until(lambda: before.id not in fake.partition.jobs)
+    (first,) = [job.uid for job in fake.partition.jobs.values() if job.state == "running"]
+    fake.until(lambda: not fake.partition.jobs)
+    return first
+
+
+def test_who_has_used_less_is_served_first_also_after_a_restart_and_with_users_who_come_later() -> None:
+    fake = Fake(1, fair_share())
+    fake.submit(run_s=100, uid=1)
+    fake.until(lambda: not fake.partition.jobs)
+    assert who_is_first(fake, (1, 2), False) == 2
+    assert who_is_first(fake, (1, 2), True) == 2
+
+
+def test_energy_fair_share_goes_by_the_joules_that_nodes_have_metered() -> None:
+    node = NodeGroup(1, 1, frequency_mhz=(2000,), busy_w=(400.0,), idle_w=100.0)
+    fake = Fake(1, fair_share(cpu=0.0, energy=1.0), machine=Machine("one", (node,), Topology(), {}))
+    for uid, power_w in ((1, 390), (2, 130)):
+        job = fake.submit(run_s=60, uid=uid)
+        fake.settle()
+        while job.id in fake.partition.jobs:
+            fake.partition.add_power("n00", power_w * 1000, "measured")
+            fake.step()
+        assert job.account.joules == pytest.approx(60 * power_w, rel=0.1)
+    assert who_is_first(fake, (1, 2), False) == 2, "of as many processor-seconds fewer joules"
+    assert who_is_first(fake, (1, 2), True) == 2

@@ -149,6 +149,7 @@ class Reason(enum.IntEnum):
     NEED = 10
     OWN = 11
     FULL_POWER = 12
+    POLICY = 13
 
 
 _WORDS: Final = {
@@ -165,6 +166,7 @@ _WORDS: Final = {
     Reason.NEED: "full speed: the power measured while it was not cap-bound, plus a guard",
     Reason.OWN: "by a rule of this sharer's own",
     Reason.FULL_POWER: "its highest cap, since its job measures the node",
+    Reason.POLICY: "as the scheduling policy plans with its job",
 }
 
 

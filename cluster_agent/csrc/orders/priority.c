@@ -87,6 +87,15 @@ void priority_ended(scheduler_t *s, int32_t job)
     r->ended[r->n_ended++] = (ended_t){.job = job, .started_s = s->started_s[job]};
 }
 
+void priority_past(scheduler_t *s, int64_t ended_s, double joules, int32_t job)
+{
+    priority_submitted(s, s->submit_s[job]);
+    priority_ended(s, job);
+    if (joules >= 0.0)
+        scheduler_metered(s, job, joules);
+    priority_charge(s, ended_s);
+}
+
 void scheduler_metered(scheduler_t *s, int32_t job, double joules)
 {
     if (!s->ranks)

@@ -227,13 +227,21 @@ class Governor:
     def __init__(self, watts: Watts, power: Power | None, caps: Sequence[Cap], first_s: int) -> None:
         self.watts = watts
         budget = self._power_cap(watts, first_s)
-        if budget is not None:
-            caps = [*caps, budget]
+        self._own = [] if budget is None else [budget]
         self._power = power or Power()
+        self.announced_s: list[int] = []
+        """When caps become known that no plan knows yet."""
+        self._caps: list[Cap] = []
+        self._offs: Sequence[Off] = ()
+        self._rows: list[Row] = []
+        self.announce(caps, first_s)
+
+    def announce(self, caps: Sequence[Cap], now_s: int) -> None:
+        """These are all caps that there are or will be, in place of those before."""
+        caps = [*caps, *self._own]
         if not self._power.looks_ahead:
             caps = [replace(cap, announced_s=cap.from_s) for cap in caps]
-        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > first_s})
-        """When caps become known that no plan knows yet."""
+        self.announced_s = sorted({cap.announced_s for cap in caps if cap.announced_s > now_s})
         self._caps = sorted(caps, key=lambda cap: cap.from_s)
 
     @staticmethod
@@ -260,8 +268,20 @@ class Governor:
         self.announced_s = [time_s for time_s in self.announced_s if time_s > now_s]
         caps = self.known(now_s)
         machine = self.watts.machine
-        offs = self._power.idle(machine, caps, now_s) if self._power.idle else ()
-        return self.watts.rows(caps, offs, now_s)
+        self._offs = self._power.idle(machine, caps, now_s) if self._power.idle else ()
+        self._rows = self.watts.rows(caps, self._offs, now_s)
+        return self._rows
+
+    def nodes_off(self, now_s: int) -> int:
+        """How many nodes are to be off, or going off, for a cap."""
+        early_s = ceil(self.watts.machine.node.switch_off_s)
+        return _most_nodes(now_s, ((one.nodes, one.from_s - early_s, one.to_s) for one in self._offs))
+
+    def nodes_away(self, now_s: int) -> int:
+        """The same, with those that boot again."""
+        machine = self.watts.machine
+        kept = [row.kept for row in self._rows if row.from_s <= now_s][-1:] or [machine.processors]
+        return (machine.processors - kept[0]) // machine.node.cores
 
     def is_plan_due(self, now_s: int) -> bool:
         """Whether a cap has become known that the last plan did not know."""

@@ -61,7 +61,9 @@ class NativeScheduler:
         users: Sequence[int] | None = None,
         unlike: CUnlike | None = None,
         moldable: CMoldable | None = None,
+        full_w: float | None = None,
     ) -> None:
+        """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``."""
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
@@ -69,7 +71,7 @@ class NativeScheduler:
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
-        self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts)
+        self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts, full_w)
         self._moldable = moldable
         if moldable is not None:
             moldable.join(self._scheduler)
@@ -112,17 +114,49 @@ class NativeScheduler:
         """The running job runs longer than its estimate: returns its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
 
-    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0) -> int:
+    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0) -> int:
         """Add a job that runs already. ``estimate_s``: how long the scheduler is to expect it to run (0: the policy's
-        estimate). Returns its expected end."""
-        assert self._watts is None
-        lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job)
+        estimate); ``level``: its frequency, -1: it draws no more than idle processors. Returns its expected end."""
+        if lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job, level) < 0:
+            raise RuntimeError("defect: more jobs run than there are processors")
         return self.expected_end_s(job)
+
+    def past(self, submitted_s: int, started_s: int, ended_s: int, job: int, joules: float | None) -> None:
+        """Learn from a job that ended before: its run time, and the joules that it took, if that is known. Such jobs
+        come first, in the order of their ends."""
+        metered_j = -1.0 if joules is None else joules
+        if lib.scheduler_past(self._scheduler, submitted_s, started_s, ended_s, metered_j, job) < 0:
+            raise MemoryError
+
+    def metered(self, job: int, joules: float) -> None:
+        """All that a running job has taken; before it ends, for priorities."""
+        lib.scheduler_metered(self._scheduler, job, joules)
+
+    @property
+    def stored_j(self) -> float:
+        """The joules that a budget has stored; below 0: overdrawn."""
+        return float(lib.scheduler_stored_j(self._scheduler)) if self._watts is not None else 0.0
+
+    def restore_joules(self, now_s: int, stored_j: float) -> None:
+        """A budget whose window has begun has stored so many joules."""
+        if lib.scheduler_next_reading(self._scheduler) <= now_s:
+            self._meter()
+            lib.scheduler_restore_joules(self._scheduler, now_s, stored_j)
 
     def withdraw(self, job: int) -> None:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
-        assert self._watts is None
         lib.scheduler_withdraw(self._scheduler, job)
+
+    def requeue(self, job: int) -> None:
+        """A job that was killed waits again, at its place in the queue; this calls for a pass."""
+        lib.scheduler_requeue(self._scheduler, job)
+
+    def announce(self, caps: Sequence[Cap], now_s: int, is_reacting: bool) -> None:
+        """From now on these caps are known, in place of all before. ``is_reacting``: *react* is called as well."""
+        self._governor.announce(caps, now_s)
+        self._plan(now_s)
+        if is_reacting:
+            self._governor.announced_s.insert(0, now_s)
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""
@@ -198,6 +232,12 @@ class NativeScheduler:
         """When a running job is expected to end."""
         return int(lib.scheduler_expected_end(self._scheduler, job))
 
+    def nodes_off(self, now_s: int) -> tuple[int, int]:
+        """How many nodes are off for a cap by plan, or going off; the same with those that boot after it."""
+        return (
+            (self._governor.nodes_off(now_s), self._governor.nodes_away(now_s)) if self._watts is not None else (0, 0)
+        )
+
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
         if lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)) < 0:
@@ -217,7 +257,12 @@ def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> R
 
 
 def set_native_order(
-    scheduler: Any, composition: Composition, jobs: Jobs, users: Sequence[int] | None, watts: Watts | None
+    scheduler: Any,
+    composition: Composition,
+    jobs: Jobs,
+    users: Sequence[int] | None,
+    watts: Watts | None,
+    full_w: float | None = None,
 ) -> CPriority | None:
     """Order a native queue by priority or score if the policy has one; keep the result as long as the scheduler."""
     if composition.score is not None:
@@ -229,7 +274,9 @@ def set_native_order(
     users = users or range(jobs.n_users)
     if len(users) < jobs.n_users:
         raise ValueError(f"{len(users)} numbers for {jobs.n_users} users")
-    priority = CPriority(composition.priority, users, watts)
+    if full_w is None:
+        full_w = watts.busy_uw[0] / UW if watts else 1.0
+    priority = CPriority(composition.priority, users, full_w)
     if lib.scheduler_set_priority(scheduler, priority.c) < 0:
         raise MemoryError
     return priority

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.cluster import UW
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.energy_window import Ledger
 from cluster_agent.scheduler.idle_off import IdleOff
@@ -174,11 +173,11 @@ def c_budget(ledger: Ledger | None) -> list[int]:
 
 
 class CPriority:
-    """``priority_t`` over columns per user, which it keeps alive. ``users``: their numbers in the log."""
+    """``priority_t`` over columns per user, which it keeps alive. ``users``: their numbers in the log; ``full_w``: of a
+    processor at full load."""
 
-    def __init__(self, priority: Priority, users: Sequence[int], watts: Watts | None) -> None:
+    def __init__(self, priority: Priority, users: Sequence[int], full_w: float) -> None:
         share, efficiency = priority.of_users(users)
-        full_w = watts.busy_uw[0] / UW if watts else 1.0
         self._columns = [pointer("double", share), pointer("double", efficiency * full_w)]
         self.c = ffi.new(
             "priority_t *",

@@ -9,7 +9,7 @@ ch. 6). Jobs are charged when they end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp2, log
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -59,6 +59,11 @@ class Priority:
         share = np.array([one.share for one in found], np.float64)
         random = np.random.default_rng(self.seed).uniform(1 - self.spread, 1 + self.spread, len(users))
         return share / share.sum(), np.array([one.efficiency for one in found], np.float64) * random
+
+
+def with_strangers(priority: Priority) -> Priority:
+    """For a table of users with room for more, whose number is -1 until they come: they have no share."""
+    return replace(priority, accounts={**priority.accounts, -1: Account(share=1e-300)})
 
 
 class Usage:

@@ -152,9 +152,10 @@ def values(policy: Policy) -> dict[str, list[str]]:
 
 
 def runs_live(policy: Policy) -> bool:
-    """Whether a live partition runs the policy with its default parameters."""
+    """Whether a live partition runs the policy with its default parameters; one that owns watts needs `machine`, one
+    that switches nodes off for a cap [jobs.power]."""
     try:
-        composed = policy.compose(policy.params())
+        composed = (policy.on_processors or policy.compose)(policy.params())
     except (TypeError, ValueError):  # parameters without defaults
         return False
     return isinstance(composed, Composition) and clash([*composed.declared, LIVE]) is None

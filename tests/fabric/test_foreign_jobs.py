@@ -1,0 +1,77 @@
+"""Jobs of another manager: notices that are stored, checked, and seen by the sharer."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.fabric.people import Caller
+from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
+from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
+from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
+from cluster_agent.serve.server import Server
+from nodectl.wire.power_messages import Declaration
+from tests.fabric.cluster import free_port
+from tests.fabric.links import report
+
+NODES = ["n0", "n1"]
+ADMIN = Caller(0, "root", "admin")
+
+
+def test_a_notice_is_stored_and_the_last_one_of_a_job_counts(tmp_path: Path) -> None:
+    jobs = ForeignJobs(tmp_path / "notices")
+    assert jobs.start(ForeignJob("a7", ["n0"], "memory"), NODES) == "job a7 runs on 1 node"
+    assert jobs.start(ForeignJob("b", ["n1"]), NODES) == "job b runs on 1 node"
+    assert jobs.start(ForeignJob("a7", NODES, "compute"), NODES) == "job a7 runs now on 2 nodes"
+    again = ForeignJobs(tmp_path / "notices")
+    assert [(job.name, job.nodes, job.tag and job.tag.name, job.tag_source) for job in again.for_sharer()] == [
+        ("a7", NODES, "COMPUTE", "job manager"), ("b", ["n1"], None, ""),
+    ]  # fmt: skip
+    assert (again.end("a7"), again.end("a7")) == ("job a7 has ended", "job a7 was not known")
+    assert len(ForeignJobs(tmp_path / "notices")) == 1
+
+
+def test_what_cannot_be_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
+    jobs = ForeignJobs(tmp_path / "notices")
+    for job, why in (
+        (ForeignJob("a", []), "runs on no nodes"),
+        (ForeignJob("a", ["n7"]), "n7"),
+        (ForeignJob("a", ["n0"], "memroy"), "nearest: MEMORY"),
+    ):
+        with pytest.raises(WrongUseError, match=why):
+            jobs.start(job, NODES)
+    (tmp_path / "notices").mkdir()
+    with pytest.raises(ClusterError, match="cannot store the notice"):
+        jobs.start(ForeignJob("a", ["n0"]), NODES)
+    assert len(jobs) == 0
+    (tmp_path / "damaged").write_text("[{")
+    with pytest.raises(ClusterError, match="cannot read the jobs of another manager"):
+        ForeignJobs(tmp_path / "damaged")
+
+
+def test_the_sharer_gives_a_foreign_job_the_watts_of_its_tag(tmp_path: Path) -> None:
+    settings = Settings(
+        listen=f"tcp://127.0.0.1:{free_port()}", insecure=True, keys=str(tmp_path), store=str(tmp_path / "a.db"),
+        socket=str(tmp_path / "s"), mode="observe", sharer="aapc", budget=BudgetSettings(w=700.0),
+        nodes=NodeSettings(tdp_w=500.0),
+    )  # fmt: skip
+    server = Server(settings, lambda line: None)
+    try:
+        now_s = server._now_s()
+        declared = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=200_000, lease_class="hw")
+        server.partition.hear(now_s, [report(name, declaration=declared) for name in NODES])
+        server.partition.replan(now_s)
+        assert server.partition.plan.caps_mw == {"n0": 200_000, "n1": 200_000}, "idle"
+        time.sleep(0.1)  # between any two plans (``LEAST_S``)
+        server.handlers[NotifyStart](ADMIN, NotifyStart("a7", ["n1"], "memory"))
+        assert server.partition.plan.caps_mw["n1"] > 200_000
+        assert server.partition.sharing.tag("n1") == ("MEMORY", "job manager")
+        server.handlers[NotifyEnd](ADMIN, NotifyEnd("a7"))
+        server.partition.replan(server._now_s())
+        assert server.partition.plan.caps_mw["n1"] == 200_000
+        assert NotifyStart.role == NotifyEnd.role == "admin"
+    finally:
+        server.close()
