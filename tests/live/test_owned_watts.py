@@ -49,7 +49,10 @@ POLICIES = (
     *("eco", "eco:start=full,queue=easy", "eco:raised=together,freed=eco-first", "eco:freed=queue-first"),
 )
 
-LEAVE_WATTS_TO_A_SHARER = ("fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "rule-based", "multifactor")
+LEAVE_WATTS_TO_A_SHARER = (
+    *("fcfs", "easy", "easy-sjbf", "conservative", "wfp3", "rule-based", "multifactor"),
+    *("score", "score:lowest=unicep", "score:lowest=f1"),
+)
 
 Decision = tuple[int, str, int, int]
 """When, what, the job's number from 0, its level."""
