@@ -143,6 +143,9 @@ int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
 /* Once, before anything else, and not with priorities: each pass orders the queue by score. 0, or -1: no memory. */
 int32_t scheduler_set_score(scheduler_t *scheduler, const score_t *model);
 
+/* Orders the queue by score now, for who looks at it: a pass in which nobody can start does not. */
+void scheduler_order(scheduler_t *scheduler, int64_t now_s);
+
 /*
  * Once, before anything else: jobs can run in several ways. Processors are nodes, backfilling is EASY in nodes and watts,
  * and nothing else of the composition counts. A job's width and run time, in the columns of jobs_t, become known as it

@@ -214,3 +214,11 @@ void score_order(scheduler_t *s, int64_t now_s)
     }
     ranking_all(s);
 }
+
+void scheduler_order(scheduler_t *s, int64_t now_s)
+{
+    if (!s->scores)
+        return;
+    score_order(s, now_s);
+    s->ranking.n_ordered = s->composition.guard > 0.0 ? 0 : s->tail - s->head;
+}

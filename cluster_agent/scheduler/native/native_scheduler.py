@@ -171,6 +171,7 @@ class NativeScheduler:
         if self._order is not None:
             reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
+        lib.scheduler_order(self._scheduler, now_s)
         if self._moldable is not None:
             self._moldable.check()
         if count < 0:
