@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "power": ("cluster_agent.commands.jobs", "power", "Switch a node off or on."),
     "calibrate": ("cluster_agent.commands.calibrate_nodes", "calibrate", "Measure nodes, within the budget."),
     "calibration": ("calibration.commands.compare_tables", "calibration", "What tables of several nodes say together."),
-    "notify": ("cluster_agent.commands.notify", "notify", "What another job manager starts and ends."),
+    "notify": ("cluster_agent.commands.job_notices", "notify", "What another job manager starts and ends."),
     "budget": ("cluster_agent.commands.budget", "budget", "Show and set the partition's budget."),
     "why": ("cluster_agent.commands.nodes", "why", "Why a node has its cap."),
     "demo": ("lab.commands.cluster_demo", "demo", "Sixteen emulated nodes under a budget, shared three ways."),

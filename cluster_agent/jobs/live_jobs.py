@@ -394,6 +394,17 @@ class Partition:
             meter=self._meter,
         )
 
+    def _learn_from(self, past: list[Job]) -> None:
+        """Jobs that ended before, for estimates, priorities and predictions."""
+        for job in past:
+            if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
+                row = self._add(job, int(job.queued_s))
+                self._table.ran(row, round(job.ended_s - job.started_s))
+                times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
+                if self.watts is not None:
+                    self.watts.ended(job)
+                self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
+
     def _is_paused(self) -> bool:
         """Whether no job is started, since jobs that were killed for a cap are about to end, or nodes are now on or off
         by plan of which the placeholders do not know."""
@@ -417,14 +428,7 @@ class Partition:
         self._has_grown, self._has_room = False, True
         kept = {one.job.id: one for one in self.runs.by_row.values()}
         self.runs.by_row.clear()
-        for job in past:
-            if job.started_s is not None and job.ended_s is not None and job.state in ("done", "failed", "timeout"):
-                row = self._add(job, int(job.queued_s))
-                self._table.ran(row, round(job.ended_s - job.started_s))
-                times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
-                if self.watts is not None:
-                    self.watts.ended(job)
-                self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
+        self._learn_from(past)
         for node in self.nodes.values():
             node.run = node.away_row = node.away_until_s = None
         for job in self.jobs.values():

@@ -60,19 +60,9 @@ def demo(
         from lab.emulated.watts import watts_of
     except ImportError as error:
         raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
-    from cluster_agent.budget.sharers.registry import choose
-    from cluster_agent.scheduler.owner import NO_SHARER, check_owner
-    from nodectl.shell.extension import below
-
     if quick:
-        nodes, seconds, sharers = 4, 20.0, sharers or (() if policies else SHARERS[-1:])
-    elif not sharers and not policies:
-        sharers, policies = SHARERS, POLICIES
-    sharers = tuple(below(Path.cwd(), sharer) for sharer in sharers)  # whose settings are elsewhere
-    for sharer in sharers:
-        choose(sharer)
-    for policy in policies:
-        check_owner(policy, NO_SHARER)
+        nodes, seconds = 4, 20.0
+    sharers, policies = _owners(sharers, policies, quick)
     _make(out)
 
     def say(line: str) -> None:
@@ -107,6 +97,24 @@ def demo(
         _print_results(scene, courses, out, time.monotonic() - started_s)
     is_kept = all(one.over.ws == 0 and not one.failed for one in courses)
     return 0 if is_kept else 1
+
+
+def _owners(
+    sharers: tuple[str, ...], policies: tuple[str, ...], quick: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those given, or the default ones; ``WrongUseError`` for one that does not exist."""
+    from cluster_agent.budget.sharers.registry import choose
+    from cluster_agent.scheduler.owner import NO_SHARER, check_owner
+    from nodectl.shell.extension import below
+
+    if not sharers and not policies:
+        sharers, policies = (SHARERS[-1:], ()) if quick else (SHARERS, POLICIES)
+    sharers = tuple(below(Path.cwd(), sharer) for sharer in sharers)  # whose settings are elsewhere
+    for sharer in sharers:
+        choose(sharer)
+    for policy in policies:
+        check_owner(policy, NO_SHARER)
+    return sharers, policies
 
 
 def _make(out: Path) -> None:
