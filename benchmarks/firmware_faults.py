@@ -98,6 +98,7 @@ class Case:
     step: tuple[float, float]
     onset: str
     slots: int = AFTER_SLOTS
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +235,11 @@ def judge(outcomes: list[Outcome]) -> tuple[list[dict[str, object]], list[Outcom
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="firmware_faults", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every 37th case, 20,000 sound slots")
-    quick = parser.parse_args(arguments).quick
-    chosen = cases()[:: 37 if quick else 1]
-    sound_runs = [(seed, 5000) for seed in range(4 if quick else 200)]
+    parser.add_argument("--seed", type=int, default=0, help="of silicon and noise: another number, other chips")
+    options = parser.parse_args(arguments)
+    quick = options.quick
+    chosen = [replace(case, seed=options.seed) for case in cases()[:: 37 if quick else 1]]
+    sound_runs = [(1000 * options.seed + run, 5000) for run in range(4 if quick else 200)]
     with multiprocessing.Pool(2) as pool:
         outcomes = pool.map(run, chosen, chunksize=20)
         sounds = pool.map(sound, sound_runs, chunksize=1)

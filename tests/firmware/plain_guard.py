@@ -9,7 +9,7 @@ from tests.firmware.plain_chip import CORES, DOMAIN_CORES, DOMAINS, FREQ, FREQ_M
 
 SUM, MODEL, CAP, HEAT, FROZEN = 1, 2, 4, 8, 16
 FAULT, UNLIMITED = -(2**31), 2**31 - 1
-SLOTS = {"sum": 4, "model": 6, "cap": 5, "heat": 8, "failed": 3, "frozen": 3, "odd": 8}
+SLOTS = {"sum": 4, "model": 6, "cap": 5, "heat": 8, "failed": 3, "frozen": 3, "odd": 8, "scatter": 4, "leak": 16}
 """In a row, until a contradiction is a fault."""
 HOLD, HOLD_MAX = 2000, 65_536
 SAFE_UW = 100_000_000
@@ -20,9 +20,11 @@ class PlainGuard:
 
     def __init__(self) -> None:
         self.hold, self.penalty, self.alarms, self.faults = 0, HOLD, 0, 0
-        self.sum_error = 0
+        self.sum_error = self.scatter = 0
+        self.excess = self.model = self.leak = 0  # filtered
         self.caps: list[Sequence[int]] = []  # of the slots before
         self.core_power, self.at_change = [0] * CORES, [0] * CORES
+        self.warm, self.warm_at_change = 0, [0] * CORES
         self.failed = [False] * CORES
         self.heat: list[int] | None = None  # silicon, copper, sink, ambient; in 1/256 mK
         self.heat_slots = 0
@@ -37,11 +39,14 @@ class PlainGuard:
         return self._rows[name, number] >= SLOTS[name]
 
     def distrusts(self, core: int, *, same: bool) -> bool:
-        """A reading that did not move with the core's power, or that was too cool for too long."""
+        """A reading that did not move with the core's power or the sink, or that was too cool for too long."""
         if not same:
             self._rows["frozen", core] = 0
-            self.at_change[core] = self.core_power[core]
-        elif abs(self.core_power[core] - self.at_change[core]) > 500_000:
+            self.at_change[core], self.warm_at_change[core] = self.core_power[core], self.warm
+        elif (
+            abs(self.core_power[core] - self.at_change[core]) > 500_000
+            or abs(self.warm - self.warm_at_change[core]) > 2000 * 256
+        ):
             self._lasts("frozen", core, so=True)
         return any(self._rows.get((name, core), 0) >= SLOTS[name] for name in ("frozen", "odd"))
 
@@ -61,6 +66,7 @@ class PlainGuard:
         temperatures: Sequence[int],
         powers: Sequence[int],
         models: Sequence[int],
+        leakage: int,
         caps: Sequence[int],
         *,
         disturbed: bool,
@@ -76,6 +82,7 @@ class PlainGuard:
         measured, faults = self._sum(powers)
         if not disturbed:
             faults |= self._model(measured, powers[1:], models)
+            faults |= self._leakage(measured, sum(models), leakage)
         faults |= self._caps([measured, *powers[1:]], caps)
         faults |= self._heat(len(sound), mean, (sum(models) if measured == FAULT else measured) // 1000)
         self._hold(faults)
@@ -91,8 +98,12 @@ class PlainGuard:
         if has_both:
             most = max(package, total) // 8
             self.sum_error += (bounded(package - total, -most, most) - self.sum_error) >> 3
+            allowed = package // 32 + total // 32
+            self.scatter += (min(abs(package - total), 2 * most) - allowed - self.scatter) >> 3
         is_wrong = has_both and abs(self.sum_error) > package // 64 + total // 64 + 500_000
-        return max(package, total), SUM if self._lasts("sum", 0, so=is_wrong) else 0
+        is_wrong = self._lasts("sum", 0, so=is_wrong)
+        is_noisy = self._lasts("scatter", 0, so=has_both and self.scatter > 500_000)
+        return max(package, total), SUM if is_wrong or is_noisy else 0
 
     def _model(self, measured: int, rails: Sequence[int], models: Sequence[int]) -> int:
         found = 0
@@ -102,6 +113,17 @@ class PlainGuard:
         model = sum(models)
         found |= self._lasts("model", 0, so=measured != FAULT and not 25 * model <= 30 * measured <= 36 * model)
         return MODEL if found else 0
+
+    def _leakage(self, measured: int, model: int, leakage: int) -> int:
+        """More power than the model explains, as of a die that is hotter than its readings."""
+        if measured == FAULT:
+            return 0
+        most = model // 8
+        self.excess += (bounded(measured - model, -most, most) - self.excess) >> 5
+        self.model += (model - self.model) >> 5
+        self.leak += (leakage - self.leak) >> 5
+        is_hot = self.model > SAFE_UW and self.excess > self.model // 32 + self.leak // 8
+        return HEAT if self._lasts("leak", 0, so=is_hot) else 0
 
     def _caps(self, powers: Sequence[int], caps: Sequence[int]) -> int:
         ceilings = [10_125_000 * cores for cores in (CORES, *[DOMAIN_CORES] * DOMAINS)]
@@ -130,7 +152,10 @@ class PlainGuard:
         self.heat_slots += 1
         if self.heat_slots <= 400:
             self.heat = [silicon, copper, sink + (ahead >> 3), ambient]
+            self.warm = sink_over
+            self.warm_at_change = [sink_over] * CORES
             return faults
+        self.warm += (sink_over - self.warm) >> 14
         is_low, is_high = ahead < -1_280_000, ahead > 1_280_000
         if not is_low:
             sink += ahead >> (10 if is_high else 6)

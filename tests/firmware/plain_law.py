@@ -249,7 +249,12 @@ class PlainLaw:
         models = self._models(readings, factors)
         self._learn_gain(readings, models)
         highest = self.guard.step(
-            readings.temperature, readings.power, [sum(m) for m in models], caps, disturbed=self.disturbed
+            readings.temperature,
+            readings.power,
+            [busy + idle for busy, idle, _ in models],
+            sum(leakage for *_, leakage in models),
+            caps,
+            disturbed=self.disturbed,
         )
         targets = [min(pair) for pair in zip(targets, highest, strict=True)]
         ladders = [self._ladder(readings, factors, d, targets[d], caps[1 + d]) for d in range(DOMAINS)]
@@ -298,32 +303,35 @@ class PlainLaw:
             is_taken = new > old + old // 16 or abs(new - old) < 16
             self.capacitance[i] = new if is_taken else (old * 3 + new * 2) // 5
 
-    def _models(self, readings: Readings, factors: Sequence[int]) -> list[tuple[int, int]]:
-        """Modelled power of each domain in the slot of the readings: cores with work, and idle ones."""
+    def _models(self, readings: Readings, factors: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Modelled power of each domain in the slot of the readings: cores with work, idle ones, and the first ones'
+        leakage."""
         result = []
         for d in range(DOMAINS):
-            level, busy, idle = self.measured.level[d], 0, 0
+            level, busy, idle, leakage = self.measured.level[d], 0, 0, 0
             for i in of_domain(d):
                 power = CORE_IDLE
                 if readings.capacitance[i]:
                     power = dynamic(readings.capacitance[i], self.measured.freq[i], level) + leak(factors[i], level)
                     busy += power
+                    leakage += leak(factors[i], level)
                 else:
                     idle += power
                 self.guard.learn_power(i, power * self.gain[d] >> 16)
-            result.append((busy, idle))
+            result.append((busy, idle, leakage))
         return result
 
-    def _learn_gain(self, readings: Readings, models: Sequence[tuple[int, int]]) -> None:
+    def _learn_gain(self, readings: Readings, models: Sequence[tuple[int, int, int]]) -> None:
         """Measured over modelled power of the cores with work, an underestimate corrected twice as fast."""
         package, *rails = readings.power
         has_rails = all(rail > 0 for rail in rails)
         if self.disturbed or (not has_rails and package <= 0):
             return
         for d in range(DOMAINS):
-            measured, (busy, idle) = rails[d], models[d]
+            measured, (busy, idle, _) = rails[d], models[d]
             if not has_rails:
-                measured, busy, idle = package, *(sum(part) for part in zip(*models, strict=True))
+                busy, idle, _ = (sum(part) for part in zip(*models, strict=True))
+                measured = package
             if busy == 0:
                 continue
             seen = bounded(toward_zero((measured - idle) * ONE, busy), ONE // 2, ONE * 2)

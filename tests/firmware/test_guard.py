@@ -86,6 +86,49 @@ def test_temperatures_that_lie_together_do_not_let_the_die_overheat(fault: Fault
     assert must(host, TELEMETRY, 0x9)[1] & (HEAT | FAILED)
 
 
+@pytest.mark.parametrize(("fault", "amount"), [(Fault.BIASED, -12_000), (Fault.SCALED, 0.95)])
+def test_temperatures_that_were_too_low_since_the_start_are_told_by_the_leakage(fault: Fault, amount: float) -> None:
+    host, plant = joined(CLASSES[3])
+    plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
+    plant.vary_silicon(3)
+    break_sensors(plant, TEMPERATURES, fault, amount)
+    host.advance_slots(400)
+    assert plant.temperature_c[:CORES].max() < 80.0
+    assert must(host, TELEMETRY, 0x9)[1:3] == [HEAT, 1]
+    assert host.view().guard_safe_slots > 0
+
+
+def test_power_sensors_that_are_noisy_together_are_a_fault_before_the_law_learns_from_them() -> None:
+    host, plant = watched(POWERS, Fault.NOISY, 20e6)
+    cap(host, 200.0)
+    power = trace(host, plant, 30)
+    assert must(host, TELEMETRY, 0x9)[1] & SUM
+    assert power.max() <= 1.05 * 200
+
+
+def test_temperatures_that_freeze_while_the_sink_warms_under_an_unchanging_load_are_missed() -> None:
+    host, plant = joined(CLASSES[0])
+    plant.settle(np.full(CORES, 2.0))
+    host.advance_slots(1000)
+    plant.capacitance[:] = CLASSES[3]
+    host.advance_slots(500)
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+    break_sensors(plant, TEMPERATURES, Fault.STUCK)
+    host.advance_slots(2500)
+    assert must(host, TELEMETRY, 0x9)[1] == FAILED
+    assert plant.temperature_c[:CORES].max() < 70.0
+
+
+def test_temperatures_that_are_steady_to_the_millikelvin_are_no_fault() -> None:
+    host, plant = joined(0.0)
+    plant.settle(np.full(CORES, 0.3))
+    host.advance_slots(3000)
+    before = host.wires["temperature_mk"].copy()
+    host.advance_slots(100)
+    assert (host.wires["temperature_mk"] == before).all()
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+
+
 def test_a_single_temperature_far_below_its_neighbours_is_replaced() -> None:
     host, plant = joined(CLASSES[2])
     host.advance_slots(50)

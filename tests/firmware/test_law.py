@@ -163,6 +163,26 @@ def test_the_firmware_decides_as_the_plain_law(seed: int, sound: bool) -> None:
     assert not (sound and law.guard.alarms)
 
 
+@pytest.mark.parametrize(("factor", "is_told"), [(1.06, False), (1.075, True), (1.10, True)])
+def test_the_guard_finds_leakage_of_a_hotter_die_in_the_same_slot(factor: float, is_told: bool) -> None:
+    """Power a little above what clocks, activity and temperatures explain, under an unchanging load."""
+    host, law, rng = HostController(), PlainLaw(), random.Random(3)
+    work = 1_500_000
+    for slot in range(110):
+        temperature = [345_000 + rng.randrange(300) for _ in range(CORES)]
+        rails = []
+        for d in range(DOMAINS):
+            level = law.in_force.level[d]
+            cores = [
+                dynamic(work, law.in_force.freq[i], level) + leak(leak_factor(temperature[i]), level)
+                for i in of_domain(d)
+            ]
+            rails.append(round(factor * sum(cores)))
+        readings = Readings(temperature, [work] * CORES, [sum(rails), *rails])
+        check_slot(slot, host, law, readings, [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS))
+    assert bool(law.guard.alarms) == is_told
+
+
 def clock_at(capacitance_ff: int, domain: int, cap_mw: int) -> int:
     """Of core 0 under a cap, in kHz. This core switches so much, the others 1 nF each, and all are cool."""
     host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)

@@ -170,10 +170,12 @@ static void adapt_capacitance(struct control *c, const struct sensors *in)
 
 /*
  * What the model says of the slot that the power readings are of, uW: cores with work, and idle ones. Also the guard's
- * view of each core's power, filtered.
+ * view of each core's power, filtered. Returns the leakage of the cores with work.
  */
-static void model_power(struct control *c, const struct sensors *in, int64_t busy_uw[DOMAINS], int64_t idle_uw[DOMAINS])
+static int64_t model_power(struct control *c, const struct sensors *in, int64_t busy_uw[DOMAINS],
+                           int64_t idle_uw[DOMAINS])
 {
+    int64_t leak_uw = 0;
     for (int d = 0; d < DOMAINS; d++) {
         busy_uw[d] = idle_uw[d] = 0;
         for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
@@ -181,13 +183,15 @@ static void model_power(struct control *c, const struct sensors *in, int64_t bus
             if (in->capacitance_ff[i] == 0) {
                 idle_uw[d] += core;
             } else {
-                core = chip_dynamic_uw(in->capacitance_ff[i], c->measured.freq_khz[i], c->measured.level[d]) +
-                       chip_leak_uw(c->leak_factor_q16[i], c->measured.level[d]);
+                int32_t leak = chip_leak_uw(c->leak_factor_q16[i], c->measured.level[d]);
+                core = chip_dynamic_uw(in->capacitance_ff[i], c->measured.freq_khz[i], c->measured.level[d]) + leak;
                 busy_uw[d] += core;
+                leak_uw += leak;
             }
             c->guard.core_uw[i] += (mul_q16(core, c->gain_q16[d]) - c->guard.core_uw[i]) >> 5;
         }
     }
+    return leak_uw;
 }
 
 /*
@@ -286,11 +290,11 @@ static void our_step(struct control *c, const struct sensors *in, const struct d
     struct demand safe;
     int64_t busy_uw[DOMAINS], idle_uw[DOMAINS], model_uw[DOMAINS];
     adapt_capacitance(c, in);
-    model_power(c, in, busy_uw, idle_uw);
+    int64_t leak_uw = model_power(c, in, busy_uw, idle_uw);
     adapt_gain(c, in, busy_uw, idle_uw);
     for (int d = 0; d < DOMAINS; d++)
         model_uw[d] = busy_uw[d] + idle_uw[d];
-    guard_step(&c->guard, c, in, want, model_uw, &safe);
+    guard_step(&c->guard, c, in, want, model_uw, leak_uw, &safe);
     for (int d = 0; d < DOMAINS; d++)
         ladder_build(&ladders[d], c, in, d, safe.target_khz[d], want->cap_uw[1 + d]);
     cap_power(c, ladders, want, &chosen);

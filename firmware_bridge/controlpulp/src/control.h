@@ -27,10 +27,14 @@ struct guard {
     int32_t safe_slots, penalty;                 /* slots that it still lasts; lasts after a fault */
     int32_t worst_uw[LEVELS + 1];          /* of one core: rung 0 is the lowest clock */
     int32_t sum_error_uw;                  /* package less rails, filtered */
-    int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots, start_slots;
+    int32_t scatter_uw;                    /* their distance above what is allowed, filtered */
+    int32_t excess_uw, leak_uw, model_uw;  /* measured less modelled power, modelled leakage and power; filtered */
+    int32_t sum_slots, model_slots[POWER_DOMAINS], cap_slots[POWER_DOMAINS], heat_slots, failed_slots, start_slots,
+        scatter_slots, leak_slots;
     int32_t recent_cap_uw[2][POWER_DOMAINS];
     bool has_caps, has_heat;
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
+    int32_t warm, warm_at_change[CORES];   /* sink above the ambient by power alone; when a reading last changed */
     int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
     uint8_t frozen_slots[CORES], odd_slots[CORES];
     bool has_failed[CORES];                /* temperature implausible, stuck or frozen */
@@ -96,7 +100,7 @@ void guard_init(struct guard *g);
 bool guard_distrusts(struct guard *g, int core, bool is_same);
 int32_t guard_expected_mk(const struct guard *g);
 void guard_step(struct guard *g, const struct control *c, const struct sensors *in, const struct demand *want,
-                const int64_t model_uw[DOMAINS], struct demand *limited);
+                const int64_t model_uw[DOMAINS], int64_t leak_uw, struct demand *limited);
 
 /* allocate.c */
 void ladder_build(struct ladder *l, const struct control *c, const struct sensors *in, int domain, int32_t target_khz,

@@ -6,12 +6,16 @@
  *
  * Idea. Every sensor is checked by another one. A contradiction that lasts is a fault; a fault leads to the safe level.
  *
- *     SUM     |filtered (package - sum of domains)| > sum of both / 64 + 0.5 W
+ *     SUM     |filtered (package - sum of domains)| > sum of both / 64 + 0.5 W, or both differ in every slot, in either
+ *             direction, by more than their sum / 32 + 0.5 W: noise that the gain must not learn from
  *     MODEL   measured power outside 5/6 .. 6/5 of the model's (a domain: 2/3 .. 3/2)
  *     CAP     measured power above 33/32 of a cap, whatever the model says; without a cap, above 9/8 of 9 W for each core
- *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C
- *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the
- *             millikelvin while the core's power changed, or 8 K below what the mean and the core's power let expect
+ *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C;
+ *             or measured power is above the model's by 1/32 of it and 1/8 of its leakage: leakage grows by 3 % for each
+ *             kelvin, so it tells that all temperatures read too low since the start, which no thermal model can
+ *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the millikelvin
+ *             while the core's power changed or the sink should have moved by 2 K, or 8 K below what the mean and the
+ *             core's power let expect
  *
  * "Measured" is the higher one of package and sum of domains, so a single sensor that reads too low hides nothing.
  *
@@ -40,6 +44,8 @@
 #define MODEL_SLOTS 6
 #define CAP_SLOTS 5
 #define HEAT_SLOTS 8
+#define LEAK_SHIFT 5          /* filter of excess and leakage: 1/32 */
+#define LEAK_SLOTS 16
 #define FROZEN_SLOTS 3
 #define FROZEN_UW 500000      /* ours: worth some 0.5 K of silicon */
 #define ODD_MK 8000           /* ours; sound cores on uneven silicon stay within 6 K */
@@ -49,6 +55,7 @@
 #define SAFE_SLOTS 2000             /* ours: 1 s */
 #define SAFE_SLOTS_MAX 65536
 
+#define FROZEN_WARM (2000 * 256)    /* ours */
 #define HEAT_TOLERANCE (5000 * 256) /* all in 1/256 mK */
 #define AMBIENT_FIRST (298150 * 256)
 #define AMBIENT_LOW (278150 * 256)
@@ -69,14 +76,15 @@ void guard_init(struct guard *g)
 
 /* ---- temperatures of single cores ---- */
 
-/* Whether a plausible reading is unchanged although the core's power has changed, or was odd for ODD_SLOTS. */
+/* Whether a plausible reading is unchanged although the core's power or the sink has moved, or was odd for ODD_SLOTS. */
 bool guard_distrusts(struct guard *g, int core, bool is_same)
 {
-    int32_t moved = g->core_uw[core] - g->core_uw_at_change[core];
+    int32_t moved = g->core_uw[core] - g->core_uw_at_change[core], warmed = g->warm - g->warm_at_change[core];
     if (!is_same) {
         g->core_uw_at_change[core] = g->core_uw[core];
+        g->warm_at_change[core] = g->warm;
         g->frozen_slots[core] = 0;
-    } else if (moved > FROZEN_UW || moved < -FROZEN_UW) {
+    } else if (moved > FROZEN_UW || moved < -FROZEN_UW || warmed > FROZEN_WARM || warmed < -FROZEN_WARM) {
         g->frozen_slots[core] = (uint8_t)min32(g->frozen_slots[core] + 1, FROZEN_SLOTS);
     }
     return g->frozen_slots[core] == FROZEN_SLOTS || g->odd_slots[core] == ODD_SLOTS;
@@ -126,6 +134,12 @@ static int32_t check_sum(struct guard *g, const struct sensors *in, uint32_t *fa
     int32_t error = g->sum_error_uw < 0 ? -g->sum_error_uw : g->sum_error_uw;
     if (lasts(&g->sum_slots, has_both && error > package / 64 + rails / 64 + 500000, SUM_SLOTS))
         *faults |= GUARD_SUM;
+    if (has_both) {
+        int32_t apart = package < rails ? rails - package : package - rails;
+        g->scatter_uw += (min32(apart, 2 * most) - package / 32 - rails / 32 - g->scatter_uw) >> SUM_SHIFT;
+    }
+    if (lasts(&g->scatter_slots, has_both && g->scatter_uw > 500000, SUM_SLOTS))
+        *faults |= GUARD_SUM;
     return max32(package, rails);
 }
 
@@ -149,6 +163,21 @@ static void check_model(struct guard *g, const struct control *c, const struct s
     }
     if (lasts(&g->model_slots[0], measured_uw != SENSOR_FAULT && is_beyond(measured_uw, all, 25, 36, 30), MODEL_SLOTS))
         *faults |= GUARD_MODEL;
+}
+
+/* A model that is too low may be one of leakage at temperatures that read too low. Below SAFE_UW no die overheats. */
+static void check_leakage(struct guard *g, const struct control *c, int32_t measured_uw, int64_t model_uw,
+                          int64_t leak_uw, uint32_t *faults)
+{
+    if (c->disturbed || measured_uw == SENSOR_FAULT)
+        return;
+    int32_t model = (int32_t)model_uw, most = model / 8;
+    g->excess_uw += (clamp32(measured_uw - model, -most, most) - g->excess_uw) >> LEAK_SHIFT;
+    g->model_uw += (model - g->model_uw) >> LEAK_SHIFT;
+    g->leak_uw += ((int32_t)leak_uw - g->leak_uw) >> LEAK_SHIFT;
+    bool is_hot = g->model_uw > SAFE_UW && g->excess_uw > g->model_uw / 32 + g->leak_uw / 8;
+    if (lasts(&g->leak_slots, is_hot, LEAK_SLOTS))
+        *faults |= GUARD_HEAT;
 }
 
 /* A cap is compared with power from two slots after it was set. */
@@ -190,8 +219,12 @@ static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t 
     if (g->start_slots < START_SLOTS) {
         g->start_slots++;
         g->sink += ahead >> 3;
+        g->warm = power_mw * 153 / 4; /* nobody knows the power before the start */
+        for (int i = 0; i < CORES; i++)
+            g->warm_at_change[i] = g->warm;
         return;
     }
+    g->warm += (power_mw * 153 / 4 - g->warm) >> 14;
     bool is_low = ahead < -HEAT_TOLERANCE, is_high = ahead > HEAT_TOLERANCE;
     if (!is_low)
         g->sink += ahead >> (is_high ? 10 : 6);
@@ -223,7 +256,7 @@ static void count_safe_slots(struct guard *g, uint32_t faults)
 }
 
 void guard_step(struct guard *g, const struct control *c, const struct sensors *in, const struct demand *want,
-                const int64_t model_uw[DOMAINS], struct demand *limited)
+                const int64_t model_uw[DOMAINS], int64_t leak_uw, struct demand *limited)
 {
     uint32_t faults = 0;
     int32_t sound = 0, sum_mk = 0, sum_mw = 0, mean_mk = 0;
@@ -243,6 +276,7 @@ void guard_step(struct guard *g, const struct control *c, const struct sensors *
     }
     int32_t measured_uw = check_sum(g, in, &faults);
     check_model(g, c, in, measured_uw, model_uw, &faults);
+    check_leakage(g, c, measured_uw, all, leak_uw, &faults);
     check_caps(g, in, measured_uw, want, &faults);
     check_heat(g, sound, mean_mk, measured_uw, all, &faults);
     count_safe_slots(g, faults);
