@@ -276,9 +276,7 @@ class FpgaRig(SerialRig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        device, _, query = self.device().partition("?")
-        baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
-        self._line = LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
+        self._line = self.open_line()
         self._quiet_from_s = 0.0
         names = {"temperature_mk": 36, "capacitance_ff": 36, "power_uw": 5, "freq_khz": 36, "volt_mv": 4}
         self._wires = {name: np.zeros(size, dtype=np.int32) for name, size in names.items()}
@@ -290,15 +288,17 @@ class FpgaRig(SerialRig):
             return None
         return f"no FPGA: set {FPGA_VARIABLE}=/dev/ttyUSB0?baud=921600"
 
-    def device(self) -> str:
-        """The line, and its speed."""
-        return os.environ[FPGA_VARIABLE]
+    def open_line(self) -> LockStepLine:
+        """The rig's end of the line."""
+        device, _, query = os.environ[FPGA_VARIABLE].partition("?")
+        baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
+        return LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
 
     def power_on(self) -> None:
         """Reset the image, then greet it."""
         self._line.reset()
         self.port = self._line
-        SerialLine(self._line, self.name, reply_timeout_s=PATIENCE_S).greet()
+        SerialLine(self._line, self.name, self._line.clock, self._line.reply_timeout_s).greet()
 
     def power_off(self) -> None:
         """Cut it off until its next reset: a rig with only a line cannot kill the controller."""

@@ -12,8 +12,13 @@ from benchmarks.firmware_lockstep import run
 from benchmarks.firmware_rig import POWERCAP, Rig, command, mixed_load
 from firmware_bridge.controlpulp import rtl, rv32
 from firmware_bridge.controlpulp.host import HostOptions
-from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_WORD
+from firmware_bridge.controlpulp.rtl_board import RtlBoard
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
+from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.protocols.base import DiscoverVendor
 from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, greeting, pack_frame
+from firmware_bridge.scmi.transports.serial_line import SerialLine
+from hil_tests.rtl_rigs import BoardClock, BoardPort
 from twin.rtl import CORES, library, missing
 
 WHY_NOT = rtl.missing() or missing(CORES[0]) or missing(CORES[1])
@@ -114,3 +119,23 @@ def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: 
     core.close()
     assert [frame.kind for frame in frames] == [FrameKind.WELCOME]
     assert seconds[0] >= len(hello) * 10 / 921_600
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(core: str, tmp_path: Path) -> None:
+    """As a program opens it. Each answer comes in pieces, one a tick, so timeouts count the board's time."""
+    image = rtl.build(tmp_path / "line.elf", *rtl.LINE_FLAGS)
+    board = RtlBoard(rtl.RtlController(image, library(core), TIME_BY_TIMER))
+    port = BoardPort(board)
+    began_s = board.now_s()
+    line = SerialLine(port, core, BoardClock(board))
+    line.greet()
+    client = Client(line)
+    assert client.request(DiscoverVendor()).name == "nodectl"
+    assert board.now_s() - began_s < 50 * 500e-6
+    assert (client.counts.timeouts, line.diagnosis()) == (0, "2 frames, 0 broken frames and 0 stray bytes came")
+    while not board.has_settled():
+        board.step()
+    assert port.in_waiting == 0
+    port.close()
+    board.close()

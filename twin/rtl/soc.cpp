@@ -138,6 +138,7 @@ void rtl_count(const struct rtl *r, struct rtl_counts *out)
     out->core_retired = r->core.core_retired();
     out->overruns = r->bus.uart.overruns;
     out->bus_errors = r->bus.bus_errors;
+    out->line_bytes_in_flight = r->bus.uart.in_flight();
 }
 
 void rtl_software_interrupt(struct rtl *r) { r->bus.clint.software = 1; }
