@@ -37,6 +37,8 @@ PORT_TIMEOUT_S: Final = 0.0005
 """Real time for which one poll of the line waits."""
 SETTLE_S: Final = 0.05
 """Real time after which bytes written to an FPGA's line have arrived and been answered."""
+RESET_S: Final = 0.002
+"""What arrives while the image starts again is lost; a greeting would be."""
 PATIENCE_S: Final = 10.0
 """Real time for an answer in lock step: the machine may be an emulator on a busy host."""
 FPGA_VARIABLE: Final = "NODECTL_FPGA"
@@ -297,6 +299,7 @@ class FpgaRig(SerialRig):
     def power_on(self) -> None:
         """Reset the image, then greet it."""
         self._line.reset()
+        self._line.clock.sleep(RESET_S)
         self.port = self._line
         SerialLine(self._line, self.name, self._line.clock, self._line.reply_timeout_s).greet()
 
