@@ -50,7 +50,7 @@ class RtlRig(VirtualRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The image after reset."""
-        controller = rtl.RtlController(_image(), library(self.core))
+        controller = rtl.RtlController(_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
         return controller, controller.wires()
 
     def kill(self) -> None:
@@ -175,4 +175,4 @@ def _images() -> TemporaryDirectory[str]:
 @cache
 def _image(*flags: str) -> Path:
     """Built once for all scenarios."""
-    return rtl.build(Path(_images().name) / f"controlpulp-{len(flags)}.elf", *flags)
+    return rtl.build(Path(_images().name) / f"controlpulp{''.join(flags)}.elf", *flags)

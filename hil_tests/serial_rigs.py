@@ -197,7 +197,7 @@ class QemuRig(SerialRig):
 
     def power_on(self) -> None:
         """Start a new process."""
-        self._controller = qemu.QemuController(_image(), TIME_BY_WORD)
+        self._controller = qemu.QemuController(_image(self.has_bypass), TIME_BY_WORD)
         self._wires = self._controller.wires()
         self.port = serial.Serial(self._controller.pty, BAUD, timeout=PORT_TIMEOUT_S)
 
@@ -339,6 +339,6 @@ def _images() -> TemporaryDirectory[str]:
 
 
 @cache
-def _image() -> Path:
+def _image(has_bypass: bool) -> Path:
     """Built once for all scenarios."""
-    return rv32.build(Path(_images().name) / "controlpulp.elf")
+    return rv32.build(Path(_images().name) / f"controlpulp-{has_bypass:d}.elf", f"-DBYPASS={has_bypass:d}")

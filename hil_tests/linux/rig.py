@@ -111,7 +111,7 @@ class LinuxRig(InProcessRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """A controller configured for a guest that cannot reach its memory."""
-        host = HostController(HostOptions(message_only=frozenset({GUEST - 1})))
+        host = HostController(HostOptions(bypass=self.has_bypass, message_only=frozenset({GUEST - 1})))
         return host, host.wires
 
     # ---- agents ----
