@@ -37,6 +37,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rtl.build(tmp_path_factory.mktemp("rtl") / "controlpulp.elf")
 
 
+@pytest.fixture(scope="module")
+def line_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rtl.build(tmp_path_factory.mktemp("rtl-line") / "controlpulp.elf", *rtl.LINE_FLAGS)
+
+
 @pytest.fixture
 def core(request: pytest.FixtureRequest, image: Path) -> Iterator[rtl.RtlController]:
     controller = rtl.RtlController(image, library(request.param))
@@ -104,9 +109,8 @@ def test_idle_time_is_skipped_cycle_for_cycle(image: Path, tmp_path: Path) -> No
     assert traces[0].split()[1] == "40000000"
 
 
-def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: Path) -> None:
-    image = rtl.build(tmp_path / "line.elf", *rtl.LINE_FLAGS)
-    core = rtl.RtlController(image, library("cv32e40p"), TIME_BY_LINE)
+def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(line_image: Path) -> None:
+    core = rtl.RtlController(line_image, library("cv32e40p"), TIME_BY_LINE)
     hello = pack_frame(FrameKind.HELLO, 0, greeting())
     began = core.counts().cycles
     core.put(hello)
@@ -121,21 +125,19 @@ def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: 
     assert seconds[0] >= len(hello) * 10 / 921_600
 
 
-@pytest.mark.parametrize("core", CORES)
-def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(core: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", CORES)
+def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(name: str, line_image: Path) -> None:
     """As a program opens it. Each answer comes in pieces, one a tick, so timeouts count the board's time."""
-    image = rtl.build(tmp_path / "line.elf", *rtl.LINE_FLAGS)
-    board = RtlBoard(rtl.RtlController(image, library(core), TIME_BY_TIMER))
+    board = RtlBoard(rtl.RtlController(line_image, library(name), TIME_BY_TIMER))
     port = BoardPort(board)
     began_s = board.now_s()
-    line = SerialLine(port, core, BoardClock(board))
+    line = SerialLine(port, name, BoardClock(board))
     line.greet()
     client = Client(line)
     assert client.request(DiscoverVendor()).name == "nodectl"
     assert board.now_s() - began_s < 50 * 500e-6
     assert (client.counts.timeouts, line.diagnosis()) == (0, "2 frames, 0 broken frames and 0 stray bytes came")
-    while not board.has_settled():
-        board.step()
-    assert port.in_waiting == 0
+    board.step()
+    assert board.has_settled() and port.in_waiting == 0
     port.close()
     board.close()
