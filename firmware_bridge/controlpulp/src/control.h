@@ -32,6 +32,7 @@ struct guard {
     bool has_caps, has_heat;
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
     int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
+    int32_t slow_uw[CORES];                           /* filtered again, as copper warms */
     uint8_t frozen_slots[CORES], odd_slots[CORES];
     bool has_failed[CORES];                /* temperature implausible, stuck or frozen */
 };
