@@ -40,10 +40,9 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """A running rig, with work of the mean class on all cores."""
     kind: type[Rig] = request.param
     request.node.user_properties.append(("rig", kind.name))
-    for marker in request.node.iter_markers("needs"):
-        for ability in marker.args:
-            if ability in kind.cannot:
-                pytest.skip(kind.cannot[Ability(ability)])
+    needs = {Ability(ability) for marker in request.node.iter_markers("needs") for ability in marker.args}
+    for ability in needs & kind.cannot.keys():
+        pytest.skip(kind.cannot[ability])
     slots = SLOTS.get(request.node.originalname, 0)
     if kind.most_slots is not None and slots > kind.most_slots:
         pytest.skip(f"takes more than the {kind.most_slots} slots that fit here")
@@ -51,6 +50,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     if missing:
         pytest.skip(missing)
     one = kind(tmp_path)
+    one.has_bypass = Ability.BYPASS in needs
     one.start()
     yield one
     one.stop()

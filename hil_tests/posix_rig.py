@@ -41,7 +41,8 @@ class PosixRig(Rig):
 
     def start(self) -> None:
         """Start the process and wait for its sockets. It runs as SCHED_FIFO if permitted."""
-        self._process = PosixController(self.folder / "scmi", "--fifo", "try", plant=(LIBRARY, self._plant.path))
+        options = ("--fifo", "try", *(["--bypass"] if self.has_bypass else []))
+        self._process = PosixController(self.folder / "scmi", *options, plant=(LIBRARY, self._plant.path))
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -34,7 +34,7 @@ class Ability(StrEnum):
     """``send_noise`` puts bytes on a serial line."""
     KILL = "kill"
     BYPASS = "bypass"
-    """The fast job runs, so lower levels take effect ahead of the control slot."""
+    """The firmware can be started with its bypass, by which lower levels take effect ahead of the control slot."""
 
 
 class Rig:
@@ -56,6 +56,8 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         """``folder`` is for the rig's sockets and images."""
         self.folder = folder
+        self.has_bypass = False
+        """To be set before ``start``."""
         self.plant = self.make_plant()
         self.plant.capacitance[:] = CLASSES[2]
         self.plant.settle(np.full(CORES, 4.0))

@@ -14,18 +14,24 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import serial
 from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp import rtl
+from firmware_bridge.controlpulp.rtl_board import PTY_PATIENCE_S, RtlBoard
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE
+from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from hil_tests.serial_rigs import BAUD, FpgaRig
 from hil_tests.virtual_rigs import TICK_NS, VirtualRig
 from twin.rtl import library, missing
 
 VARIABLE: Final = "NODECTL_HIL_RTL"
+LINE_PATIENCE_S: Final = 0.1
+"""Of the board's time: a slot with its two frames takes 5 ms."""
 
 
-def _why_not(core: str) -> str | None:
+def why_not(core: str) -> str | None:
+    """Why this core does not run here and now."""
     if VARIABLE not in os.environ:
         return "a core in RTL takes minutes: make hil-rtl runs it"
     return rtl.missing() or missing(core)
@@ -40,11 +46,11 @@ class RtlRig(VirtualRig):
     @classmethod
     def missing(cls) -> str | None:
         """The variable, compiler and model."""
-        return _why_not(cls.core)
+        return why_not(cls.core)
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The image after reset."""
-        controller = rtl.RtlController(_image(), library(self.core))
+        controller = rtl.RtlController(_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
         return controller, controller.wires()
 
     def kill(self) -> None:
@@ -78,6 +84,56 @@ class Cv32e40pRig(RtlRig):
     core = "cv32e40p"
 
 
+class BoardPort:
+    """The client's end of the pty. The board's time passes, tick by tick, only while the client waits for a byte."""
+
+    def __init__(self, board: RtlBoard) -> None:
+        self._board = board
+        self._port = serial.Serial(board.pty, BAUD, timeout=PTY_PATIENCE_S)
+        self._read = board.sent
+
+    @property
+    def in_waiting(self) -> int:
+        """Bytes that can be read without waiting."""
+        return self._board.sent - self._read
+
+    def read(self, size: int, /) -> bytes:
+        """The bytes that are there; if there are none, those of the next tick."""
+        if not self.in_waiting:
+            self._board.step()
+        count = min(size, self.in_waiting)
+        data = bytes(self._port.read(count)) if count else b""
+        self._read += len(data)
+        return data
+
+    def write(self, data: bytes, /) -> int:
+        """Writes to the line."""
+        self._port.write(data)
+        self._board.await_bytes(len(data))
+        return len(data)
+
+    def close(self) -> None:
+        """Closes the device."""
+        self._port.close()
+
+
+class BoardClock:
+    """The board's time."""
+
+    def __init__(self, board: RtlBoard) -> None:
+        self._board = board
+
+    def now_s(self) -> float:
+        """Seconds since its reset."""
+        return self._board.now_s()
+
+    def sleep(self, duration_s: float) -> None:
+        """Lets the board run."""
+        until_s = self.now_s() + duration_s
+        while self.now_s() < until_s:
+            self._board.step()
+
+
 class RtlLineRig(FpgaRig):
     """CV32E40P as an FPGA board: nothing but a serial line of 921600 baud, on a pty."""
 
@@ -87,18 +143,22 @@ class RtlLineRig(FpgaRig):
 
     def __init__(self, folder: Path) -> None:
         model = rtl.RtlController(_image(*rtl.LINE_FLAGS), library("cv32e40p"), TIME_BY_LINE)
-        self._board = rtl.RtlBoard(model)
-        self._board.start()
+        self._board = RtlBoard(model)
         super().__init__(folder)
 
     @classmethod
     def missing(cls) -> str | None:
         """As the others."""
-        return _why_not("cv32e40p")
+        return why_not("cv32e40p")
 
-    def device(self) -> str:
-        """The pty."""
-        return f"{self._board.pty}?baud={BAUD}"
+    def open_line(self) -> LockStepLine:
+        """The pty. All timeouts count the board's time."""
+        self._cable = BoardPort(self._board)
+        return LockStepLine(self._cable, self._board.pty, LINE_PATIENCE_S, BoardClock(self._board))
+
+    def is_quiet(self) -> bool:
+        """The model knows of each byte."""
+        return self.port is None or (self._board.has_settled() and not self._cable.in_waiting)
 
     def stop(self) -> None:
         """Close the line, then switch the board off."""
@@ -115,4 +175,4 @@ def _images() -> TemporaryDirectory[str]:
 @cache
 def _image(*flags: str) -> Path:
     """Built once for all scenarios."""
-    return rtl.build(Path(_images().name) / f"controlpulp-{len(flags)}.elf", *flags)
+    return rtl.build(Path(_images().name) / f"controlpulp{''.join(flags)}.elf", *flags)

@@ -37,6 +37,8 @@ PORT_TIMEOUT_S: Final = 0.0005
 """Real time for which one poll of the line waits."""
 SETTLE_S: Final = 0.05
 """Real time after which bytes written to an FPGA's line have arrived and been answered."""
+RESET_S: Final = 0.002
+"""What arrives while the image starts again is lost; a greeting would be."""
 PATIENCE_S: Final = 10.0
 """Real time for an answer in lock step: the machine may be an emulator on a busy host."""
 FPGA_VARIABLE: Final = "NODECTL_FPGA"
@@ -195,7 +197,7 @@ class QemuRig(SerialRig):
 
     def power_on(self) -> None:
         """Start a new process."""
-        self._controller = qemu.QemuController(_image(), TIME_BY_WORD)
+        self._controller = qemu.QemuController(_image(self.has_bypass), TIME_BY_WORD)
         self._wires = self._controller.wires()
         self.port = serial.Serial(self._controller.pty, BAUD, timeout=PORT_TIMEOUT_S)
 
@@ -276,9 +278,7 @@ class FpgaRig(SerialRig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        device, _, query = self.device().partition("?")
-        baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
-        self._line = LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
+        self._line = self.open_line()
         self._quiet_from_s = 0.0
         names = {"temperature_mk": 36, "capacitance_ff": 36, "power_uw": 5, "freq_khz": 36, "volt_mv": 4}
         self._wires = {name: np.zeros(size, dtype=np.int32) for name, size in names.items()}
@@ -290,15 +290,18 @@ class FpgaRig(SerialRig):
             return None
         return f"no FPGA: set {FPGA_VARIABLE}=/dev/ttyUSB0?baud=921600"
 
-    def device(self) -> str:
-        """The line, and its speed."""
-        return os.environ[FPGA_VARIABLE]
+    def open_line(self) -> LockStepLine:
+        """The rig's end of the line."""
+        device, _, query = os.environ[FPGA_VARIABLE].partition("?")
+        baud = int(parse_qs(query).get("baud", [str(BAUD)])[0])
+        return LockStepLine(serial.serial_for_url(device, baud, timeout=PORT_TIMEOUT_S), device, PATIENCE_S)
 
     def power_on(self) -> None:
         """Reset the image, then greet it."""
         self._line.reset()
+        self._line.clock.sleep(RESET_S)
         self.port = self._line
-        SerialLine(self._line, self.name, reply_timeout_s=PATIENCE_S).greet()
+        SerialLine(self._line, self.name, self._line.clock, self._line.reply_timeout_s).greet()
 
     def power_off(self) -> None:
         """Cut it off until its next reset: a rig with only a line cannot kill the controller."""
@@ -336,6 +339,6 @@ def _images() -> TemporaryDirectory[str]:
 
 
 @cache
-def _image() -> Path:
+def _image(has_bypass: bool) -> Path:
     """Built once for all scenarios."""
-    return rv32.build(Path(_images().name) / "controlpulp.elf")
+    return rv32.build(Path(_images().name) / f"controlpulp-{has_bypass:d}.elf", f"-DBYPASS={has_bypass:d}")

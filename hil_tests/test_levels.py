@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from firmware_bridge.scmi.protocols.performance import LevelSet
-from firmware_bridge.scmi.protocols.telemetry import LeaseSet
+from firmware_bridge.scmi.protocols.telemetry import LeaseSet, TelemetryStatus
 from hil_tests.rig import Ability, Rig
 
 
@@ -38,7 +38,7 @@ def test_of_two_agents_levels_the_higher_one_is_in_force_while_both_live(rig: Ri
 
 @pytest.mark.needs(Ability.BYPASS)
 def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
-    """The bypass writes the clock while the message is served; the voltage follows with the next fast job."""
+    """With the bypass: it writes the clock while the message is served; the voltage follows with the next fast job."""
     controller = rig.controller()
     seen = []
     for level in (2_000_000, 1_800_000, 1_600_000, 1_350_000, 800_000) * 4:
@@ -52,6 +52,18 @@ def test_a_lower_level_takes_effect_before_it_is_answered(rig: Rig) -> None:
         assert set(rig.freq_khz()[9:18]) == {level}, "later slots do not undo it"
     assert np.mean(seen) == 1.0
     assert rig.plant.unsafe_steps == 0
+
+
+@pytest.mark.needs(Ability.EXACT_TIME)
+def test_without_the_bypass_a_lower_level_takes_effect_within_two_slots(rig: Rig) -> None:
+    client = rig.client()
+    rig.plant.capacitance[:] = 0.5
+    rig.pass_slots(4)
+    for level in (2_400_000, 1_600_000, 1_350_000):
+        client.request(LevelSet(1, level))
+        rig.pass_slots(2)
+        assert set(rig.freq_khz()[9:18]) == {level}
+    assert client.request(TelemetryStatus()).bypasses == 0
 
 
 @pytest.mark.needs(Ability.EXACT_TIME, Ability.BYPASS)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp import rv32
-from firmware_bridge.controlpulp.host import ChannelBusy, HostController
+from firmware_bridge.controlpulp.host import ChannelBusy, HostController, HostOptions
 from firmware_bridge.scmi.clock import Clock
 from firmware_bridge.scmi.transports.in_process import InProcess
 from firmware_bridge.scmi.transports.transport import Transport
@@ -128,7 +128,7 @@ class InProcessRig(VirtualRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The host board. The rig advances the plant, since the board's time starts at 0 with each start."""
-        host = HostController()
+        host = HostController(HostOptions(bypass=self.has_bypass))
         return host, host.wires
 
     def tick(self) -> None:
@@ -148,7 +148,7 @@ class UnicornRig(VirtualRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The image after reset."""
-        controller = rv32.Rv32Controller(_image())
+        controller = rv32.Rv32Controller(_image(self.has_bypass))
         names = ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv")
         return controller, {name: controller.words(name) for name in names}
 
@@ -165,6 +165,6 @@ def _images() -> TemporaryDirectory[str]:
 
 
 @cache
-def _image() -> Path:
+def _image(has_bypass: bool) -> Path:
     """Built once for all scenarios."""
-    return rv32.build(Path(_images().name) / "controlpulp.elf")
+    return rv32.build(Path(_images().name) / f"controlpulp-{has_bypass:d}.elf", f"-DBYPASS={has_bypass:d}")

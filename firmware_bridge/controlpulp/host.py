@@ -45,7 +45,8 @@ class HostOptions:
 
     published_law: bool = False
     polled_messages: bool = False
-    bypass: bool = True
+    bypass: bool = False
+    """A lower level takes effect at once, and not with the next control slot."""
     job_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Fast, control, one message."""
     interrupt_us: float = 0.0

@@ -7,14 +7,10 @@ the timer or frames on the serial line make them, as on a board.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
 import shutil
-import threading
-import time
-import tty
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +34,7 @@ LINK_FLAGS: Final = (
     f"-Wl,--defsym=soc_uart={UART_BASE:#x}",
     "-DUART_STRIDE=4",
 )
+TICK_CYCLES: Final = CLOCK_HZ // 8000
 _HANG_CYCLES: Final = 20_000_000
 """Ours: 40 ms of the core's time; a job takes a hundredth of it."""
 
@@ -62,7 +59,7 @@ class Counts(ctypes.Structure):
         (name, ctypes.c_uint64)
         for name in (
             *("cycles", "retired", "skipped", "woken_at", "last_retired_at"),
-            *("core_retired", "overruns", "bus_errors"),
+            *("core_retired", "overruns", "bus_errors", "line_bytes_in_flight"),
         )
     ]
     cycles: int
@@ -73,6 +70,7 @@ class Counts(ctypes.Structure):
     core_retired: int
     overruns: int
     bus_errors: int
+    line_bytes_in_flight: int
 
 
 def missing() -> str | None:
@@ -222,56 +220,3 @@ class RtlController(SharedMemory):
         )
         self._lib.rtl_profile(self._model, *(ctypes.c_void_p(array.ctypes.data) for array in self._profile))
         return self._profile
-
-
-TICK_CYCLES: Final = CLOCK_HZ // 8000
-_REST_S: Final = 0.0005
-"""Ours: how long a board whose core waits leaves the processor to others, per tick."""
-
-
-class RtlBoard:
-    """A model with its serial line on a pty, as a board has it on a cable: ``pty`` is the device to open."""
-
-    def __init__(self, controller: RtlController) -> None:
-        self.controller = controller
-        self._end, self._device_end = os.openpty()  # ours keeps the device open: it lives on between two clients
-        tty.setraw(self._device_end)
-        os.set_blocking(self._end, False)
-        self.pty = os.ttyname(self._device_end)
-        self._is_over = False
-        self._thread: threading.Thread | None = None
-
-    def step(self) -> bool:
-        """Lets a tick of the core's time pass; whether a byte crossed the line."""
-        received = b""
-        with contextlib.suppress(BlockingIOError):
-            received = os.read(self._end, 4096)
-        if received:
-            self.controller.put(received)
-        self.controller.run(TICK_CYCLES)
-        sent = self.controller.get()
-        if sent:
-            with contextlib.suppress(BlockingIOError):  # nobody reads, and the pty is full: lost, as on a cable
-                os.write(self._end, sent)
-        return bool(received or sent)
-
-    def start(self) -> None:
-        """Runs it in a thread until it is closed."""
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._is_over:
-            if not self.step():
-                time.sleep(_REST_S)
-
-    def close(self) -> None:
-        """Ends the thread and the model; the pty goes away."""
-        self._is_over = True
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-        self.controller.close()
-        for descriptor in (self._end, self._device_end):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)

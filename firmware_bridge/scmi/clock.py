@@ -26,3 +26,18 @@ class RealClock:
     def sleep(self, duration_s: float) -> None:
         """Sleep."""
         time.sleep(duration_s)
+
+
+class SlowClock:
+    """The time of a controller that is simulated: it runs ``slowdown`` times slower than real time."""
+
+    def __init__(self, slowdown: int) -> None:
+        self._slowdown = slowdown
+
+    def now_s(self) -> float:
+        """Seconds of the controller."""
+        return time.monotonic() / self._slowdown
+
+    def sleep(self, duration_s: float) -> None:
+        """Sleep that much longer."""
+        time.sleep(duration_s * self._slowdown)

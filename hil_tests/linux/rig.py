@@ -64,6 +64,7 @@ class LinuxRig(InProcessRig):
         self._pending: bytes | None = None
         self._is_sent = self._is_lost = False
         self._is_stopping = False
+        self._turns = 0
         self._thread = threading.Thread(target=self._follow, name="linux-rig", daemon=True)
         self._guest: Guest | None = None
         self.passed: deque[tuple[Sender, bytes]] = deque(maxlen=_KEPT)
@@ -95,7 +96,10 @@ class LinuxRig(InProcessRig):
         """Called when the guest's memory is there, and before it goes."""
 
     def kill(self) -> None:
-        """Kill the controller only: the device stays and answers nothing."""
+        """Kill the controller only: the device stays and answers nothing. What the guest has sent has arrived."""
+        turn = self._turns
+        while self._thread.is_alive() and self._turns < turn + 2:
+            time.sleep(_TURN_S)
         with self._lock:
             super().kill()
 
@@ -111,7 +115,7 @@ class LinuxRig(InProcessRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """A controller configured for a guest that cannot reach its memory."""
-        host = HostController(HostOptions(message_only=frozenset({GUEST - 1})))
+        host = HostController(HostOptions(bypass=self.has_bypass, message_only=frozenset({GUEST - 1})))
         return host, host.wires
 
     # ---- agents ----
@@ -170,6 +174,7 @@ class LinuxRig(InProcessRig):
             for _, message in self.server.wait(_TURN_S):
                 self._pending, self._is_sent = message, False
                 self.passed.append((Sender.AGENT, message))
+            self._turns += 1
             now_s = time.monotonic()
             with self._lock:
                 super().pass_time(min(now_s - before_s, _MOST_S))

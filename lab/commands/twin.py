@@ -82,7 +82,7 @@ def node(
     "--rtl",
     "core",
     type=click.Choice(["vexriscv", "cv32e40p"]),
-    help="On this core, simulated from its RTL; its line does not answer yet.",
+    help="On this core, simulated from its RTL.",
 )
 @click.option(
     "--trace", type=click.Path(path_type=Path), metavar="FILE", help="With --rtl: each instruction, with its cycle."
@@ -105,7 +105,7 @@ def controller(
     kernel is an agent as well, through --vhost (docs/scmi.md has the options of QEMU and user-mode Linux).
 
     With --rtl the firmware runs on a core in RTL, as on a board: one agent, on the serial line FOLDER/line, and some
-    hundred times slower than real time.
+    hundred times slower than real time. The line's URL, with the timeouts that this takes, is printed.
     """
     if core:
         if places or fifo:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from firmware_bridge.controlpulp import rtl
+from firmware_bridge.controlpulp.rtl_board import RtlBoard
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_TIMER
 from firmware_bridge.errors import LinkError
 from nodectl.loop.interruptions import Interruptions
@@ -26,6 +27,9 @@ from twin.rtl import library
 
 _IDLE_CORE_W: Final = 4.0
 BAUD: Final = 921600
+SLOWDOWN: Final = 500
+"""For the client's timeouts. Ours: some 120 on a machine with nothing else to do, up to 3000 seen on a busy one; an
+answer takes 2 ms of the controller's time, of the 250 after which the client repeats its command."""
 LINE: Final = "line"
 """The name of the line in the folder: a link to the pty."""
 
@@ -42,16 +46,16 @@ def serve(
         folder.mkdir(parents=True, exist_ok=True)
         with Interruptions(MonotonicClock()) as interruptions, tempfile.TemporaryDirectory() as temporary:
             image = rtl.build(Path(temporary) / "controlpulp.elf", *rtl.LINE_FLAGS)
-            board = rtl.RtlBoard(rtl.RtlController(image, model, TIME_BY_TIMER, trace=trace, wave=wave))
+            board = RtlBoard(rtl.RtlController(image, model, TIME_BY_TIMER, trace=trace, wave=wave))
             with contextlib.closing(board), _linked(folder / LINE, board.pty) as line:
                 tell(f"EMULATED controlpulp on {core} in RTL, {CORES} cores with instructions of class {load}")
-                tell(f"ospm: scmi+serial://{line.absolute()}?baud={BAUD}")
+                tell(f"ospm: scmi+serial://{line.absolute()}?baud={BAUD}&slowdown={SLOWDOWN}")
                 _run(board, load, interruptions)
     except (FileNotFoundError, LinkError) as error:
         raise NodectlError(str(error)) from None
 
 
-def _run(board: rtl.RtlBoard, load: int, interruptions: Interruptions) -> None:
+def _run(board: RtlBoard, load: int, interruptions: Interruptions) -> None:
     plant = Plant()
     plant.capacitance[:] = CLASSES[load]
     plant.settle(np.full(CORES, _IDLE_CORE_W))

@@ -209,7 +209,7 @@ def test_the_model_learns_silicon_that_draws_a_tenth_more() -> None:
 
 
 def test_a_lower_request_is_applied_before_the_next_slot_and_its_voltage_follows() -> None:
-    host, plant = joined()
+    host, plant = joined(options=HostOptions(bypass=True))
     host.advance_slots(20)
     host.advance(100e-6)
     host.send(0, command(PERFORMANCE, 0x7, 1, 1_600_000))

@@ -10,7 +10,7 @@ import pytest
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.scmi.protocols.telemetry import FAULTS, REASONS
 from tests.firmware.rig import cap, joined, trace
-from tests.firmware.scmi_words import TELEMETRY, events, must
+from tests.firmware.scmi_words import PERFORMANCE, TELEMETRY, events, must
 from twin.pulp.plant import CLASSES, CORES, SENSORS, Fault, Plant
 
 TEMPERATURES, ACTIVITIES, POWERS = slice(0, CORES), slice(CORES, 2 * CORES), slice(2 * CORES, SENSORS)
@@ -175,6 +175,19 @@ def test_sound_sensors_with_noise_on_uneven_silicon_never_alarm() -> None:
         cap(host, float(rng.uniform(20, 320)))
         cap(host, float(rng.uniform(5, 80)), domain=int(rng.integers(1, 5)))
         host.advance_slots(int(rng.integers(1, 100)))
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("load", [CLASSES[1], CLASSES[2], CLASSES[3]])
+def test_domains_at_their_lowest_level_next_to_busy_ones_are_no_fault(load: float) -> None:
+    """As a governor leaves them: cool for long, then busy while others become idle. Their copper takes its time."""
+    host, plant = joined(load)
+    plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
+    plant.vary_silicon(5)
+    for busy in (0b1110, 0b0001, 0b1101, 0b0010, 0b0011, 0b1100, 0b1000, 0b0111, 0b1111, 0b0100):
+        for domain in range(4):
+            must(host, PERFORMANCE, 0x7, domain, 3_660_000 if busy >> domain & 1 else 400_000)
+        host.advance(0.4)
     assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
 
 

@@ -203,7 +203,8 @@ def test_slots_follow_real_time_and_late_ones_are_counted(controller: PosixContr
     client.close()
 
 
-def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> None:
+def test_with_the_bypass_a_lower_level_does_not_wait_for_a_slot(folder: Path) -> None:
+    controller = PosixController(folder, "--bypass")
     client = patient_client(controller.url(1))
 
     def has_bypassed() -> bool:
@@ -216,6 +217,7 @@ def test_a_lower_level_does_not_wait_for_a_slot(controller: PosixController) -> 
 
     assert within(PATIENCE_S, has_bypassed)
     client.close()
+    controller.stop()
 
 
 HANGING_PLANT = """

@@ -12,8 +12,13 @@ from benchmarks.firmware_lockstep import run
 from benchmarks.firmware_rig import POWERCAP, Rig, command, mixed_load
 from firmware_bridge.controlpulp import rtl, rv32
 from firmware_bridge.controlpulp.host import HostOptions
-from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_WORD
+from firmware_bridge.controlpulp.rtl_board import RtlBoard
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
+from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.protocols.base import DiscoverVendor
 from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, greeting, pack_frame
+from firmware_bridge.scmi.transports.serial_line import SerialLine
+from hil_tests.rtl_rigs import BoardClock, BoardPort
 from twin.rtl import CORES, library, missing
 
 WHY_NOT = rtl.missing() or missing(CORES[0]) or missing(CORES[1])
@@ -30,6 +35,11 @@ BUDGET = {
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rtl.build(tmp_path_factory.mktemp("rtl") / "controlpulp.elf")
+
+
+@pytest.fixture(scope="module")
+def line_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rtl.build(tmp_path_factory.mktemp("rtl-line") / "controlpulp.elf", *rtl.LINE_FLAGS)
 
 
 @pytest.fixture
@@ -99,9 +109,8 @@ def test_idle_time_is_skipped_cycle_for_cycle(image: Path, tmp_path: Path) -> No
     assert traces[0].split()[1] == "40000000"
 
 
-def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: Path) -> None:
-    image = rtl.build(tmp_path / "line.elf", *rtl.LINE_FLAGS)
-    core = rtl.RtlController(image, library("cv32e40p"), TIME_BY_LINE)
+def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(line_image: Path) -> None:
+    core = rtl.RtlController(line_image, library("cv32e40p"), TIME_BY_LINE)
     hello = pack_frame(FrameKind.HELLO, 0, greeting())
     began = core.counts().cycles
     core.put(hello)
@@ -114,3 +123,21 @@ def test_a_byte_on_the_line_takes_its_time_and_a_greeting_is_answered(tmp_path: 
     core.close()
     assert [frame.kind for frame in frames] == [FrameKind.WELCOME]
     assert seconds[0] >= len(hello) * 10 / 921_600
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(name: str, line_image: Path) -> None:
+    """As a program opens it. Each answer comes in pieces, one a tick, so timeouts count the board's time."""
+    board = RtlBoard(rtl.RtlController(line_image, library(name), TIME_BY_TIMER))
+    port = BoardPort(board)
+    began_s = board.now_s()
+    line = SerialLine(port, name, BoardClock(board))
+    line.greet()
+    client = Client(line)
+    assert client.request(DiscoverVendor()).name == "nodectl"
+    assert board.now_s() - began_s < 50 * 500e-6
+    assert (client.counts.timeouts, line.diagnosis()) == (0, "2 frames, 0 broken frames and 0 stray bytes came")
+    board.step()
+    assert board.has_settled() and port.in_waiting == 0
+    port.close()
+    board.close()

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from firmware_bridge.controlpulp.host import AGENTS, HostController
+from firmware_bridge.controlpulp.host import AGENTS, HostController, HostOptions
 from tests.firmware.rig import cap, joined
 from tests.firmware.scmi_words import (
     BASE,
@@ -216,15 +216,18 @@ def test_a_watched_domain_and_no_other_is_reported(host: HostController, watcher
     assert events(host, watcher) == [(header(PERFORMANCE, 0, kind=3), [1, domain, 3_350_000, 800_000])]
 
 
-def test_a_lowered_level_is_applied_ahead_of_the_slot_and_a_raised_one_is_not() -> None:
-    host, _ = joined(1e-9)
+@pytest.mark.parametrize(("options", "expected"), [(HostOptions(bypass=True), [1, 1, 1, 2]), (None, [0] * 4)])
+def test_with_the_bypass_a_lowered_level_is_applied_ahead_of_the_slot_and_a_raised_one_is_not(
+    options: HostOptions | None, expected: list[int]
+) -> None:
+    host, _ = joined(1e-9, options)
     host.advance_slots(20)
     bypasses = []
     for level in (1_600_000, 2_000_000, 2_000_000, 1_800_000):
         must(host, PERFORMANCE, 0x7, 2, level)
         host.advance_slots(4)
         bypasses.append(host.view().bypasses)
-    assert bypasses == [1, 1, 1, 2]
+    assert bypasses == expected
 
 
 def test_a_reset_agent_has_the_newer_versions_no_requests_and_watches_nothing() -> None:

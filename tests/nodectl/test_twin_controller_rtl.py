@@ -25,7 +25,7 @@ def test_a_controller_in_rtl_has_a_line_and_leaves_a_trace_until_it_is_stopped(t
         try:
             assert served.stdout is not None
             assert served.stdout.readline().startswith("EMULATED controlpulp on cv32e40p in RTL")
-            assert served.stdout.readline() == f"ospm: scmi+serial://{folder}/line?baud=921600\n"
+            assert served.stdout.readline() == f"ospm: scmi+serial://{folder}/line?baud=921600&slowdown=500\n"
             assert (folder / "line").is_char_device()
         finally:
             served.send_signal(signal.SIGTERM)

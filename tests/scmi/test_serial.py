@@ -277,3 +277,20 @@ def test_a_line_that_was_cut_for_a_while_is_used_again_without_opening_it(client
     with pytest.raises(NoAnswerError, match="3 tries of 250 ms"):
         client.request(LevelGet(0))
     assert client.request(LevelGet(0)).level == 400_000
+
+
+def test_a_simulated_controller_has_all_timeouts_longer_by_its_slowdown(device):
+    write = device.device.write
+
+    def in_pieces(data: bytes) -> None:
+        """Each pause is long enough to end a frame of a controller at full speed."""
+        for at in range(0, len(data), 6):
+            write(data[at : at + 6])
+            time.sleep(0.06)
+
+    device.device.write = in_pieces
+    client = open_client(f"scmi+serial://{device.path}?baud=921600&slowdown=1000")
+    client.request(LevelGet(1))
+    assert client.counts.timeouts == 0
+    assert client.transport.diagnosis() == "2 frames, 0 broken frames and 0 stray bytes came"
+    client.close()

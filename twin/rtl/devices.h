@@ -73,6 +73,8 @@ public:
         }
     }
 
+    uint64_t in_flight() const { return far_out.size() + received_.size() + sending_.size() + far_in.size(); }
+
     std::deque<uint8_t> far_out, far_in; /* to and from the image */
     uint64_t overruns = 0;
 

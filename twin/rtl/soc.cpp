@@ -21,7 +21,6 @@ struct rtl {
     uint64_t *times = nullptr, *sum = nullptr;
     uint32_t *most = nullptr;
     FILE *trace = nullptr;
-    uint64_t half_cycles = 0;
 #if VM_TRACE_FST
     std::unique_ptr<VerilatedFstC> wave;
 #endif
@@ -34,9 +33,8 @@ struct rtl {
         core.model.eval();
 #if VM_TRACE_FST
         if (wave)
-            wave->dump(half_cycles);
+            wave->dump(2 * bus.now + uint64_t(level)); /* a skipped cycle is seen as one without a change */
 #endif
-        half_cycles++;
     }
 
     void note_retired()
@@ -138,6 +136,7 @@ void rtl_count(const struct rtl *r, struct rtl_counts *out)
     out->core_retired = r->core.core_retired();
     out->overruns = r->bus.uart.overruns;
     out->bus_errors = r->bus.bus_errors;
+    out->line_bytes_in_flight = r->bus.uart.in_flight();
 }
 
 void rtl_software_interrupt(struct rtl *r) { r->bus.clint.software = 1; }
@@ -184,6 +183,8 @@ int rtl_wave(struct rtl *r, const char *path)
     if (path) {
         Verilated::traceEverOn(true);
         r->wave.reset(new VerilatedFstC);
+        r->wave->set_time_unit("1ns"); /* half a cycle of 500 MHz */
+        r->wave->set_time_resolution("1ns");
         r->core.model.trace(r->wave.get(), 99);
         r->wave->open(path);
     }

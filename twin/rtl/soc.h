@@ -31,6 +31,7 @@ struct rtl_counts {
     uint64_t core_retired;  /* the core's own counter of instructions */
     uint64_t overruns;  /* bytes lost in the UART's receiver */
     uint64_t bus_errors; /* accesses outside RAM and devices */
+    uint64_t line_bytes_in_flight; /* put and not yet read by the image, or written by it and not yet got */
 };
 
 enum rtl_stop { RTL_CYCLES, RTL_WAITS, RTL_WORD };

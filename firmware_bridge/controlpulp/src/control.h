@@ -36,6 +36,7 @@ struct guard {
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
     int32_t warm, warm_at_change[CORES];   /* sink above the ambient by power alone; when a reading last changed */
     int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
+    int32_t slow_uw[CORES];                           /* filtered again, as copper warms */
     uint8_t frozen_slots[CORES], odd_slots[CORES];
     bool has_failed[CORES];                /* temperature implausible, stuck or frozen */
 };

@@ -50,6 +50,7 @@
 #define FROZEN_UW 500000      /* ours: worth some 0.5 K of silicon */
 #define ODD_MK 8000           /* ours; sound cores on uneven silicon stay within 6 K */
 #define ODD_SLOTS 8
+#define SLOW_SHIFT 7          /* filter of a core's power: 64 ms, the copper has 51 */
 #define FAILED_MAX 4
 #define START_SLOTS 400       /* ours: eight time constants of the copper */
 #define SAFE_SLOTS 2000             /* ours: 1 s */
@@ -90,11 +91,21 @@ bool guard_distrusts(struct guard *g, int core, bool is_same)
     return g->frozen_slots[core] == FROZEN_SLOTS || g->odd_slots[core] == ODD_SLOTS;
 }
 
-/* Counts for how many slots each core was cooler than the mean of the sound ones and its power let expect. */
-static void check_cores(struct guard *g, const struct sensors *in, int32_t mean_mk, int32_t mean_mw)
+/* How much warmer than the mean a core is at least. Ours: 1 K/W for one busy core, 2.5 K/W for a whole idle domain. */
+static int32_t warmer_mk(int32_t power_uw, int32_t mean_mw)
+{
+    int32_t more = (int32_t)thousandth((uint32_t)power_uw) - mean_mw;
+    return more < 0 ? (more * 5) >> 1 : more;
+}
+
+/*
+ * Counts for how many slots each core was cooler than the mean of the sound ones and its power let expect. The lower
+ * one of two powers counts: where work moves from warm cores to cool ones, these are cool for as long as their copper.
+ */
+static void check_cores(struct guard *g, const struct sensors *in, int32_t mean_mk, int32_t mean_mw, int32_t slow_mw)
 {
     for (int i = 0; i < CORES; i++) {
-        int32_t expected = mean_mk + (int32_t)thousandth((uint32_t)g->core_uw[i]) - mean_mw; /* ours: 1 K/W */
+        int32_t expected = mean_mk + min32(warmer_mk(g->core_uw[i], mean_mw), warmer_mk(g->slow_uw[i], slow_mw));
         bool is_odd = in->temperature_mk[i] < expected - ODD_MK;
         g->odd_slots[i] = is_odd ? (uint8_t)min32(g->odd_slots[i] + 1, ODD_SLOTS) : 0;
     }
@@ -259,20 +270,22 @@ void guard_step(struct guard *g, const struct control *c, const struct sensors *
                 const int64_t model_uw[DOMAINS], int64_t leak_uw, struct demand *limited)
 {
     uint32_t faults = 0;
-    int32_t sound = 0, sum_mk = 0, sum_mw = 0, mean_mk = 0;
+    int32_t sound = 0, sum_mk = 0, sum_mw = 0, slow_mw = 0, mean_mk = 0;
     int64_t all = 0;
     for (int i = 0; i < CORES; i++) {
+        g->slow_uw[i] += (g->core_uw[i] - g->slow_uw[i]) >> SLOW_SHIFT;
         if (g->has_failed[i])
             continue;
         sound++;
         sum_mk += in->temperature_mk[i];
         sum_mw += (int32_t)thousandth((uint32_t)g->core_uw[i]);
+        slow_mw += (int32_t)thousandth((uint32_t)g->slow_uw[i]);
     }
     for (int d = 0; d < DOMAINS; d++)
         all += model_uw[d];
     if (sound) {
         mean_mk = sum_mk / sound; /* 36 * 423 K fit */
-        check_cores(g, in, mean_mk, sum_mw / sound);
+        check_cores(g, in, mean_mk, sum_mw / sound, slow_mw / sound);
     }
     int32_t measured_uw = check_sum(g, in, &faults);
     check_model(g, c, in, measured_uw, model_uw, &faults);

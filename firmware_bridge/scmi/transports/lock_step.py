@@ -9,7 +9,6 @@ instead of 2000, so the line sets the pace and the controller's time stops betwe
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firmware_bridge.errors import NoAnswerError
+from firmware_bridge.scmi.clock import Clock, RealClock
 from firmware_bridge.scmi.transports.frames import SYNC, Broken, Frame, FrameDecoder, FrameKind, pack_frame
 from firmware_bridge.scmi.transports.serial_line import BURST_GAP_S, REPEATS, REPLY_TIMEOUT_S, Port
 
@@ -52,15 +52,18 @@ def _pack_24(values: NDArray[np.int32]) -> bytes:
 class LockStepLine:
     """The rig's end of the line. Takes the frames of slots out and passes all other bytes to the client."""
 
-    def __init__(self, port: Port, name: str, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        self._reply_timeout_s = reply_timeout_s
+    def __init__(
+        self, port: Port, name: str, reply_timeout_s: float = REPLY_TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        self.reply_timeout_s = reply_timeout_s
+        self.clock: Clock = clock or RealClock()
         self._port, self._name = port, name
         self._decoder = FrameDecoder()
         self._for_client = bytearray()
         self._sequence = 0
         self._actuators: Frame | None = None
         self._was_refused = False
-        self._received_at_s = time.monotonic()
+        self._received_at_s = self.clock.now_s()
 
     def slot(self, wires: Mapping[str, NDArray[np.int32]]) -> dict[str, NDArray[np.int32]]:
         """Runs one slot on the controller with these readings, and returns its actuators.
@@ -73,8 +76,8 @@ class LockStepLine:
         for _ in range(1 + REPEATS):
             self._was_refused = False
             self._port.write(frame)
-            deadline_s = time.monotonic() + self._reply_timeout_s
-            while time.monotonic() < deadline_s and not self._was_refused:
+            deadline_s = self.clock.now_s() + self.reply_timeout_s
+            while self.clock.now_s() < deadline_s and not self._was_refused:
                 self._pump()
                 if self._actuators and self._actuators.sequence == self._sequence:
                     return unpack_actuators(self._actuators.payload)
@@ -94,9 +97,9 @@ class LockStepLine:
             data += self._port.read(waiting)
         found: list[Frame | Broken] = []
         if data:
-            self._received_at_s = time.monotonic()
+            self._received_at_s = self.clock.now_s()
             found = self._decoder.feed(data)
-        elif self._decoder.is_within_frame and time.monotonic() - self._received_at_s >= BURST_GAP_S:
+        elif self._decoder.is_within_frame and self.clock.now_s() - self._received_at_s >= BURST_GAP_S:
             found = self._decoder.end_of_burst()
         for one in found:
             if isinstance(one, Frame) and one.kind is FrameKind.ACTUATORS:

@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any, Final, Protocol
 
 from firmware_bridge.errors import LinkError, NoAnswerError, RequestError, WrongDeviceError
-from firmware_bridge.scmi.clock import Clock, RealClock
+from firmware_bridge.scmi.clock import Clock, RealClock, SlowClock
 from firmware_bridge.scmi.transports.frames import (
     FRAMING_VERSION,
     LARGEST_PAYLOAD,
@@ -207,8 +207,8 @@ class SerialLine:
         self._port.close()
 
 
-def open_serial(device: str, baud: int, name: str) -> SerialLine:
-    """Open a pyserial URL or device and greet the controller."""
+def open_serial(device: str, baud: int, name: str, slowdown: int = 1) -> SerialLine:
+    """Open a pyserial URL or device and greet the controller, whose time may run slower than ours."""
     try:
         serial: Any = importlib.import_module("serial")
     except ModuleNotFoundError:
@@ -220,13 +220,13 @@ def open_serial(device: str, baud: int, name: str) -> SerialLine:
         sockets.POLL_TIMEOUT = CONNECT_TIMEOUT_S
     try:
         port: Port = serial.serial_for_url(
-            device, baudrate=baud, timeout=POLL_S, write_timeout=REPLY_TIMEOUT_S, **locks
+            device, baudrate=baud, timeout=POLL_S, write_timeout=REPLY_TIMEOUT_S * slowdown, **locks
         )
     except ValueError as error:
         raise RequestError(f"{name}: cannot be opened: {error}") from None
     except OSError as error:
         raise LinkError(f"{name}: cannot be opened: {_reason(error)}") from None
-    line = SerialLine(port, name)
+    line = SerialLine(port, name, SlowClock(slowdown))
     try:
         line.greet()
     except BaseException:

@@ -1,7 +1,7 @@
 """URLs of controllers: ``scmi+inproc:``, ``scmi+shm:/path``, ``scmi+serial:///dev/ttyUSB0?baud=921600``.
 
 After ``scmi+serial:`` comes a device (``///dev/ttyUSB0``) or any URL of pyserial (``socket://host:port``, ``loop://``).
-Of its options only ``baud`` is ours.
+Of its options only ``baud`` and ``slowdown`` are ours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from firmware_bridge.scmi.transports.shm import open_shared_memory
 from firmware_bridge.scmi.transports.transport import Transport
 
 SCHEMES: Final = ("scmi+inproc", "scmi+shm", "scmi+serial")
-_MOST_BAUD: Final = (1 << 31) - 1
+_MOST: Final = {"baud": (1 << 31) - 1, "slowdown": 1_000_000}
+_KIND: Final = {"baud": "a number of bits per second", "slowdown": "a factor from 1 to 1000000"}
 _EXAMPLE: Final = "scmi+serial:///dev/ttyUSB0?baud=921600, scmi+shm:/run/scmi.sock or scmi+inproc:"
 
 
@@ -39,8 +40,7 @@ def open_transport(url: str) -> Transport:
         near = difflib.get_close_matches(scheme, SCHEMES, 1)
         raise RequestError(f"{url!r} is not an SCMI URL{f' (nearest: {near[0]}:)' if near else ''}, e.g. {_EXAMPLE}")
     if scheme == "scmi+serial":
-        device, baud = _serial_place(rest, url)
-        return open_serial(device, baud, url)
+        return _serial_line(rest, url)
     if scheme == "scmi+shm":
         path = rest.removeprefix("//")
         if not path:
@@ -52,25 +52,27 @@ def open_transport(url: str) -> Transport:
     return InProcess(host, shared_words=SharedWords(host.fast_channel(0).data, host.fast_channel_address(0)))
 
 
-def _serial_place(rest: str, url: str) -> tuple[str, int]:
-    """The device or pyserial URL, and the baud rate."""
+def _serial_line(rest: str, url: str) -> Transport:
+    """The line of a device or of a URL of pyserial."""
     place, _, query = rest.partition("?")
     place = place.removeprefix("//") if place.startswith("//") else place
     if not place:
         raise RequestError(f"{url!r}: the device is missing, e.g. scmi+serial:///dev/ttyUSB0?baud=921600")
-    baud, others = DEFAULT_BAUD, []
+    others: list[tuple[str, str]] = []
+    ours = {"baud": DEFAULT_BAUD, "slowdown": 1}
     for key, value in parse_qsl(query, keep_blank_values=True):
-        if key != "baud":
+        if key not in ours:
             others.append((key, value))
-        elif value.isdecimal() and 0 < int(value) <= _MOST_BAUD:
-            baud = int(value)
+        elif value.isdecimal() and 0 < int(value) <= _MOST[key]:
+            ours[key] = int(value)
         else:
-            raise RequestError(f"{url!r}: baud {value!r} is not a number of bits per second")
+            raise RequestError(f"{url!r}: {key} {value!r} is not {_KIND[key]}")
     if others and "://" not in place:
-        raise RequestError(f"{url!r}: a device has no option {others[0][0]!r}; it has baud")
+        raise RequestError(f"{url!r}: a device has no option {others[0][0]!r}; it has baud and slowdown")
     if place.startswith(("socket://", "rfc2217://")) and not _has_port(place):
         raise RequestError(f"{url!r}: the port is missing, e.g. scmi+serial:socket://host:4000")
-    return f"{place}?{urlencode(others)}" if others else place, baud
+    device = f"{place}?{urlencode(others)}" if others else place
+    return open_serial(device, ours["baud"], url, ours["slowdown"])
 
 
 def _has_port(place: str) -> bool:

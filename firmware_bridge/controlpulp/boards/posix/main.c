@@ -25,7 +25,8 @@ static const char usage[] =
     "  --areas A2P,P2A                offsets of the two areas in a mailbox (default 0,0x100)\n"
     "  --registers DOORBELL,COMPLETION  offsets of these in an area (default 0xA0,0xA4)\n"
     "  --message-only AGENT           no FastChannels: this agent cannot reach the mailbox's memory (repeatable)\n"
-    "  --published                    the published law, messages polled, no bypass\n"
+    "  --published                    the published law, messages polled\n"
+    "  --bypass                       a lower level takes effect at once, not with the next control slot\n"
     "  --with-parent                  end when the process that started this one ends\n"
     "SIGTERM and SIGINT end it. Exit status 0: ended by a signal; 1: cannot run; 2: wrong use.\n";
 
@@ -35,7 +36,7 @@ struct choice {
     const char *folder, *plant, *state, *fifo;
     struct geometry geometry;
     bool is_message_only[AGENTS];
-    bool is_published, ends_with_parent;
+    bool is_published, has_bypass, ends_with_parent;
 };
 
 /* ---- options ---- */
@@ -90,8 +91,8 @@ static int read_choice(int argc, char **argv, struct choice *out)
         {"plant", required_argument, NULL, 'p'}, {"state", required_argument, NULL, 's'},
         {"fifo", required_argument, NULL, 'f'}, {"areas", required_argument, NULL, 'a'},
         {"registers", required_argument, NULL, 'r'}, {"message-only", required_argument, NULL, 'm'},
-        {"published", no_argument, NULL, 'u'}, {"with-parent", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'},
-        {0}};
+        {"published", no_argument, NULL, 'u'}, {"bypass", no_argument, NULL, 'b'},
+        {"with-parent", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'}, {0}};
     *out = (struct choice){.geometry = {0x000, 0x100, 0xA0, 0xA4}};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -103,6 +104,8 @@ static int read_choice(int argc, char **argv, struct choice *out)
             out->fifo = optarg;
         else if (option == 'u')
             out->is_published = true;
+        else if (option == 'b')
+            out->has_bypass = true;
         else if (option == 'w')
             out->ends_with_parent = true;
         else if (option == 'a' && !pair(optarg, &out->geometry.a2p, &out->geometry.p2a))
@@ -195,7 +198,7 @@ int main(int argc, char **argv)
     if (status)
         return status < 0 ? 0 : status;
     struct options options = {.law = choice.is_published ? LAW_PUBLISHED : LAW_OURS,
-                              .polled_messages = choice.is_published, .bypass = !choice.is_published};
+                              .polled_messages = choice.is_published, .bypass = choice.has_bypass};
     if (choice.ends_with_parent)
         prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (choice.plant) {

@@ -32,6 +32,9 @@
 #ifndef PUBLISHED
 #define PUBLISHED 0
 #endif
+#ifndef BYPASS
+#define BYPASS 0
+#endif
 
 #ifndef LINE_CHANNEL
 #define LINE_CHANNEL 0 /* the agent on the line: the first */
@@ -302,7 +305,7 @@ static void wait(struct board *b)
 static void start(struct board *b)
 {
     static const struct options options = {
-        .law = PUBLISHED ? LAW_PUBLISHED : LAW_OURS, .polled_messages = PUBLISHED, .bypass = !PUBLISHED};
+        .law = PUBLISHED ? LAW_PUBLISHED : LAW_OURS, .polled_messages = PUBLISHED, .bypass = BYPASS};
     for (int i = 0; i < CORES; i++)
         shared.temperature_mk[i] = SENSOR_FAULT;
     for (int p = 0; p < POWER_DOMAINS; p++)
