@@ -60,6 +60,7 @@ NAMES = (
     "calibration_table",
     "calibrated_policies",
     "calibrated_tags",
+    "stated_violation",
 )
 
 
