@@ -61,6 +61,8 @@ NAMES = (
     "calibrated_policies",
     "calibrated_tags",
     "stated_violation",
+    "least_energy_clocks",
+    "calibrated_sharer",
 )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -194,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f" {'hours':>6}"
     )
     rows = []
-    for row in (*drawn_rows(seeds, stated), *(eurora_rows(stated) if DATA.exists() and not options.quick else ())):
+    ran = eurora_rows(stated) if DATA.exists() and not options.quick else ()
+    for row in itertools.chain(drawn_rows(seeds, stated), ran):
         rows.append(row)
         given = "" if row.stated is None else f"{row.stated:g}"
         print(
