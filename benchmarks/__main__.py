@@ -60,6 +60,9 @@ NAMES = (
     "calibration_table",
     "calibrated_policies",
     "calibrated_tags",
+    "stated_violation",
+    "least_energy_clocks",
+    "calibrated_sharer",
 )
 
 

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.experiment import save
-from calibration.kernels.port import KERNELS
+from calibration.kernels.port import KERNELS, Kernel
 from calibration.measure.node_session import LEVELS, Setting, label, open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.finished_table import package_limits_w
@@ -75,7 +75,8 @@ class Jitter:
 
 
 class ErringSensors:
-    """Files of a node whose energy counters and node meter have a gain and jitter."""
+    """Files of a node whose energy counters and node meter have a gain and jitter; limits are in the counters' watts
+    (``regulated``)."""
 
     def __init__(self, ports: Ports, rapl: float, meter: float, seed: int) -> None:
         self._ports, self._rapl, self._meter = ports, rapl, meter
@@ -87,6 +88,8 @@ class ErringSensors:
         text = self._ports.files.read(path)
         if path.endswith("/energy_uj"):
             return f"{self._energy(path, int(text))}\n"
+        if path.endswith(("_power_limit_uw", "_max_power_uw")):
+            return f"{round(int(text) * self._rapl)}\n"
         if "/power" in path and path.endswith(("_input", "_average")):
             return f"{round(int(text) * self._meter * (1 + self._noise(path)))}\n"
         return text
@@ -122,7 +125,10 @@ class _Kept:
 
 
 class Truth(msgspec.Struct, frozen=True):
+    """``dram_w`` is no part of ``package_w``."""
+
     package_w: float
+    dram_w: float
     node_w: float
     units_per_s: float
 
@@ -153,20 +159,41 @@ def variation(seed: int) -> Variation:
     return Variation(node=seed)
 
 
-def measured(machine: Machine, seed: int, rerun: int, gains: tuple[float, float]) -> tuple[Sweep, tuple[Point, ...]]:
+def regulated(machine: Machine, gain: float) -> Machine:
+    """The machine with RAPL's gain in its limits too: firmware keeps them by the watts that its counters show."""
+    zones = tuple(
+        msgspec.structs.replace(
+            zone,
+            constraints=tuple(
+                msgspec.structs.replace(one, limit_w=one.limit_w / gain, max_w=one.max_w / gain)
+                for one in zone.constraints
+            ),
+        )
+        for zone in machine.zones
+    )
+    return msgspec.structs.replace(machine, zones=zones)
+
+
+def measured(
+    machine: Machine, seed: int, rerun: int, gains: tuple[float, float], kernels: Sequence[Kernel] = KERNELS
+) -> tuple[Sweep, tuple[Point, ...]]:
     """One sweep; ``rerun``: other noise on the same node."""
     twin = Twin(machine, seed=seed, variation=variation(seed))
     with InProcess(twin) as node, tempfile.TemporaryDirectory(prefix="nodectl-calibration-") as state_dir:
         erring = ErringSensors(node.ports, *gains, seed=1000 * seed + rerun)
         files: Files = erring
-        kernels = emulated_kernels(twin, seed, COUNTER_BIAS)
-        with open_session(replace(node.ports, files=files), kernels, state_dir) as session:
-            sweep = Sweep(session, KERNELS, Aim(), limits_w=package_limits_w(node.ports.files, session.packages))
+        port = emulated_kernels(twin, seed, COUNTER_BIAS)
+        with open_session(replace(node.ports, files=files), port, state_dir) as session:
+            sweep = Sweep(session, kernels, Aim(), limits_w=package_limits_w(files, session.packages))
             return sweep, sweep.run()
 
 
 def truths(
-    machine: Machine, seed: int, clocks: Sequence[int], cpus: Mapping[str, Sequence[int]]
+    machine: Machine,
+    seed: int,
+    clocks: Sequence[int],
+    cpus: Mapping[str, Sequence[int]],
+    kernels: Sequence[Kernel] = KERNELS,
 ) -> dict[Setting, Truth]:
     """What the model draws and does at every clock when its temperature has settled."""
     heat = msgspec.structs.replace(
@@ -180,8 +207,8 @@ def truths(
     found = {}
     twin = Twin(quick, seed=seed, variation=variation(seed))
     port = emulated_kernels(twin, seed, COUNTER_BIAS)
-    for kernel in KERNELS:
-        for level in LEVELS:
+    for kernel in kernels:
+        for level in cpus:
             port.start(kernel, cpus[level])
             for khz in clocks:
                 for domain in range(len(machine.domains)):
@@ -194,7 +221,8 @@ def truths(
                 watts = {name: (joules - before[0][name]) / seconds for name, joules in after[0].items()}
                 packages = sum(one for name, one in watts.items() if name.startswith("package"))
                 speed = (after[1] - before[1]) / seconds
-                found[Setting(label(kernel), level, khz)] = Truth(packages, watts["node"], speed)
+                dram = sum(one for name, one in watts.items() if name.startswith("dram"))
+                found[Setting(label(kernel), level, khz)] = Truth(packages, dram, watts["node"], speed)
             port.stop()
     return found
 
@@ -203,6 +231,7 @@ def judge(name: str, seed: int, is_judged: bool) -> Row:
     machine = load_machine(name)
     drawn = np.random.default_rng(seed).uniform(-1, 1, 2)
     gains = (1 + RAPL_GAIN * float(drawn[0]), 1 + METER_GAIN * float(drawn[1]))
+    machine = regulated(machine, gains[0])
     sweep, points = measured(machine, seed, 0, gains)
     _, again = measured(machine, seed, 1, gains)
     session = sweep.session

@@ -42,11 +42,12 @@ def least_energy(table: Table) -> tuple[LeastEnergy, ...]:
         points = table.of(kernel, level)
         rapl = {p.khz: joules_w(p, False) / p.speed for p in points}
         node = {p.khz: joules_w(p, True) / p.speed for p in points} if table.conditions.has_meter else {}
-        found.append(LeastEnergy(kernel, level, _within(node), _within(rapl)))
+        found.append(LeastEnergy(kernel, level, within(node), within(rapl)))
     return tuple(found)
 
 
-def _within(joules: dict[int, float]) -> tuple[int, ...]:
+def within(joules: dict[int, float]) -> tuple[int, ...]:
+    """The clocks within 1 % of the fewest joules, of those that are known."""
     known = {khz: value for khz, value in joules.items() if math.isfinite(value)}
     least = min(known.values(), default=0.0)
     return tuple(khz for khz, value in known.items() if value <= least * (1 + WITHIN))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
+
+if TYPE_CHECKING:
+    from cluster_agent.prediction.admitted_power import Guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ class Power:
     """Jobs are planned with watts of their own, times ``margin``; None: with the machine's, the most they can draw. A
     prediction is made once, when the job is submitted, and is used until its end."""
     margin: float = 1.0
+    guard: Guard | None = None
+    """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
 

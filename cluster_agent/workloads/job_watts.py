@@ -25,6 +25,7 @@ from cluster_agent.workloads.swf import EXECUTABLE, GROUP, QUEUE, USER, TraceErr
 from cluster_agent.workloads.text_tables import rows_of
 
 if TYPE_CHECKING:
+    from cluster_agent.prediction.admitted_power import Guard
     from cluster_agent.prediction.job_power import Submission
 
 GENERATED: Final = "generated"
@@ -135,36 +136,40 @@ def of_jobs(watts: Watts, workload: Workload, power: Power) -> Watts:
         flags = volunteers(workload, power.volunteers)
         watts = replace(watts, job_lowest=np.where(flags, watts.lowest, 0).astype(np.int32))
     if power.admitted is not None and watts.job_plan_uw is None:
-        watts = _planned(watts, workload, power.admitted, power.margin)
+        watts = _planned(watts, workload, power.admitted, power)
     return watts
 
 
-def _planned(watts: Watts, workload: Workload, admitted: Admitted, margin: float) -> Watts:
+def _planned(watts: Watts, workload: Workload, admitted: Admitted, power: Power) -> Watts:
     if watts.job_busy_uw is None:
         raise WrongUseError(
             "this policy plans with watts of single jobs, and the log has none: give them with --job-watts"
             " FILE|generated"
         )
     if admitted == "given":
-        planned_uw = np.clip(np.round(watts.job_busy_uw * margin), watts.idle_uw, watts.plan_uw[0]).astype(np.int64)
+        planned_uw = np.clip(np.round(watts.job_busy_uw * power.margin), watts.idle_uw, watts.plan_uw[0]).astype(
+            np.int64
+        )
         return replace(watts, job_plan_uw=planned_uw)
     nobody = np.full(len(workload.jobs), watts.plan_uw[0], np.int64)
     return replace(
-        watts, job_plan_uw=nobody, new_predictor=lambda: _Predicted(workload, watts, admitted), margin=margin
+        watts,
+        job_plan_uw=nobody,
+        new_predictor=lambda: _Predicted(workload, watts, admitted, power.guard),
+        margin=power.margin,
     )
 
 
 class _Predicted:
     """The power predictor (``prediction.job_power``) on a log's columns: user, application, group, queue, request."""
 
-    def __init__(self, workload: Workload, watts: Watts, of: Admitted) -> None:
-        from cluster_agent.prediction.job_power import PowerPredictor  # only here: few replays predict
+    def __init__(self, workload: Workload, watts: Watts, of: Admitted, guard: Guard | None) -> None:
+        from cluster_agent.prediction.admitted_power import AdmittedPower  # only here: few replays predict
 
         self._columns = workload.log.columns
         self._row = workload.row
         self._jobs = workload.jobs
-        self._of = of
-        self._predictor = PowerPredictor(lambda job: job.units * watts.plan_uw[0] / UW)
+        self._admitted = AdmittedPower(lambda job: job.units * watts.plan_uw[0] / UW, lambda job: 0.0, of, guard)
 
     def _submission(self, job: int) -> Submission:
         from cluster_agent.prediction.job_power import Submission
@@ -183,12 +188,11 @@ class _Predicted:
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        found = self._predictor.predict(self._submission(job))
-        return found.maximum_w if self._of == "maximum" else found.average_w
+        return self._admitted.admit(job, self._submission(job))
 
     def learn(self, job: int, watts: float) -> None:
         """The job's watts are taken as both mean and maximum."""
-        self._predictor.learn(self._submission(job), watts)
+        self._admitted.learn(job, self._submission(job), watts)
 
 
 def volunteers(workload: Workload, choice: Volunteers) -> Bools:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cluster_agent.prediction.job_power import PowerPredictor, Submission
+from cluster_agent.prediction.admitted_power import AdmittedPower, Guard
+from cluster_agent.prediction.job_power import Submission
 from cluster_agent.scheduler.power_phases import Admitted
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
@@ -38,25 +39,23 @@ def tdp_w(nodes: Nodes, job: Submission) -> float:
 class PredictedPower:
     """``PowerSource`` of a replay."""
 
-    def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted) -> None:
+    def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted, guard: Guard | None = None) -> None:
         self._submissions = [submission(trace, job) for job in range(len(trace.jobs))]
         self._power_w = trace.jobs.watts
-        self._of = of
-        self._predictor = PowerPredictor(lambda job: tdp_w(nodes, job))
-        self._known_w: dict[Submission, float] = {}  # a cache; emptied by ``learn``
+        self._admitted = AdmittedPower(
+            lambda job: nodes.unit_w * job.units,
+            lambda job: nodes.gpu_w * job.gpus + nodes.mic_w * job.mics,
+            of,
+            guard,
+        )
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        submission = self._submissions[job]
-        if submission not in self._known_w:
-            found = self._predictor.predict(submission)
-            self._known_w[submission] = max(found.maximum_w if self._of == "maximum" else found.average_w, LEAST_W)
-        return self._known_w[submission]
+        return max(self._admitted.admit(job, self._submissions[job]), LEAST_W)
 
     def learn(self, job: int, watts: float) -> None:
         """A trace has one figure per job, taken as both mean and maximum."""
-        self._predictor.learn(self._submissions[job], watts)
-        self._known_w.clear()
+        self._admitted.learn(job, self._submissions[job], watts)
 
     def metered(self, job: int) -> float | None:
         """The job's power in a replay: what the trace measured or assumed."""

@@ -7,17 +7,15 @@ loses at the lowest clock what is nearest to the middle of the two. TDP is the m
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.errors import WrongUseError
-from nodectl.calibrated.sealed_file import SealedFileError, sealed_text
+from cluster_agent.prediction.node_watts import LEVEL, of_table, rows_of
 
 KERNELS: Final = {Tag.COMPUTE: "fma", Tag.MEMORY: "stream"}
-LEVEL: Final = "all"
 
 type_curve = list[tuple[float, float]]
 """Watts of the node and speed, the highest clock first."""
@@ -25,13 +23,7 @@ type_curve = list[tuple[float, float]]
 
 def tables_of(path: Path) -> dict[Tag, SpeedModel]:
     """The model of each tag. ``WrongUseError`` in one line that names the file."""
-    try:
-        values = tomllib.loads(sealed_text(path))
-        curves, idle_w = _curves(values), float(values["conditions"]["idle_node_w"])
-    except SealedFileError as error:
-        raise WrongUseError(str(error)) from None
-    except (tomllib.TOMLDecodeError, RecursionError, KeyError, TypeError, ValueError):
-        raise WrongUseError(f"{path}: is no P-state table of `nodectl calibrate run`") from None
+    curves, idle_w = of_table(path, lambda values: (_curves(values), float(values["conditions"]["idle_node_w"])))
     if missing := [kernel for kernel in KERNELS.values() if len(curves.get(kernel, ())) < 2]:
         raise WrongUseError(f"{path}: has no watts of the node and speeds of {missing[0]} on {LEVEL} cores")
     chosen = {tag: curves[kernel] for tag, kernel in KERNELS.items()}
@@ -46,8 +38,7 @@ def tables_of(path: Path) -> dict[Tag, SpeedModel]:
 
 def _curves(values: dict[str, Any]) -> dict[str, type_curve]:
     """By kernel; a point that draws no less than the one above it, or is no slower, is left out."""
-    columns = [values["columns"].index(name) for name in ("kernel", "level", "khz", "node_w", "speed")]
-    rows = [[row[at] for at in columns] for row in values["rows"]]
+    rows = rows_of(values, "kernel", "level", "khz", "node_w", "speed")
     found: dict[str, type_curve] = {}
     for kernel, level, _, node_w, speed in sorted(rows, key=lambda row: -row[2]):
         if level != LEVEL or not math.isfinite(node_w):

@@ -78,7 +78,11 @@ def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, li
 
 
 def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:
-    return None if composition.admitted == "given" else PredictedPower(jobs, nodes, composition.admitted)
+    return (
+        None
+        if composition.admitted == "given"
+        else PredictedPower(jobs, nodes, composition.admitted, composition.guard)
+    )
 
 
 def cap_of(text: str | None) -> PowerCap:

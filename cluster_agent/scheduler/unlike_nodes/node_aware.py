@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Admitted, Predictor
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
+
+if TYPE_CHECKING:
+    from cluster_agent.prediction.admitted_power import Guard
 
 NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
 Placing: TypeAlias = Literal["first", "pack"]
@@ -66,6 +69,8 @@ class NodeComposition:
     margin: float = 1.0
     is_metered: bool = False
     """Whether a job counts with its measured power from the pass after its start on."""
+    guard: Guard | None = None
+    """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
 
     @property
     def owns_watts(self) -> bool:

@@ -3,7 +3,8 @@
 A prediction can be too low, and then the cap is exceeded: the replay reports by how many watt-seconds. With
 ``meter=run`` a job counts with its measured power from the pass after its start on, so that errors do not add up; with
 ``meter=end`` its power is known only when it has ended. ``margin`` and ``of=maximum`` exceed the cap less, at some cost
-of throughput.
+of throughput. ``violation`` states how often: at most this share of jobs draws more than it was admitted with; with
+``table``, the P-state table of a node, from the first job on.
 
 On a log of processors it is EASY with power prediction (REGALE D2.3, §4.1): the queue in order of submission
 (``rule=est``), and a job's prediction counts until its end (``meter=end``).
@@ -11,42 +12,61 @@ On a log of processors it is EASY with power prediction (REGALE D2.3, §4.1): th
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
+from cluster_agent.prediction.admitted_power import Guard
+from cluster_agent.prediction.node_watts import node_watts
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Admitted, Power
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
 from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
 
+MOST_VIOLATION: Final = 0.5
+"""Ours: above it a prediction is closer to the truth than what is admitted."""
+
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``of``: the mean power of the nearest past jobs, or the highest."""
+    """``of``: the mean power of the nearest past jobs, or the highest. ``violation``: 0 is the prediction itself."""
 
     rule: RuleName = "aged-energy"
     of: Admitted = "average"
     margin: float = 1.0
     meter: Literal["run", "end"] = "run"
     placing: Placing = "pack"
+    violation: float = 0.0
+    table: str = ""
 
 
 def compose(params: Params) -> NodeComposition:
-    """``ValueError`` for a margin that admits everything."""
-    if not params.margin > 0:
-        raise ValueError(f"margin={params.margin:g} must be above 0")
-    is_metered = params.meter == "run"
-    return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin, is_metered)
+    """``ValueError`` for a margin that admits everything, and for what cannot go together."""
+    guard, is_metered = _guard(params), params.meter == "run"
+    return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin, is_metered, guard)
 
 
 def compose_on_processors(params: Params) -> Composition:
     """The same on a log of processors, in order of submission."""
-    if not params.margin > 0:
-        raise ValueError(f"margin={params.margin:g} must be above 0")
+    guard = _guard(params)
     if params.rule not in ("est", Params().rule):
         raise ValueError(f"rule={params.rule} is for traces with nodes; a log of processors is served as submitted")
-    return Composition(backfill="easy", power=Power(admitted=params.of, margin=params.margin))
+    return Composition(backfill="easy", power=Power(admitted=params.of, margin=params.margin, guard=guard))
+
+
+def _guard(params: Params) -> Guard | None:
+    if not params.margin > 0:
+        raise ValueError(f"margin={params.margin:g} must be above 0")
+    if not params.violation:
+        if params.table:
+            raise ValueError("table= needs violation=, the share of jobs that may draw more than admitted")
+        return None
+    if not 0 < params.violation <= MOST_VIOLATION:
+        raise ValueError(f"violation={params.violation:g} must be above 0 and at most {MOST_VIOLATION:g}")
+    if params.of != "average" or params.margin != 1.0:
+        raise ValueError("violation= takes the place of of= and margin=: leave them out")
+    return Guard(params.violation, node_watts(Path(params.table)) if params.table else None)
 
 
 POLICY = Policy(

@@ -1,0 +1,87 @@
+"""The watts with which a job is admitted: what the predictor says, or so many that it rarely draws more.
+
+A ``Guard`` states how rarely: at most the share ``violation`` of jobs. The watts are then the prediction times the
+quantile of what ended jobs drew over what had been predicted for them, for each origin of a prediction on its own. Of n
+ended jobs it is the one of rank (n + 1) (1 - violation), right for any distribution, as long as jobs to
+come are like those that ended (split conformal prediction: Vovk et al., Algorithmic Learning in a Random World, 2005).
+Fewer than 1 / violation ended jobs say nothing about so rare a case. Until then a job counts as what a calibrated node
+was measured to draw under load, between its least and its most hungry kernel, all of that range equally likely (ours);
+without a table, as full load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.prediction.job_power import Origin, PowerPredictor, Prediction, Submission
+from cluster_agent.prediction.node_watts import NodeWatts
+from cluster_agent.scheduler.power_phases import Admitted
+
+LAST: Final = 1000
+"""Ours: ended jobs that the quantile is taken of, for each origin."""
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """At most the share ``violation`` of jobs shall draw more than they were admitted with."""
+
+    violation: float
+    node: NodeWatts | None = None
+
+
+class AdmittedPower:
+    """``admit`` at submission, ``learn`` at the end. ``cores_w``: full load of the cores that a job requests, where no
+    table says it; ``others_w``: of its accelerators."""
+
+    def __init__(
+        self,
+        cores_w: Callable[[Submission], float],
+        others_w: Callable[[Submission], float],
+        of: Admitted,
+        guard: Guard | None = None,
+    ) -> None:
+        self._cores_w, self._others_w, self._of, self._guard = cores_w, others_w, of, guard
+        self._predictor = PowerPredictor(self._full_w)
+        self._known: dict[Submission, Prediction] = {}  # a cache; emptied by ``learn``
+        self._predicted: dict[int, Prediction] = {}
+        self._ratios: dict[Origin, deque[float]] = {}
+
+    def admit(self, job: int, submission: Submission) -> float:
+        """Watts of the whole job."""
+        found = self._known.get(submission) or self._predictor.predict(submission)
+        self._known[submission] = found
+        if self._guard is None:
+            return found.maximum_w if self._of == "maximum" else found.average_w
+        self._predicted[job] = found
+        ratio = self._quantile(found.origin, self._guard.violation)
+        return self._unproven_w(submission, self._guard) if ratio is None else found.average_w * ratio
+
+    def learn(self, job: int, submission: Submission, watts: float) -> None:
+        """The job has ended; its watts are taken as both mean and maximum."""
+        if (predicted := self._predicted.pop(job, None)) is not None:
+            self._ratios.setdefault(predicted.origin, deque(maxlen=LAST)).append(watts / predicted.average_w)
+        self._predictor.learn(submission, watts)
+        self._known.clear()
+
+    def _full_w(self, submission: Submission) -> float:
+        node = self._guard.node if self._guard else None
+        cores_w = self._cores_w(submission) if node is None else node.most_w * submission.cores
+        return cores_w + self._others_w(submission)
+
+    def _unproven_w(self, submission: Submission, guard: Guard) -> float:
+        """What counts while too few jobs have ended: the table's range of watts, else full load."""
+        full_w = self._full_w(submission)
+        if guard.node is None:
+            return full_w
+        return full_w - guard.violation * (guard.node.most_w - guard.node.least_w) * submission.cores
+
+    def _quantile(self, origin: Origin, violation: float) -> float | None:
+        """What ended jobs drew over their predictions is above it for the stated share; None: too few to say."""
+        ratios = self._ratios.get(origin, ())
+        rank = math.ceil((len(ratios) + 1) * (1 - violation))
+        return None if rank > len(ratios) else float(np.partition(np.array(ratios), rank - 1)[rank - 1])
