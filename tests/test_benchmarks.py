@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cpu_savings
+from benchmarks import cpu_savings, gpu_savings
 from benchmarks.__main__ import NAMES
-from benchmarks.gpu_savings import Row, merit
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -24,13 +23,24 @@ def test_no_measurement_is_forgotten() -> None:
     assert with_main - {"__main__"} == set(NAMES)
 
 
-def test_a_set_of_parameters_is_preferred_for_its_slowdown_then_its_worst_share_then_its_mean() -> None:
-    def runs(shares: tuple[float, float], slowdown: float = 0.03) -> list[Row]:
-        return [Row("v100", "v100:RNN", 1, 0.2, {}, 0.5, 0.5 * share, slowdown, None, 300.0, 0.5) for share in shares]
+def test_gpu_shares_count_where_something_can_be_saved_and_every_slowdown_counts() -> None:
+    def row(oracle: float, saving: float, slowdown: float) -> gpu_savings.Row:
+        return gpu_savings.Row(
+            "v100", "v100:RNN", 1, 0.2, "uniform", None, 300.0,
+            oracle_saving=oracle, two_clocks_saving=2 * oracle, saving=saving, slowdown=slowdown,
+        )  # fmt: skip
 
-    too_slow, unlucky, dull, best = runs((1.0, 1.0), 0.04), runs((0.25, 1.0)), runs((0.5, 0.75)), runs((0.5, 1.0))
-    assert sorted([best, too_slow, dull, unlucky], key=merit) == [too_slow, unlucky, dull, best]
-    assert merit(runs((0.5, 1.0))) == merit(runs((0.75, 0.75)))  # beyond what is required, only the mean counts
+    found = gpu_savings.figures([row(0.2, 0.1, 0.03), row(0.1, 0.09, 0.02), row(0.04, 0.0, 0.04), row(0.2, 0.14, 0.0)])
+    assert (found["runs"], found["worth"], found["within_3.5_percent"], found["worst_slowdown"]) == (4, 3, 0.75, 0.04)
+    assert (found["median_share"], found["worst_share"]) == pytest.approx((0.7, 0.5))
+    assert found["two_clocks_worst_share"] == 0.0
+
+
+def test_no_gpu_workload_judges_that_defaults_were_chosen_on() -> None:
+    chosen, judged = ({pair for pairs in gpu_savings.groups(of).values() for pair in pairs} for of in (True, False))
+    assert chosen & judged == set(gpu_savings.NAMED)  # with other seeds
+    assert gpu_savings.CHOOSING_SEED not in gpu_savings.SEEDS
+    assert len({name for machine, name in chosen | judged if name.startswith("v100:")}) == 22
 
 
 def test_cpu_savings_are_means_over_nodes_with_their_intervals_and_shares_count_where_something_can_be_saved() -> None:

@@ -84,75 +84,62 @@ CPU: Final = Measurement(
 # --- gpu_savings
 
 GPU_FIGURES: Final = ("oracle_saving", "two_clocks_saving", "saving", "slowdown")
+GPU_GROUPS: Final = (("V100 curves", "v100:"), ("mixed phases", "mixed-gpu:"))
+GPU_KEYS: Final = ("machine", "workload", "seed", "bias", "counter_error", "progress_s", "duration_s", *GPU_FIGURES)
 
 
 def _gpu_rows() -> Iterator[dict[str, Any]]:
     for row in left("gpu_savings")["rows"]:
-        params = {name: row["params"].get(name) for name in ("aim", "caution")}
-        yield {**{key: row[key] for key in ("machine", "workload", "seed", "bias")}, **params} | {
-            key: row[key] for key in ("duration_s", *GPU_FIGURES)
-        }
-
-
-def _gpu_row(row: Row) -> gpu_savings.Row:
-    params = {name: float(row[name]) for name in ("aim", "caution") if row[name]}
-    return gpu_savings.Row(
-        row["machine"], row["workload"], int(row["seed"]), float(row["bias"]), params, float(row["oracle_saving"]),
-        float(row["saving"]), float(row["slowdown"]), None, float(row["duration_s"]), float(row["two_clocks_saving"]),
-    )  # fmt: skip
+        yield {key: row[key] for key in GPU_KEYS}
 
 
 def _gpu_table(rows: Sequence[Row]) -> Cells:
-    cells = [
-        ["", "runs", "median share", "worst share (next)", "slowdown ≤ 3.5 %", "worst slowdown",
-         "two clocks: median share", "worst share"]
-    ]  # fmt: skip
-    made = [_gpu_row(row) for row in rows]
-    for label, of in (("V100 curves", "v100:"), ("mixed phases", "mixed-gpu:")):
-        own = [row for row in made if row.workload.startswith(of)]
-        for bias in dict.fromkeys(row.bias for row in own):
-            one = [row for row in own if row.bias == bias]
-            f = gpu_savings.figures(one)
-            shares = sorted(row.share for row in one if row.oracle_saving >= gpu_savings.WORTH)
+    cells = [["", "runs", "saved", "median share", "worst share (next)", "slowdown ≤ 3.5 %", "worst slowdown"]]
+    made = [typed(row, gpu_savings.Row) for row in rows]
+    for line in dict.fromkeys(row.line for row in made):
+        for label, of in GPU_GROUPS:
+            own = [row for row in made if row.workload.startswith(of) and row.line == line]
+            if not own:
+                continue
+            f = gpu_savings.figures(own)
+            shares = sorted(row.share for row in own if row.oracle_saving >= gpu_savings.WORTH)
             cells.append(
                 [
-                    f"{label}, bias {percent(bias)}",
+                    f"{label}, {line.title.replace('%', ' %')}",
                     f"{f['runs']:.0f}",
+                    percent(statistics.fmean(row.saving for row in own), 1),
                     percent(f["median_share"]),
-                    f"{percent(shares[0])} ({percent(shares[1])})",
+                    " ".join([percent(shares[0]), *(f"({percent(share)})" for share in shares[1:2])]),
                     percent(f["within_3.5_percent"]),
                     percent(f["worst_slowdown"], 1),
-                    percent(f["two_clocks_median_share"]),
-                    percent(f["two_clocks_worst_share"]),
                 ]
             )
     return cells
 
 
 def _named_table(rows: Sequence[Row]) -> Cells:
-    cells = [["bias 20 %", "oracle saves", "with two clocks", "saved", "share (worst)", "slower (worst)"]]
-    made = [_gpu_row(row) for row in rows]
+    first = gpu_savings.LINES[0]
+    cells = [["bias 20 %", "oracle saves", "with two clocks", "saved", "least share", "most slower"]]
+    made = [typed(row, gpu_savings.Row) for row in rows]
     for machine, workload in gpu_savings.NAMED:
-        own = [row for row in made if (row.machine, row.workload, row.bias) == (machine, workload, 0.2)]
-        shares = [row.share for row in own]
+        own = [row for row in made if (row.machine, row.workload, row.line) == (machine, workload, first)]
         is_worth = own[0].oracle_saving >= gpu_savings.WORTH
-        slower = [row.slowdown for row in own]
         cells.append(
             [
                 FACT_NAMES[workload],
                 percent(own[0].oracle_saving, 1),
                 percent(own[0].two_clocks_saving, 1),
-                percent(statistics.median(row.saving for row in own), 1),
-                f"{percent(statistics.median(shares))} ({percent(min(shares))})" if is_worth else "-",
-                f"{percent(statistics.median(slower), 1)} ({percent(max(slower), 1)})",
+                percent(statistics.fmean(row.saving for row in own), 1),
+                percent(min(row.share for row in own)) if is_worth else "-",
+                percent(max(row.slowdown for row in own), 1),
             ]
         )
     return cells
 
 
 def _gpu_again(row: Row) -> dict[str, float]:
-    one = _gpu_row(row)
-    task = gpu_savings.Task(one.machine, one.workload, one.seed, one.bias, one.params, one.duration_s)
+    one = typed(row, gpu_savings.Row)
+    task = gpu_savings.Task(one.machine, one.workload, one.seed, *one.line, one.duration_s)
     found = gpu_savings.judge(task)
     return {name: getattr(found, name) for name in GPU_FIGURES}
 
@@ -162,7 +149,7 @@ GPU: Final = Measurement(
     collect=_gpu_rows,
     tables={"": _gpu_table, "named": _named_table},
     again=_gpu_again,
-    sample=lambda row: row["workload"] == "easywave" and row["seed"] == "1",
+    sample=lambda row: row["workload"] == "easywave" and row["counter_error"] == "uniform",
     precision=dict.fromkeys(GPU_FIGURES, 1e-3),
     data=["gpu-dvfs/v100-frequency.csv"],
 )

@@ -2,7 +2,8 @@
 
 REGALE's daemon knows two clocks and asks whether the GPU is busy; on EasyWave it saves 11 % where one fixed clock in
 between saves 26 % (D2.3 §3.4): that GPU is busy, yet waits for memory. This policy uses the clocks in between. It needs
-no prior run and no access to the application, only what NVML shows.
+no prior run and no access to the application, only what NVML shows. If the application reports progress, that is one
+more estimator of its speed (``gpu_estimators``), without the error of traffic.
 
 How fast a job goes cannot be read from outside, but at constant memory clock the traffic to memory (``dram_active``
 from Hopper on, ``utilization.memory`` before) keeps step with it: the ratio of traffic between two clocks estimates the
@@ -20,8 +21,8 @@ Hence:
     ``aim * bound`` of the time. The rest of the bound covers the error of traffic as a measure of speed.
 5.  A phase (``gpu_phases``) ends when power or traffic leave its range. If what is seen at this clock belongs to one
     known phase, the GPU gets that phase's clock at once; else it goes back to the highest clock until the phase is
-    recognised or learned. The time in between is charged to that phase. Without a reading there is no request for a
-    GPU, and its clock is free.
+    recognised or learned. The time in between is charged to that phase. A small shift of traffic that lasts ends a
+    phase, too. Without a reading there is no request for a GPU, and its clock is free.
 
 GPUs that look alike count as one job and get one clock (``gpu_groups``): a parallel job waits for its slowest GPU. The
 highest clock is requested explicitly, not left free, because the slowdown bound is measured against it.
@@ -40,10 +41,22 @@ from nodectl.policies.api import Policy, Request
 from nodectl.policies.parts.gpu_choice import MISSING, NO_CLOCKS, REASONS, Params
 from nodectl.policies.parts.gpu_course import RESTARTS, Course
 from nodectl.policies.parts.gpu_curves import CurveBank, curve_bank
-from nodectl.policies.parts.gpu_groups import regroup
-from nodectl.policies.parts.gpu_phases import COUNT, LOSS, TICK_WATTS, WATTS, power_range
+from nodectl.policies.parts.gpu_groups import IDLE, regroup
+from nodectl.policies.parts.gpu_phases import (
+    COUNT,
+    LOSS,
+    STRETCHES,
+    TICK_WATTS,
+    UNITS,
+    UNITS_S,
+    WATTS,
+    Sight,
+    power_range,
+)
 from nodectl.policies.parts.gpu_state import (
     BLOCK_SECONDS,
+    BLOCK_UNITS,
+    BLOCK_UNITS_S,
     LONGEST_WINDOW_S,
     PULSES,
     SETTLED_WINDOWS,
@@ -53,7 +66,7 @@ from nodectl.policies.parts.gpu_state import (
     writable,
 )
 from pmu.layout import Layout
-from pmu.readings import Sample, type_f64, type_i64
+from pmu.readings import Quality, Sample, type_f64, type_i64
 
 PULSE_S: Final = 0.095
 """Ours: shorter intervals are put together to a tenth of a second first, since energy counters move in steps of 20 to
@@ -65,7 +78,7 @@ ODD_PULSES: Final = 2
 GUESS_PULSES: Final = 2.0
 """Ours: after so many pulses with traffic a phase may be recognised, if no other resembles it."""
 
-SECONDS_SUM, RATE_SUM, WATTS_SUM, UTILIZATION_SUM = range(4)
+SECONDS_SUM, RATE_SUM, WATTS_SUM, UTILIZATION_SUM, UNITS_SUM, UNITS_S_SUM = range(6)
 
 
 def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tuple[State, Request]:
@@ -76,7 +89,10 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     gpu, elapsed_s = sample.gpu, sample.elapsed_s
     rate = np.where(cards.has_gpm, gpu.dram_active, gpu.memory_utilization)
     watts = np.where(np.isfinite(gpu.energy_j), gpu.energy_j / elapsed_s, gpu.power_w)
-    row = np.array([cards.ones, rate, watts, gpu.gpu_utilization]).T * elapsed_s
+    state, units = _reported(state, sample)
+    is_heard = units is not None
+    units_s = (units or 0.0) / elapsed_s * cards.ones
+    row = np.array([cards.ones, rate, watts, gpu.gpu_utilization, units_s, is_heard * cards.ones]).T * elapsed_s
     is_whole = np.isfinite(row).all(axis=1) & cards.has_clocks
     pulse, time_s = state.pulse + row, state.time_s + elapsed_s
     if pulse[0, SECONDS_SUM] < PULSE_S:
@@ -105,7 +121,10 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
     is_learning = is_whole & (moved_s >= params.latency_s + SETTLED_WINDOWS * window_s - 1e-6)
     power_w, range_w = _expected_power(state, has_power, watts, cards.every)
     odd = np.where(has_power & (abs(watts - power_w) > range_w), state.odd + 1, 0)
-    add = np.array([cards.ones, pulse_s * cards.ones, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM]]).T
+    heard = mean[:, UNITS_SUM:] * (pulse_s if _is_one_job(state, own) else 0.0)
+    add = np.array(
+        [cards.ones, pulse_s * cards.ones, traffic, traffic**2, watts, watts**2, mean[:, UTILIZATION_SUM], *heard.T]
+    ).T
     sums = np.where(is_learning[:, None], state.sums + add, 0.0)
     is_full = is_learning & (sums[:, BLOCK_SECONDS] >= np.maximum(params.block_s, window_s) - 1e-6)
     is_guess = (state.phase < 0) & is_learning & (sums[:, PULSES] == GUESS_PULSES)
@@ -138,6 +157,25 @@ def _pulse(params: Params, cards: _Cards, state: State, pulse: type_f64, time_s:
             else:
                 course.guess()
     return after
+
+
+def _reported(state: State, sample: Sample) -> tuple[State, float | None]:
+    """Units of progress in this interval, None if none are reported; those of another program are forgotten."""
+    progress = sample.progress
+    if progress.quality != Quality.MEASURED:
+        return state, None
+    if progress.source != state.source:
+        state = replace(writable(state), source=progress.source)
+        state.table[:, :, [UNITS, UNITS_S, STRETCHES]] = 0.0
+        state.sums[:, [BLOCK_UNITS, BLOCK_UNITS_S]] = 0.0
+        state.last[:, Sight._fields.index("units") :] = 0.0
+    return state, progress.units
+
+
+def _is_one_job(state: State, own: type_f64) -> bool:
+    """Whether all GPUs that are busy are of one group, so that reported progress is its own."""
+    leaders = state.leader[own[:, UTILIZATION_SUM] > IDLE]
+    return len(leaders) > 0 and bool((leaders == leaders[0]).all())
 
 
 def _expected_power(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 from lab.node_demo.costs import MOST_CLOCKS, at_fixed_clock, cpu_costs, gpu_costs, run_at
 from lab.node_demo.experiment import Experiment, run
 from lab.node_demo.oracle import PhaseCosts, best_clocks, best_shares
-from twin.machine import load_machine
+from twin.machine import Machine, load_machine
 from twin.physics.model import Twin
 from twin.physics.variation import Variation
-from twin.programs.workload import load_workload
+from twin.programs.workload import Workload, load_workload
 
 
 @st.composite
@@ -152,6 +153,44 @@ def test_the_oracles_clocks_cost_in_a_run_what_it_says() -> None:
     assert len(set(best.clocks)) > 1
     assert twin.report().time_s / reference.time_s - 1 == pytest.approx(best.slowdown, abs=0.002)
     assert 1 - twin.report().energy_j["node"] / reference.energy_j["node"] == pytest.approx(best.saving, abs=0.003)
+
+
+def gpu_run(machine: Machine, work: Workload, mhz_of: Sequence[float]) -> tuple[float, float]:
+    """Seconds and joules of all boards in a run in which each phase has a clock of its own."""
+    twin = Twin(machine, work, seed=3)
+    names = [phase.name for group in work.truth.groups if group.on_gpu for phase in group.phases]
+    rows = [at for at, phase in enumerate(twin.report().phases) if phase.name in names]
+    seconds, phase = [0.0] * len(rows), 0
+    while not twin.finished:
+        now = [twin.report().phases[row].seconds for row in rows]
+        phase = next((at for at, (was, then) in enumerate(zip(seconds, now, strict=True)) if then > was), phase)
+        seconds = now
+        for gpu in range(machine.gpus):
+            twin.lock_gpu(gpu, int(mhz_of[phase]), int(mhz_of[phase]))
+        twin.advance(0.02)
+    report = twin.report()
+    return report.time_s, sum(joules for part, joules in report.energy_j.items() if part.startswith("gpu-"))
+
+
+@pytest.mark.parametrize(("name", "workload"), [("xh2415", "easywave"), ("v100", "mixed-gpu:22")])
+def test_the_gpu_oracles_clocks_cost_in_the_model_what_it_says(name: str, workload: str) -> None:
+    """Each phase at its clock. The oracle's watts are those of settled temperatures; the run begins cold."""
+    machine = load_machine(name)
+    work = load_workload(workload, machine, seed=3, duration_s=40.0)
+    costs = gpu_costs(work.truth)
+    best = best_clocks(costs, 0.03)
+    ladders = [phase.clocks_mhz for group in work.truth.groups if group.on_gpu for phase in group.phases]
+    chosen = [
+        ladder[len(ladder) - len(of.seconds) + clock]
+        for ladder, of, clock in zip(ladders, costs, best.clocks, strict=True)
+    ]
+    top_s, top_j = gpu_run(machine, work, [ladder[-1] for ladder in ladders])
+    time_s, joules = gpu_run(machine, work, chosen)
+    assert len(set(chosen)) > 1
+    assert top_s == pytest.approx(sum(float(phase.seconds[-1]) for phase in costs), rel=0.001)
+    assert top_j == pytest.approx(sum(float(phase.joules[-1]) for phase in costs), rel=0.02)
+    assert time_s / top_s - 1 == pytest.approx(best.slowdown, abs=0.002)
+    assert 1 - joules / top_j == pytest.approx(best.saving, abs=0.006)
 
 
 def test_slowdown_is_against_a_run_without_the_policy_not_against_work_that_has_the_memory_to_itself() -> None:

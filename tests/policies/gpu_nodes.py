@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pmu.layout import Gpu, Layout
-from pmu.readings import CpuSample, GpuSample, Quality, Sample, type_f64, type_i64
+from pmu.readings import (
+    NO_PROGRESS,
+    CpuSample,
+    GpuSample,
+    ProgressSample,
+    Quality,
+    Sample,
+    type_f64,
+    type_i64,
+)
 
 A100_CLOCKS = tuple(range(210, 1411, 15))
 TICK_S = 0.1
@@ -21,7 +30,12 @@ def layout(n_gpus: int = 1, clocks: tuple[int, ...] = A100_CLOCKS, has_gpm: bool
     return Layout((0,), (0,), (0,), (), 2_000_000, (), (), gpus)
 
 
-def sample(node: Layout, number: int = 1, **columns: float | Sequence[float] | type_f64) -> Sample:
+def sample(
+    node: Layout,
+    number: int = 1,
+    progress: ProgressSample = NO_PROGRESS,
+    **columns: float | Sequence[float] | type_f64,
+) -> Sample:
     """A sample whose GPU columns are as given, the others quiet."""
     n_gpus = len(node.gpus)
     quiet = {
@@ -41,14 +55,15 @@ def sample(node: Layout, number: int = 1, **columns: float | Sequence[float] | t
     )
     none = np.zeros(0)
     cpu = CpuSample(none, none, none, none, none, none, none, none, np.zeros(0, np.uint8))
-    return Sample(int(number * TICK_S * 1e9), TICK_S, cpu, gpu, none, np.zeros(0, np.uint8))
+    return Sample(int(number * TICK_S * 1e9), TICK_S, cpu, gpu, none, np.zeros(0, np.uint8), progress)
 
 
 @dataclass(frozen=True)
 class Load:
     """What a phase does at relative clock f: time 1 + loss(1/f - 1), power as a share of ``watts``, traffic at the top.
 
-    Counters show ``1 + bias`` times the loss of speed.
+    Counters show ``1 + bias`` times the loss of speed. ``low_watts``: what it draws at six tenths of the clock and
+    below, if its power follows no common curve. ``unit_s``: work of a unit of reported progress, 0 = none is reported.
     """
 
     loss: Callable[[float], float]
@@ -57,6 +72,15 @@ class Load:
     seconds: float = 1e9
     bias: float = 0.0
     utilization: float = 1.0
+    low_watts: float = 0.0
+    unit_s: float = 0.0
+
+    def power_share(self, clock: type_f64) -> type_f64:
+        """Of ``watts``, at a clock that is a share of the highest."""
+        if self.low_watts:
+            low = self.low_watts / self.watts
+            return np.asarray(low + (1.0 - low) * np.maximum(clock - 0.6, 0.0) / 0.4)
+        return np.asarray(0.3 + 0.7 * clock**2.5)
 
 
 def memory_bound(watts: float = 330.0, traffic: float = 0.6, seconds: float = 1e9) -> Load:
@@ -83,6 +107,8 @@ class Plant:
     work_s: float = 0.0
     joules: float = 0.0
     joules_at_top: float = 0.0
+    units: float = 0.0
+    program: int = 1
     lost: set[int] = field(default_factory=set)
     target: type_i64 = field(default_factory=lambda: np.zeros(0, np.int64))  # as requested last
 
@@ -95,7 +121,7 @@ class Plant:
         top = self.node.gpus[0].clocks_mhz[-1]
         clock = np.where(target > 0, target, top).astype(float)
         losses = np.array([load.loss(top / mhz - 1.0) for mhz in clock])
-        share = 0.3 + 0.7 * (clock / top) ** 2.5
+        share = load.power_share(clock / top)
         self.joules += float((load.watts * share).mean()) * TICK_S
         speed = 1.0 / (1.0 + float(losses.max()))
         self.joules_at_top += load.watts * TICK_S * speed
@@ -104,6 +130,10 @@ class Plant:
         if self.part_s >= load.seconds:
             self.part, self.part_s = self.part + 1, 0.0
         self.now += 1
+        progress = NO_PROGRESS
+        if load.unit_s:
+            before, self.units = self.units, self.units + TICK_S * speed / load.unit_s
+            progress = ProgressSample(float(int(self.units) - int(before)), self.program, Quality.MEASURED)
         shown = (
             load.traffic / (1.0 + (1.0 + load.bias) * losses) * (1.0 + self.noise * self.random.normal(size=len(clock)))
         )
@@ -122,6 +152,7 @@ class Plant:
                 np.round(np.clip(100 * shown + self.random.normal(size=len(clock)) * (shown > 0), 0, 100)) / 100,
             ),
             sm_occupancy=np.where(missing, np.nan, load.utilization),
+            progress=progress,
         )
 
     @property

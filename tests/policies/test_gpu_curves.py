@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nodectl.policies.parts.gpu_curves import LEVELS, curve_bank
+from nodectl.policies.parts.gpu_curves import LEVELS, Estimator, curve_bank
 from pmu.readings import type_f64
 from tests.policies.gpu_nodes import layout
 
 BANK = curve_bank(layout().gpus[0], 0.5)
+NOTHING = Estimator(np.zeros(LEVELS), np.full(LEVELS, np.inf))
 
 
-def measured(loss: type_f64, at: list[int], error: float) -> tuple[type_f64, type_f64]:
+def measured(loss: type_f64, at: list[int], error: float) -> Estimator:
     rate, errors = np.zeros(LEVELS), np.full(LEVELS, np.inf)
     rate[at], errors[at] = 0.4 / (1.0 + loss[at]), error
-    return rate, errors
+    return Estimator(rate, errors)
 
 
 def test_levels_descend_from_the_highest_clock_to_the_floor() -> None:
@@ -27,21 +28,21 @@ def test_levels_descend_from_the_highest_clock_to_the_floor() -> None:
 
 
 def test_without_a_measurement_the_clock_bound_case_is_within_the_spread() -> None:
-    beliefs = BANK.weigh(np.zeros(LEVELS), np.full(LEVELS, np.inf), 1.0)
+    beliefs = BANK.weigh(NOTHING, 1.0)
     assert (beliefs.mean + 2.0 * beliefs.deviation >= BANK.stretch)[: BANK.n_levels].all()
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.3, 0.7, 1.0])
 def test_a_straight_curve_is_found_from_three_clocks(slope: float) -> None:
     loss = slope * BANK.stretch
-    beliefs = BANK.weigh(*measured(loss, [0, 5, 8], 0.002), 1.0)
+    beliefs = BANK.weigh(measured(loss, [0, 5, 8], 0.002), 1.0)
     assert beliefs.mean[6] == pytest.approx(loss[6], abs=0.006)
 
 
 def test_a_knee_is_found_and_nothing_is_feared_above_it() -> None:
     loss = 1.1 * np.maximum(BANK.stretch - 0.26, 0.0)
     at = [0, 8, 14, BANK.n_levels - 3]
-    beliefs = BANK.weigh(*measured(loss, at, 0.002), 1.0)
+    beliefs = BANK.weigh(measured(loss, at, 0.002), 1.0)
     assert beliefs.mean[:12] == pytest.approx(loss[:12], abs=0.01)
     assert beliefs.mean[at[-1]] == pytest.approx(loss[at[-1]], abs=0.02)
 
@@ -56,12 +57,12 @@ def test_a_loss_that_may_be_the_clocks_is_taken_for_it_and_a_smaller_one_as_show
 
 
 def test_time_in_which_no_kernel_runs_is_not_stretched() -> None:
-    beliefs = BANK.weigh(np.zeros(LEVELS), np.full(LEVELS, np.inf), 0.3)
+    beliefs = BANK.weigh(NOTHING, 0.3)
     assert (beliefs.mean <= 0.35 * BANK.stretch + 1e-9).all()
 
 
 def test_the_loss_at_one_clock_says_most_about_its_neighbours() -> None:
     loss = 0.6 * BANK.stretch
-    correlation = BANK.weigh(*measured(loss, [0, 6], 0.01), 1.0).correlation(6)
+    correlation = BANK.weigh(measured(loss, [0, 6], 0.01), 1.0).correlation(6)
     assert correlation[6] == pytest.approx(1.0)
     assert correlation[5] > correlation[BANK.n_levels - 1]

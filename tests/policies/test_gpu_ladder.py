@@ -85,7 +85,7 @@ def test_work_that_the_clock_binds_is_left_alone_though_traffic_shows_a_fifth_le
         return [plant.slowdown for plant in plants]
 
     left_alone = slowdowns()
-    monkeypatch.setattr(CurveBank, "taken_for", lambda bank, loss, ceiling: loss)
+    monkeypatch.setattr(CurveBank, "taken_for", lambda bank, loss, ceiling, sure: loss)
     believed = slowdowns()
     assert max(left_alone) < 0.01
     assert sum(believed) > 3.0 * sum(left_alone)

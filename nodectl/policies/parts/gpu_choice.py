@@ -38,7 +38,8 @@ import msgspec
 import numpy as np
 
 from nodectl.policies.parts.gpu_curves import LEVELS, Beliefs
-from nodectl.policies.parts.gpu_phases import COUNT, LOSS, RATE, SECONDS, Phases
+from nodectl.policies.parts.gpu_estimators import Reading, progress, sureness, traffic
+from nodectl.policies.parts.gpu_phases import COUNT, LOSS, RATE, SECONDS, UNITS, Phases
 from pmu.readings import type_f64
 
 MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS = range(7)
@@ -73,6 +74,7 @@ class Params(msgspec.Struct, frozen=True):
     visit_s: float = 3.0  # duration of a look at another clock
     base_s: float = 4.0  # a new phase is measured for so long at the highest clock
     noise: float = 0.03  # expected relative scatter of a block's traffic
+    distrust: float = 0.0  # share of traffic's hidden error that is reckoned with while no progress is reported
 
     def __post_init__(self) -> None:
         if not 0 < self.bound < 1:
@@ -87,8 +89,8 @@ class Params(msgspec.Struct, frozen=True):
             raise ValueError("caution, price, least_gain, faith, try_at_most and credit_s must not be negative")
         if min(self.search, self.search_credit_s) < 0:
             raise ValueError("search and search_credit_s must not be negative")
-        if self.latency_s < 0:
-            raise ValueError("latency_s must not be negative")
+        if self.latency_s < 0 or not 0 <= self.distrust <= 1:
+            raise ValueError("latency_s must not be negative, distrust must be in [0, 1]")
 
 
 CLOCK_BOUND: Final = 1.25
@@ -118,7 +120,7 @@ class Choice(NamedTuple):
 def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits) -> Choice:
     """The next level of a group that is in ``phase`` and at level ``now``. Also updates the phase's assumed loss."""
     table, bank = phases.table[phase], phases.bank
-    beliefs = estimate(params, phases, phase)
+    beliefs, sure = estimate(params, phases, phase)
     if table[COUNT, 0] * limits.block_s < params.base_s:
         return Choice(0, BASELINE, 1)
     power = phases.power(phase)
@@ -129,7 +131,7 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
         return np.asarray(power * (1.0 + loss) + params.price * loss)
 
     def taken_for(loss: type_f64) -> type_f64:
-        return bank.taken_for(loss, phases.ceiling(phase))
+        return bank.taken_for(loss, phases.ceiling(phase), sure)
 
     cost = cost_of(taken_for(beliefs.mean))
     safe = usable & (table[LOSS] <= limits.allowance)
@@ -155,18 +157,22 @@ def choose(params: Params, phases: Phases, phase: int, now: int, limits: Limits)
     return Choice(best, BEST if best else TOP, _blocks(params.visit_s, limits))
 
 
-def estimate(params: Params, phases: Phases, phase: int) -> Beliefs:
-    """Beliefs about the loss at each level. Also writes ``table[LOSS]``, the loss that the account assumes.
+def estimate(params: Params, phases: Phases, phase: int) -> tuple[Beliefs, float]:
+    """Beliefs about the loss at each level, and how sure reported progress makes them. Also writes ``table[LOSS]``, the
+    loss that the account assumes.
 
     The assumed loss is the mean plus ``caution`` standard deviations. The less is known, the more deviations are added,
     up to the clock-bound case: an unknown phase is charged as if time followed the clock.
     """
     table, ceiling = phases.table[phase], phases.ceiling(phase)
-    beliefs = phases.bank.weigh(table[RATE], phases.error(phase), ceiling)
+    reported = progress(phases, phase)
+    shown = traffic(phases, phase, params.distrust if reported is None else 1.0)
+    beliefs = phases.bank.weigh(shown, ceiling, reported)
+    sure = sureness(reported)
     most = ceiling * phases.bank.stretch
     caution = params.caution + phases.bank.unknown(beliefs) * max(CLOCK_BOUND - params.caution, 0.0)
-    table[LOSS] = np.minimum(phases.bank.taken_for(beliefs.mean + caution * beliefs.deviation, ceiling), most)
-    return beliefs
+    table[LOSS] = np.minimum(phases.bank.taken_for(beliefs.mean + caution * beliefs.deviation, ceiling, sure), most)
+    return beliefs, sure
 
 
 def _search_room_s(params: Params, phases: Phases, phase: int, unknown: float, limits: Limits) -> float:
@@ -199,14 +205,14 @@ def _visit(
 
     ``extra_cost``: cost of each level above that of the best known one. The formulas are at the top of this file.
     """
-    count, assumed = phases.table[phase, COUNT], phases.table[phase, LOSS]
+    assumed = phases.table[phase, LOSS]
     blocks = _blocks(params.visit_s, limits)
     visit_s = limits.settle_s + blocks * limits.block_s
-    noise2, rounding2 = phases.scatter(phase) ** 2, 2.0 * phases.rounding(phase) ** 2
     variance = beliefs.deviation**2
-    reading = noise2 * (1.0 / blocks + 1.0 / count[0]) + rounding2
-    kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading)
-    top_gain = noise2 * (1.0 / count[0] - 1.0 / (count[0] + blocks))  # every loss is a ratio to the highest clock
+    distrust = 1.0 if phases.table[phase, UNITS, 0] > 0 else params.distrust
+    reading = Reading(phases, phase, distrust, float(np.log1p(beliefs.mean[wanted])), blocks, limits.block_s)
+    kept = 1.0 - beliefs.correlation(wanted) ** 2 * variance / (variance + reading.below())
+    top_gain = reading.at_top_less()  # every loss is a ratio to the highest clock
     kept[0] = 1.0 - top_gain / max(variance[wanted], top_gain)
     worth = params.faith * gain * (1.0 - np.sqrt(np.maximum(kept, 0.0))) * limits.horizon_s
     net = worth - visit_s * np.maximum(extra_cost, 0.0)

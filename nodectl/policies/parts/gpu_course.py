@@ -1,9 +1,9 @@
 """What one group of GPUs does when a block is full or the load has changed.
 
     learning   blocks fit the phase: they are learned, and now and then the clock is chosen again (``gpu_choice``)
-    leaving    power or traffic do not fit: the phase is over. If the readings clearly fit another known phase, that one
-               is recalled at once. Else the group searches: from the highest clock, or from where it is if no phase
-               that fits loses much there
+    leaving    power, traffic or utilisation do not fit, or traffic has shifted a little and for long: the phase is
+               over. If the readings clearly fit another known phase, that one is recalled at once. Else the group
+               searches: from the highest clock, or from where it is if no phase that fits loses much there
     searching  after two pulses a phase is recalled if it fits and no other resembles it; after a full block the nearest
                known phase, or a new one
 
@@ -33,6 +33,8 @@ from nodectl.policies.parts.gpu_phases import (
 )
 from nodectl.policies.parts.gpu_state import (
     BLOCK_RATE,
+    BLOCK_UNITS,
+    BLOCK_UNITS_S,
     BLOCK_UTILIZATION,
     BLOCK_WATTS,
     PULSES,
@@ -50,6 +52,10 @@ SAFE_TO_WAIT: Final = 0.05
 
 SHORT_WINDOW_S: Final = 0.5
 """Ours: with an averaging window up to this, the search waits for traffic before it recognises a phase."""
+
+SHIFT_SLACK, SHIFT_MOST = 0.75, 6.0
+"""Ours: the cumulated sum that finds a lasting shift: what each block must exceed, and where it ends the phase, in
+standard errors. White noise gets there once in some 10^5 blocks, a shift of twice the slack in eight."""
 
 RESTARTS: Final = 3
 """Ours: how often a block of an unknown phase is begun again because power was not steady; the next one counts."""
@@ -70,6 +76,7 @@ class Course:
         state, i = self.state, self.index
         sight, level, phase = self._sight(), int(state.level[i]), int(state.phase[i])
         phases, is_new = self._phases(), False
+        state.is_apart[i] = state.is_apart[i] and sight.units_s == 0
         if phase < 0:
             phase = phases.recognise(level, sight, int(state.doubted[i]), margin=0.0)
             is_new = phase < 0
@@ -78,7 +85,7 @@ class Course:
                 state.forgotten_s[i] += lost_s
                 phases.learn(phase, level, sight, state.time_s)
             self._enter(phase, blocks=0)
-        elif phases.strangeness(level, sight)[phase] > STRANGE:
+        elif phases.strangeness(level, sight)[phase] > STRANGE or self._has_shifted(phases, phase, level, sight):
             self._leave(phases, sight)
             return
         self._learn_last(phases)
@@ -116,6 +123,17 @@ class Course:
         elif state.level[i] > 0:
             self._to_top()
 
+    def _has_shifted(self, phases: Phases, phase: int, level: int, sight: Sight) -> bool:
+        """Whether traffic is off by little, and lastingly, from what the phase has at this clock: it is another phase,
+        or the mean is of two. The mean is then learned again."""
+        shift = self.state.shift[self.index]
+        off = phases.shift(phase, level, sight)
+        shift[:] = np.maximum(shift + np.array([off - SHIFT_SLACK, -off - SHIFT_SLACK]), 0.0)
+        if shift.max() < SHIFT_MOST:
+            return False
+        phases.table[phase, COUNT, level] = min(phases.table[phase, COUNT, level], 2.0)
+        return True
+
     def _leave(self, phases: Phases, sight: Sight) -> None:
         """End the phase. Time that may belong to the next one is not charged to it."""
         state, i = self.state, self.index
@@ -137,6 +155,7 @@ class Course:
         state, i = self.state, self.index
         state.limbo_s[i, state.level[i]] += state.since_s[i]
         state.phase[i] = state.last_level[i] = -1
+        state.is_apart[i], state.shift[i] = 1, 0.0
         state.power_w[i] = state.range_w[i] = np.nan
         state.since_s[i] = 0.0
         state.sums[i] = 0.0
@@ -185,9 +204,11 @@ class Course:
             settle_s=params.latency_s + SETTLED_WINDOWS * float(state.window_s[i]),
             block_s=max(params.block_s, float(state.window_s[i])),
         )
-        level, reason, blocks = choose(params, phases, int(state.phase[i]), int(state.level[i]), limits)
-        if level != state.level[i]:
+        phase, now = int(state.phase[i]), int(state.level[i])
+        level, reason, blocks = choose(params, phases, phase, now, limits)
+        if level != now:
             state.moved_s[i] = 0.0
+            state.is_apart[i], state.shift[i] = 1, 0.0
             state.power_w[i] = state.range_w[i] = np.nan
         state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
         self._expect(phases)
@@ -211,6 +232,9 @@ class Course:
             utilization=float(sums[BLOCK_UTILIZATION] / n),
             rate_variance=float(max(sums[RATE_SQUARES] / n - rate**2, 0.0)),
             watts_variance=float(max(sums[WATTS_SQUARES] / n - watts**2, 0.0)),
+            units=float(sums[BLOCK_UNITS]),
+            units_s=float(sums[BLOCK_UNITS_S]),
+            begins=float(self.state.is_apart[self.index] and sums[BLOCK_UNITS_S] > 0),
         )
 
     def _charge(self) -> None:

@@ -7,9 +7,9 @@ are convex in x: a gentle slope down to a knee, then a steeper one. So the candi
     loss(x) = a x + c max(0, x - k)
 
 on a grid of a, c and k (ours). A rate measured at several clocks (memory traffic, say) is proportional to
-1 / (1 + loss) with an unknown factor, whose best value for each candidate follows in closed form. Mean and spread over
-the candidates, weighed by their likelihood, are what a policy may count on. Without a useful measurement the spread
-stays wide, up to the clock-bound case.
+1 / (1 + loss) with an unknown factor, whose best value for each candidate follows in closed form. So are the units per
+second that an application reports. Mean and spread over the candidates, weighed by their likelihood, are what a policy
+may count on. Without a useful measurement the spread stays wide, up to the clock-bound case.
 
 No measurement shows the error of traffic itself. But no work slows down by more than the clock, and many kernels slow
 down by exactly as much. So a loss that may be the clock-bound one is treated as that (``CurveBank.taken_for``):
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,9 +41,17 @@ and in between the two are interpolated (ours). Traffic that falls by 20 % less 
 0.8; noise shows it below."""
 
 
+class Estimator(NamedTuple):
+    """A ``rate`` ``[LEVELS]`` that goes with the speed, and its relative standard ``error``, infinite where nothing was
+    measured."""
+
+    rate: type_f64
+    error: type_f64
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Beliefs:
-    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss that traffic shows; ``share`` ``[n_curves]``: the weight of
+    """``mean`` and ``deviation`` ``[LEVELS]`` of the loss that estimators show; ``share`` ``[n_curves]``: the weight of
     each candidate; ``loss`` ``[n_curves, LEVELS]``: the candidates."""
 
     mean: type_f64
@@ -74,31 +82,43 @@ class CurveBank:
     log_prior: type_f64
     widest: type_f64  # deviation of the loss at each level while nothing is known
 
-    def weigh(self, rate: type_f64, error: type_f64, ceiling: float) -> Beliefs:
-        """Estimate the loss at every level from a rate measured at some of them.
+    def weigh(self, traffic: Estimator, ceiling: float, progress: Estimator | None = None) -> Beliefs:
+        """Estimate the loss at every level from what estimators show at some of them.
 
-        ``rate`` ``[LEVELS]`` has relative standard ``error``, infinite where nothing was measured. Curves much above
-        ``ceiling * x`` are ruled out: host time does not stretch with the GPU's clock.
+        Each rate is proportional to the speed, with an unknown factor of its own. Curves much above ``ceiling * x`` are
+        ruled out: host time does not stretch with the GPU's clock.
         """
         last = self.n_levels - 1
         excess = self.loss[:, last] - (1.1 * ceiling + 0.05) * self.stretch[last]
         weight = self.log_prior - 0.5 * (np.maximum(excess, 0.0) / 0.05) ** 2
-        used = np.flatnonzero(np.isfinite(error) & (rate > 0))
-        if len(used) > 1:
-            residual = self.log_time[:, used] + np.log(rate[used])
-            precision = error[used] ** -2.0
-            factor = residual @ precision / precision.sum()
-            weight = weight - 0.5 * ((residual - factor[:, None]) ** 2 @ precision)
+        distance, _ = self._distance(traffic)
+        weight = weight - 0.5 * distance
+        if progress is not None:
+            # further from every curve than counting explains: units of several kinds, so they count for less
+            distance, free = self._distance(progress)
+            weight = weight - 0.5 * distance / max(float(distance.min()) / max(free, 1), 1.0)
         share = np.exp(weight - weight.max())
         share /= share.sum()
         mean = share @ self.loss
         return Beliefs(mean, np.sqrt(np.maximum(share @ self.loss**2 - mean**2, 0.0)), share, self.loss)
 
-    def taken_for(self, loss: type_f64, ceiling: float) -> type_f64:
-        """The loss to assume for a ``loss`` ``[LEVELS]`` that traffic shows: the clock-bound one where it may be so."""
+    def _distance(self, estimator: Estimator) -> tuple[type_f64, int]:
+        """Squared distance of a rate from each candidate, in standard errors; how many levels are free to differ."""
+        rate, error = estimator
+        used = np.flatnonzero(np.isfinite(error) & (rate > 0))
+        if len(used) < 2:
+            return np.zeros(len(self.log_prior)), 0
+        residual = self.log_time[:, used] + np.log(rate[used])
+        precision = error[used] ** -2.0
+        factor = residual @ precision / precision.sum()
+        return np.asarray((residual - factor[:, None]) ** 2 @ precision), len(used) - 1
+
+    def taken_for(self, loss: type_f64, ceiling: float, sure: float = 0.0) -> type_f64:
+        """The loss to assume for a ``loss`` ``[LEVELS]`` that estimators show: the clock-bound one where it may be so.
+        ``sure``: 1 = they are known not to err."""
         most = ceiling * self.stretch
         least, surely = MAY_BE_BOUND
-        nearness = np.clip((loss / np.maximum(most, 1e-9) - least) / (surely - least), 0.0, 1.0)
+        nearness = (1.0 - sure) * np.clip((loss / np.maximum(most, 1e-9) - least) / (surely - least), 0.0, 1.0)
         return np.asarray(loss + nearness * np.maximum(most - loss, 0.0))
 
     def unknown(self, beliefs: Beliefs) -> type_f64:

@@ -53,6 +53,8 @@ PER_GROUP: Final = (
     "doubted",
     "limbo_s",
     "forgotten_s",
+    "shift",
+    "is_apart",
 )
 """Fields of ``State`` with a row per group; a new group begins with a copy of the row of its old one."""
 

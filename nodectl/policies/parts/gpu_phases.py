@@ -39,16 +39,19 @@ from pmu.readings import type_f64
 PHASES: Final = 8
 """Phases remembered per GPU. A new one replaces the one that was seen least recently (ours)."""
 
-COUNT, RATE, WATTS, SECONDS, LOSS = range(5)
-COLUMNS: Final = 5
+COUNT, RATE, WATTS, SECONDS, LOSS, UNITS, UNITS_S, STRETCHES = range(8)
+COLUMNS: Final = 8
 """Columns of the table ``[PHASES, COLUMNS, LEVELS]``: blocks measured, their mean traffic and watts, seconds spent, and
-the loss that the account assumes (relative extra time)."""
+the loss that the account assumes (relative extra time). Then reported progress: units, the seconds that they took, in
+how many stretches."""
 
-SCATTER, SCATTERS, TICK_RATE, TICK_WATTS, UTILIZATION, SEEN_S = range(6)
-FACTS: Final = 6
+SCATTER, SCATTERS, TICK_RATE, TICK_WATTS, UTILIZATION, SEEN_S, LAST_LEVEL, LAST_RATE, JUMPS, JUMP_SQUARES = range(10)
+FACTS: Final = 10
 """Columns of the facts ``[PHASES, FACTS]``: sum of squared relative deviations of traffic among blocks of one clock,
-and their number; mean variance of traffic among the pulses of a block; mean relative variance of watts likewise; GPU
-utilisation at the highest clock; when the phase was last seen (-1 = free row)."""
+and their number; mean variance of traffic among the pulses of a block; mean
+relative variance of watts likewise; GPU utilisation at the highest clock; when the phase was last seen (-1 = free row);
+level and traffic of the last block; how many blocks followed each other at one clock, and half of the sum of squared
+relative differences of traffic between them: what scatters within a phase, even if two are taken for one."""
 
 LAST_BLOCKS: Final = 120.0
 """A mean covers about the last 120 blocks (ours)."""
@@ -74,8 +77,24 @@ STEEPEST: Final = 1.2
 overstate that (ours)."""
 
 
+UTILIZATION_ERROR: Final = 0.04
+"""Ours: utilisation of a block scatters by this much where kernels and gaps are as long as NVML's window."""
+
+STEP: Final = 0.02
+"""Ours: a lasting shift of traffic, relative, that is of no interest: so much moves with temperature and input."""
+
+KNOWN_JUMPS: Final = 6.0
+"""Ours: so many pairs of blocks tell how far traffic scatters; before, no shift is seen."""
+
+HIDDEN: Final = (0.012, 0.2)
+"""How far traffic may be wrong as a measure of speed, however long it is measured: relative, and as a share of what it
+has fallen. The first from the measured curves of applications whose DRAM is active above 4 % of the time (0.5 to 2.8 %
+in the mean over clocks; ``twin.physics.error_curves``), the second ours."""
+
+
 class Sight(NamedTuple):
-    """Means over some pulses at one clock, and variances among them. ``rate``: traffic, NaN if only power is known."""
+    """Means over some pulses at one clock, and variances among them. ``rate``: traffic, NaN if only power is known.
+    ``units`` of progress were reported in ``units_s`` seconds; ``begins``: 1 in the first block of a stretch."""
 
     rate: float
     watts: float
@@ -83,6 +102,9 @@ class Sight(NamedTuple):
     utilization: float = 0.0
     rate_variance: float = 0.0
     watts_variance: float = 0.0
+    units: float = 0.0
+    units_s: float = 0.0
+    begins: float = 0.0
 
 
 @dataclass(slots=True)
@@ -102,12 +124,20 @@ class Phases:
         if count > 0 and block.rate > 0 and row[RATE] > 0:
             facts[SCATTER] += np.log(block.rate / row[RATE]) ** 2 * count / (count + 1.0)
             facts[SCATTERS] += 1.0
+        if count > 0 and facts[LAST_LEVEL] == level and min(block.rate, facts[LAST_RATE]) > 0:
+            jump2 = np.log(block.rate / facts[LAST_RATE]) ** 2 / 2.0
+            facts[JUMP_SQUARES] += min(jump2, 9.0 * self.jump2(phase))  # a single one may be a change of phase
+            facts[JUMPS] += 1.0
+        facts[LAST_LEVEL], facts[LAST_RATE] = level, block.rate
         blocks = min(self.table[phase, COUNT].sum(), LAST_BLOCKS) + 1.0
         facts[TICK_RATE] += (block.rate_variance - facts[TICK_RATE]) / blocks
         facts[TICK_WATTS] += (block.watts_variance / max(block.watts, 1.0) ** 2 - facts[TICK_WATTS]) / blocks
         row[COUNT] = min(count + 1.0, LAST_BLOCKS)
         row[RATE] += (block.rate - row[RATE]) / row[COUNT]
         row[WATTS] += (block.watts - row[WATTS]) / row[COUNT]
+        row[UNITS] += block.units
+        row[UNITS_S] += block.units_s
+        row[STRETCHES] += block.begins
         if level == 0:
             facts[UTILIZATION] += (block.utilization - facts[UTILIZATION]) / row[COUNT]
         facts[SEEN_S] = time_s
@@ -124,6 +154,11 @@ class Phases:
         """Relative standard deviation of a block's traffic, as measured; ``noise`` counts as much as four blocks."""
         facts = self.facts[phase]
         return float(np.sqrt((4.0 * self.noise**2 + facts[SCATTER]) / (4.0 + facts[SCATTERS])))
+
+    def jump2(self, phase: int | slice) -> type_f64:
+        """Relative variance of a block's traffic, by the differences of blocks that follow each other."""
+        facts = self.facts[phase]
+        return np.asarray((4.0 * self.noise**2 + facts[..., JUMP_SQUARES]) / (4.0 + facts[..., JUMPS]))
 
     def rounding(self, phase: int) -> float:
         """Relative error of mean traffic that no averaging removes.
@@ -187,11 +222,28 @@ class Phases:
         if np.isfinite(sight.rate):
             rate = self.table[rows, RATE, near]
             most, least = rate * np.maximum(1.0 - STEEPEST * away, 1.0), rate / np.maximum(1.0 + STEEPEST * away, 1.0)
-            scatter2 = (4.0 * self.noise**2 + self.facts[:, SCATTER]) / (4.0 + self.facts[:, SCATTERS])
-            error2 = (0.02**2 + scatter2 * max(BLOCK_PULSES / sight.pulses, 1.0)) * rate**2 + (0.5 * PERCENT) ** 2
+            jump2 = self.jump2(slice(None)) * max(BLOCK_PULSES / sight.pulses, 1.0)
+            error2 = (0.02**2 + jump2) * rate**2 + (0.5 * PERCENT) ** 2
             outside = np.maximum(np.maximum(sight.rate - most, least - sight.rate), 0.0)
             strange = np.maximum(strange, outside / np.sqrt(error2) * np.where(away == 0.0, 1.0, DOUBT))
+            strange = np.maximum(strange, self._idleness(level, sight))
         return np.where(is_known, strange, np.inf)
+
+    def _idleness(self, level: int, sight: Sight) -> type_f64:
+        """The same for utilisation. A lower clock stretches the time in which kernels run, and no other."""
+        busy, stretch = self.facts[:, UTILIZATION], self.bank.stretch[level]
+        most = np.where(busy > 0, busy * (1.0 + stretch) / (1.0 + busy * stretch), 0.0)
+        outside = np.maximum(np.maximum(sight.utilization - most, busy - sight.utilization), 0.0)
+        error = UTILIZATION_ERROR * np.sqrt(max(BLOCK_PULSES / sight.pulses, 1.0))
+        return np.where(self.table[:, COUNT, 0] > 0, outside / error, 0.0)
+
+    def shift(self, phase: int, level: int, sight: Sight) -> float:
+        """How far the traffic of a block is from the phase's at this clock, in standard errors of a lasting shift."""
+        count, rate = self.table[phase, COUNT, level], self.table[phase, RATE, level]
+        if count < 2 or self.facts[phase, JUMPS] < KNOWN_JUMPS or min(rate, sight.rate) <= 0:
+            return 0.0
+        error = np.sqrt(self.jump2(phase) * (1.0 + 1.0 / count) + (0.5 * PERCENT / rate) ** 2 + STEP**2)
+        return float(np.clip(np.log(sight.rate / rate) / error, -4.0, 4.0))
 
     def recognise(self, level: int, sight: Sight, not_this: int, margin: float) -> int:
         """The phase nearest to a sight, if the next one is further away by ``margin``; -1 if none fits or two do.

@@ -24,11 +24,21 @@ SETTLED_WINDOWS: Final = 1.5
 """Ours: after so many windows a reading, which is up to one window old, shows next to nothing of the clock before a
 change. A change of phase is larger and waits for two."""
 
-READINGS: Final = 4
-"""Seconds, and the integrals over them of traffic, watts and utilisation."""
+READINGS: Final = 6
+"""Seconds, the integrals over them of traffic, watts and utilisation; units of progress, and the seconds they took."""
 
-PULSES, BLOCK_SECONDS, BLOCK_RATE, RATE_SQUARES, BLOCK_WATTS, WATTS_SQUARES, BLOCK_UTILIZATION = range(7)
-SUMS: Final = 7
+(
+    PULSES,
+    BLOCK_SECONDS,
+    BLOCK_RATE,
+    RATE_SQUARES,
+    BLOCK_WATTS,
+    WATTS_SQUARES,
+    BLOCK_UTILIZATION,
+    BLOCK_UNITS,
+    BLOCK_UNITS_S,
+) = range(9)
+SUMS: Final = 9
 
 
 class State(msgspec.Struct, frozen=True, eq=False):
@@ -46,7 +56,10 @@ class State(msgspec.Struct, frozen=True, eq=False):
     was recalled by mistake just now, else -1. ``limbo_s`` ``[n_gpus, LEVELS]``: time in a phase that is not recognised
     yet; ``forgotten_s``: seconds lost in phases that were forgotten; ``time_s``: length of the run. Per GPU: ``pulse``
     ``[n_gpus, READINGS]`` adds up the current pulse; ``alike`` ``[n_gpus, LIKENESS]``: the readings that decide about
-    groups; ``idle_s``: for how long nothing has run.
+    groups; ``idle_s``: for how long nothing has run. ``source``: the program whose progress was counted last.
+
+    ``shift`` ``[n_gpus, 2]``: cumulated sums, up and down, of how far traffic is from the phase's since it is at this
+    level. ``is_apart``: 1 until units have been counted in this stretch.
     """
 
     table: type_f64
@@ -74,6 +87,9 @@ class State(msgspec.Struct, frozen=True, eq=False):
     leader: type_i64
     alike: type_f64
     idle_s: type_f64
+    shift: type_f64
+    is_apart: type_i64
+    source: int
 
 
 def initial(params: Params, layout: Layout) -> State:
@@ -108,6 +124,9 @@ def initial(params: Params, layout: Layout) -> State:
         leader=first_of_kind(layout),
         alike=np.full((n_gpus, LIKENESS), np.nan),
         idle_s=zero,
+        shift=np.zeros((n_gpus, 2)),
+        is_apart=np.ones(n_gpus, np.int64),
+        source=0,
     )
 
 
