@@ -132,6 +132,7 @@ class LinuxRig(InProcessRig):
             return RawMode(self.guest)
         transport = InProcess(self, agent - 1)
         transport.clock = RealClock()
+        transport.reply_timeout_s = 2.0  # real time, next to an emulator that takes every processor
         return transport
 
     def send(self, channel: int, message: bytes) -> None:
