@@ -1,6 +1,6 @@
 """What ``minimal-slowdown`` gains on ``aapc`` by the table of a calibrated node, and how much there is to gain at all.
 
-EMULATED. The closed loop of ``benchmarks/sharers``: the same jobs, truth and reports; only what the sharer is told
+EMULATED. The closed loop of ``benchmarks/sharers``: the same jobs, truth and reports; only what the sharer has
 differs. *machine*: the tables that the truth is drawn around, Curie's measured watts and degradations (today's gain).
 *calibrated*: the P-state table of an emulated node of Curie, by kernels and erring sensors. *truth*: each job's own
 watts and speeds, which nobody can know. Nothing was chosen here; seeds are those of the published table.
@@ -33,12 +33,12 @@ SETTINGS: Final = (MAIN,)
 WANTED: Final = 1.5
 
 
-class Told(Partition):
-    """The sharer is told these tables, or, without, each job's truth."""
+class Given(Partition):
+    """The sharer has these tables, or, without, each job's truth."""
 
     given: dict[Tag, SpeedModel] | None = None
 
-    def told(self, job: Running) -> SpeedModel:
+    def table_of(self, job: Running) -> SpeedModel:
         if self.given is not None:
             return self.given[job.said]
         watts = self.idle_w + job.watts * (self.busy_w - self.idle_w)
@@ -57,7 +57,7 @@ def throughput(
 ) -> float:  # fmt: skip
     """Per cent of what the nodes could do."""
     world = make(setting, seed, registry.choose(name).share, budget / 100)
-    if isinstance(world, Told):
+    if isinstance(world, Given):
         world.given = given
     world.run(HOURS * 3600)
     return 100 * sum(world.work_s.values()) / (NODES * HOURS * 3600)
@@ -71,13 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="nodectl-table-") as folder:
         write_node_table(Path(folder) / "pstates.toml")
         calibrated = tables_of(Path(folder) / "pstates.toml")
-    print("EMULATED; gain of minimal-slowdown on aapc, per cent of throughput, by what it is told")
+    print("EMULATED; gain of minimal-slowdown on aapc, per cent of throughput, by what it has")
     print(f"{'setting':20} {'budget':>6} {'aapc':>6} {'machine':>14} {'calibrated':>14} {'truth':>14}")
     rows: list[dict[str, Any]] = []
     ways: dict[str, Callable[[Setting, int, str, int], float]] = {
         "machine": partial(throughput, Partition, None),
-        "calibrated": partial(throughput, Told, calibrated),
-        "truth": partial(throughput, Told, None),
+        "calibrated": partial(throughput, Given, calibrated),
+        "truth": partial(throughput, Given, None),
     }
     for setting in SETTINGS:
         for budget in budgets:

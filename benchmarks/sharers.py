@@ -190,7 +190,7 @@ class Partition:
                 self._start()
         return self
 
-    def told(self, job: Running) -> SpeedModel:
+    def table_of(self, job: Running) -> SpeedModel:
         """The table that the sharer has for a job."""
         return self.tables[job.said]
 
@@ -227,7 +227,7 @@ class Partition:
             self._happened("start")
 
     def _update(self) -> None:
-        jobs = [Job(job.name, [self.names[node] for node in job.nodes], job.said, "user", self.told(job),
+        jobs = [Job(job.name, [self.names[node] for node in job.nodes], job.said, "user", self.table_of(job),
                     self.rates.learned(job.name)) for job in self.running]  # fmt: skip
         view = View.of(self.names, self.tdp_mw, self.mop_mw, jobs, self.needs.need_mw)
         self.caps_mw = self.sharer(view, self.budget_mw).caps_mw
@@ -279,7 +279,7 @@ class Partition:
                 error = job.rate_error if self.setting.rate == "instructions" else 0.0
                 rate = factor * job.counts / (1 + (1 / job.speed - 1) * (1 + error))
                 name = self.names[node]
-                self.rates.hear(self.now_s, name, job.name, rate, self.setting.rate, self.told(job), power_mw,
+                self.rates.hear(self.now_s, name, job.name, rate, self.setting.rate, self.table_of(job), power_mw,
                                 cap_mw, int(self.tdp_mw[node]), need_mw.get(name, -1), job.program)  # fmt: skip
         if (need_mw, [self.rates.learned(job.name) for job in self.running]) != before:
             self._happened("need")

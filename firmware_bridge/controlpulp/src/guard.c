@@ -12,7 +12,7 @@
  *     CAP     measured power above 33/32 of a cap, whatever the model says; without a cap, above 9/8 of 9 W for each core
  *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C;
  *             or measured power is above the model's by 1/32 of it and 1/8 of its leakage: leakage grows by 3 % for each
- *             kelvin, so it tells that all temperatures read too low since the start, which no thermal model can
+ *             kelvin, so it shows that all temperatures read too low since the start, which no thermal model can
  *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the millikelvin
  *             while the core's power changed or the sink should have moved by 2 K, or 8 K below what the mean and the
  *             core's power let expect
