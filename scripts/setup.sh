@@ -123,6 +123,7 @@ if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >
     scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc and other programs will be skipped"
 fi
 if [ "$scope" = all ]; then
+    [ -e build/foreign-python/complete ] || say "programs of PyPI that the tests run: some minutes"
     scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus and CodeCarbon will be skipped"
 fi
 # Models of two cores in RTL, built once (half a minute of a processor) and kept in ~/.cache/nodectl.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.orders.priority import Priority
@@ -147,6 +147,17 @@ def clash(declared: Sequence[Declared]) -> str | None:
     return None
 
 
+_NAMED: Final[Mapping[str, tuple[str, ...]]] = {
+    "estimate": get_args(Estimate),
+    "history": get_args(History),
+    "fixed": get_args(Fixed),
+    "correct": get_args(Correction),
+    "backfill": get_args(Backfill),
+    "scan": get_args(Scan),
+    "ties": get_args(Ties),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """A policy, ready to run. ``order`` None is the order of submission."""
@@ -179,6 +190,9 @@ class Composition:
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
 
     def __post_init__(self) -> None:
+        for phase, known in _NAMED.items():
+            if (name := getattr(self, phase)) not in known:
+                raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(known)}")
         if not self.shadow >= 1:
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:

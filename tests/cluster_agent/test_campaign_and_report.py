@@ -150,6 +150,22 @@ def test_a_part_of_a_campaign_can_be_run_with_a_policy_of_ones_own(
     assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", capsys.readouterr().out), "published figures stay"
 
 
+def test_a_policy_of_a_file_is_the_baseline_by_its_printed_name(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = campaign.parent / "mine.py"
+    file.write_text(Path(fcfs.__file__).read_text().replace('name="fcfs"', 'name="mine"'))
+    for policy in (str(file), "easy"):
+        assert (
+            main(["replay", str(SAMPLE), "--policy", policy, "--out", str(campaign.parent / f"out/{policy[-4:]}")]) == 0
+        )
+    (printed,) = {run.policy for run in find([str(campaign.parent / "out")])} - {"easy"}
+    assert printed.startswith("mine@")
+    capsys.readouterr()
+    assert main(["report", str(campaign.parent / "out"), "--baseline", printed]) == 0
+    assert re.search(r"\| easy \| [+-][\d.]+ \|", capsys.readouterr().out)
+
+
 def test_a_campaign_or_trace_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["campaign", "sc16", "--out", str(tmp_path)]) == 2
     assert "sc16: cannot read the campaign" in (complaint := capsys.readouterr().err)

@@ -65,3 +65,17 @@ def test_parameters_reach_the_composition() -> None:
     chosen = registry.choose("easy-sjbf:estimate=mean2, correct=incremental, ties=sc15").composition
     assert (chosen.estimate, chosen.correct, chosen.ties) == ("mean2", "incremental", "sc15")
     assert (chosen.backfill, chosen.scan) == ("easy", "shortest")
+
+
+def test_a_phase_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import msgspec\n"
+        "from cluster_agent.scheduler.policies.api import Policy\n"
+        "from cluster_agent.scheduler.policy_phases import Composition\n"
+        "class Params(msgspec.Struct, frozen=True): pass\n"
+        "POLICY = Policy('mine', 'x', 'ours', Params, lambda params: Composition(backfill='eazy'))\n"
+    )
+    with pytest.raises(WrongUseError) as caught:
+        registry.choose(str(file))
+    assert "no backfill is called 'eazy': one of none, list, easy, conservative, compress" in str(caught.value)

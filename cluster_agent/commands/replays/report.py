@@ -38,7 +38,8 @@ def report(folders: tuple[str, ...], baseline: str | None, html_file: str | None
     Replays of one trace, machine and cap are compared with each other, job by job with the baseline.
     """
     runs = find(folders)
-    baseline = None if baseline is None else name_of(baseline)
+    if baseline is not None and baseline not in [run.policy for run in runs]:  # as printed, or as it was chosen
+        baseline = name_of(baseline)
     if baseline is not None and baseline not in [run.policy for run in runs]:
         have = ", ".join(dict.fromkeys(run.policy for run in runs))
         raise WrongUseError(f"--baseline {baseline}: no replay of it here; there are {have}")
