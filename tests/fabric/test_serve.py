@@ -302,7 +302,10 @@ def test_the_budget_and_who_changed_it_are_kept(tmp_path):
         ),
         ("policy = 'easy'", "cluster.toml:1: unknown key 'policy': it belongs into [jobs]"),
         ("[jobs]\nstart_withn_s = 3", "cluster.toml:2: unknown key 'jobs.start_withn_s' (nearest: start_within_s)"),
-        ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'multifactor'", "an order by priorities needs"),
+        (
+            "[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'easy:estimate=clairvoyant'",
+            "estimate=clairvoyant needs",
+        ),
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\npolicy = 'prb'", "jobs.policy: "),
         ("[budget]\nw = 1000\n[nodes]\ntdp_w = 1\n[jobs]\nlost_after_s = 5", "less than down_after_s"),
         ("[budget\n", "cluster.toml:1: not TOML: "),
