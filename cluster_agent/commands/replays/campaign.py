@@ -19,7 +19,7 @@ from typing import Any
 import click
 import msgspec
 
-from cluster_agent.errors import ClusterError, StoppedError, WrongUseError, without_types
+from cluster_agent.errors import StoppedError, WrongUseError, without_types
 from cluster_agent.replay import written_whole
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
@@ -99,13 +99,9 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
     cells = grid(listed, path.parent, traces)
     root = Path(out)
     todo = {name: cell for name, cell in cells.items() if not _is_done(root / name, cell)}
-    try:
-        for name in cells:
-            (root / name).mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in a path
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise ClusterError(f"{out}: {reason}; choose another --out") from None
     with written_whole.folder(out) as made:
+        for name in cells:
+            (root / name).mkdir(exist_ok=True)
         (made / "published.json").write_bytes(msgspec.json.encode(listed.published))
     echo(f"{len(cells)} replays, {len(cells) - len(todo)} done before", to_stderr=True)
     failed = _run(root, todo, jobs, run_here)
@@ -195,8 +191,8 @@ def _run(root: Path, todo: dict[str, Cell], jobs: int, run: Runner) -> dict[str,
             if status:
                 failed[name] = why
             else:
-                with written_whole.folder(str(root / name)) as made:
-                    (made / DONE).write_bytes(msgspec.json.encode(cell))
+                with written_whole.one_file(str(root / name / DONE), "--out") as made:
+                    made.write_bytes(msgspec.json.encode(cell))
             if sys.stderr.isatty():
                 left_s = (time.monotonic() - begun_s) / done * (len(todo) - done)
                 line = f"\r\033[K{done}/{len(todo)}  {left_s:.0f} s left  {plain(name)}"
