@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.orders.priority import Priority
@@ -147,17 +148,6 @@ def clash(declared: Sequence[Declared]) -> str | None:
     return None
 
 
-_NAMED: Final[Mapping[str, tuple[str, ...]]] = {
-    "estimate": get_args(Estimate),
-    "history": get_args(History),
-    "fixed": get_args(Fixed),
-    "correct": get_args(Correction),
-    "backfill": get_args(Backfill),
-    "scan": get_args(Scan),
-    "ties": get_args(Ties),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Composition:
     """A policy, ready to run. ``order`` None is the order of submission."""
@@ -190,7 +180,7 @@ class Composition:
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
 
     def __post_init__(self) -> None:
-        for phase, known in _NAMED.items():
+        for phase, known in _named().items():
             if (name := getattr(self, phase)) not in known:
                 raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(known)}")
         if not self.shadow >= 1:
@@ -247,3 +237,10 @@ class Composition:
         """Whether the schedule depends on requested times."""
         plans = self.backfill not in ("none", "list") or self.order is not None or self.score is not None
         return plans and self.estimate != "clairvoyant"
+
+
+@cache
+def _named() -> dict[str, tuple[str, ...]]:
+    """The fields of ``Composition`` that take one of some names, and these."""
+    kinds = get_type_hints(Composition)
+    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}

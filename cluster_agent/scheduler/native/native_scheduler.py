@@ -77,6 +77,7 @@ class NativeScheduler:
             moldable.join(self._scheduler)
         self._unlike = unlike
         self._cap_seen_s = -1
+        self._passed_s = 0
         if unlike is not None and lib.scheduler_set_unlike(self._scheduler, unlike.c) < 0:
             raise MemoryError
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
@@ -160,6 +161,7 @@ class NativeScheduler:
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""
+        lib.scheduler_order(self._scheduler, self._passed_s)
         return [int(job) for job in queued(self._scheduler, self._room)]
 
     def decide(self, now_s: int) -> list[int]:
@@ -171,7 +173,7 @@ class NativeScheduler:
         if self._order is not None:
             reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
-        lib.scheduler_order(self._scheduler, now_s)
+        self._passed_s = now_s
         if self._moldable is not None:
             self._moldable.check()
         if count < 0:
