@@ -88,7 +88,7 @@ def test_temperatures_that_lie_together_do_not_let_the_die_overheat(fault: Fault
 
 
 @pytest.mark.parametrize(("fault", "amount"), [(Fault.BIASED, -12_000), (Fault.SCALED, 0.95)])
-def test_temperatures_that_were_too_low_since_the_start_are_told_by_the_leakage(fault: Fault, amount: float) -> None:
+def test_temperatures_that_were_too_low_since_the_start_are_found_by_the_leakage(fault: Fault, amount: float) -> None:
     host, plant = joined(CLASSES[3])
     plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
     plant.vary_silicon(3)

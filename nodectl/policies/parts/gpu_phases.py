@@ -48,10 +48,10 @@ how many stretches."""
 SCATTER, SCATTERS, TICK_RATE, TICK_WATTS, UTILIZATION, SEEN_S, LAST_LEVEL, LAST_RATE, JUMPS, JUMP_SQUARES = range(10)
 FACTS: Final = 10
 """Columns of the facts ``[PHASES, FACTS]``: sum of squared relative deviations of traffic among blocks of one clock,
-and their number; mean variance of traffic among the pulses of a block; mean
-relative variance of watts likewise; GPU utilisation at the highest clock; when the phase was last seen (-1 = free row);
-level and traffic of the last block; how many blocks followed each other at one clock, and half of the sum of squared
-relative differences of traffic between them: what scatters within a phase, even if two are taken for one."""
+and their number; mean variance of traffic among the pulses of a block; mean relative variance of watts likewise; GPU
+utilisation at the highest clock; when the phase was last seen (-1 = free row); level and traffic of the last block; how
+many blocks followed each other at one clock, and half of the sum of squared relative differences of traffic between
+them: what scatters within a phase, even if two are taken for one."""
 
 LAST_BLOCKS: Final = 120.0
 """A mean covers about the last 120 blocks (ours)."""
