@@ -39,7 +39,7 @@ demo-cluster:
 	@.venv/bin/clusterctl demo
 
 test: setup
-	@$(PYTHON_VENV) -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(PYTHON_VENV) -m pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-busy: setup
 	@$(PYTHON_VENV) -m tests.under_load
