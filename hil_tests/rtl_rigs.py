@@ -93,7 +93,7 @@ class LitexRig(RtlRig):
 
     name = "rtl-litex"
     core = LITEX
-    most_slots = 130
+    most_slots = 70
 
     def start_core(self) -> rtl.RtlController:
         """The SoC with its image."""
