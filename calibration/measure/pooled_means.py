@@ -1,7 +1,7 @@
 """The 95 % interval of the mean of neighbouring windows, which are not independent.
 
 The few windows of one stay do not show how their mean errs: an error that lasts a second looks like a level. So all
-stays of a session are asked together. What two windows differ by, over the time between them (the variogram), is fitted
+stays of a session are taken together. What two windows differ by, over the time between them (the variogram), is fitted
 as a sum of three errors: one that fades from window to window (AR(1)), one of each window alone, and one of the moment
 of a reading, which two neighbouring windows have with opposite signs, as of counters that move in steps. How large the
 sum is, each series says for itself (a kernel on a number of cores). Source: Law, Simulation Modeling and Analysis,
@@ -70,18 +70,23 @@ def means_of(stays: Mapping[K, Sequence[Sequence[float]]], series: Mapping[K, Ha
             relative.setdefault(series[key], []).extend(stay / values[key] for stay in own)
     scatter = {name: _scatter(own) for name, own in relative.items()}
     covariance = _covariance([stay / scatter[name] for name, own in relative.items() for stay in own if scatter[name]])
-    found = {}
-    for key, own in kept.items():
-        pooled = relative.get(series[key], [])
-        if sum(stay.size - 1 for stay in pooled) < FEWEST - 1:
-            found[key] = Mean(values[key], math.inf, sum(stay.size for stay in own))
-            continue
-        size = scatter[series[key]] / math.sqrt(max(_expected(pooled, covariance), TINY))
-        n = sum(stay.size for stay in own)
-        variance = sum(stay.size**2 * _of_mean(stay.size, covariance) for stay in own) / n**2
-        half = student_t(max(_freedom(pooled), 1)) * size * math.sqrt(max(variance, 0.0)) * abs(values[key])
-        found[key] = Mean(values[key], max(half, _between(own)), n)
-    return found
+    return {
+        key: _mean(values[key], own, relative.get(series[key], []), scatter.get(series[key], 0.0), covariance)
+        for key, own in kept.items()
+    }
+
+
+def _mean(
+    value: float, own: Sequence[type_f64], pooled: Sequence[type_f64], scatter: float, covariance: type_f64
+) -> Mean:
+    """``pooled``: the relative windows of its whole series, which scatter by so much within stays."""
+    n = sum(stay.size for stay in own)
+    if not n or sum(stay.size - 1 for stay in pooled) < FEWEST - 1:
+        return Mean(value, math.inf, n)
+    size = scatter / math.sqrt(max(_expected(pooled, covariance), TINY))
+    variance = sum(stay.size**2 * _of_mean(stay.size, covariance) for stay in own) / n**2
+    half = student_t(max(_freedom(pooled), 1)) * size * math.sqrt(max(variance, 0.0)) * abs(value)
+    return Mean(value, max(half, _between(own)), n)
 
 
 TINY: Final = 1e-12

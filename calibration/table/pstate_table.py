@@ -205,13 +205,13 @@ def measured_points(
 def shown_limits_w(dwells: Sequence[Dwell]) -> tuple[float, ...]:
     """A power limit that no file names shows as a clock below the requested one that falls further while watts stay.
     The longest such stay says it best, since short-term limits are above it. The packages are alike."""
-    held: tuple[Window, ...] = ()
+    longest: tuple[Window, ...] = ()
     for dwell in dwells:
         clocks = [window.khz for window in dwell.windows if window.khz]
         if clocks and max(clocks) < dwell.setting.khz and max(clocks) > (1 + STEADY_CLOCK) * min(clocks):
-            held = max(held, dwell.windows[-LAST:], key=len)
-    watts = np.mean([window.package_w for window in held], 0) if held else np.array([])
-    return (float(np.max(watts)),) * len(watts) if held else ()
+            longest = max(longest, dwell.windows[-LAST:], key=len)
+    watts = np.mean([window.package_w for window in longest], 0) if longest else np.array([])
+    return (float(np.max(watts)),) * len(watts) if longest else ()
 
 
 def _settled(dwell: Dwell, windows: Sequence[Window], steady: Steady | None, limits_w: Sequence[float]) -> _Stay:
