@@ -12,7 +12,7 @@ help:
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
-	@echo "make hil-rtl  the controller's firmware on two cores in RTL (Verilator): scenarios, 1000 slots, cycles; some 20 minutes"
+	@echo "make hil-rtl  the controller's firmware on two cores and a LiteX SoC in RTL (Verilator): scenarios, slots, cycles; some 30 minutes"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
 	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
@@ -39,7 +39,7 @@ demo-cluster:
 	@.venv/bin/clusterctl demo
 
 test: setup
-	@$(PYTHON_VENV) -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(PYTHON_VENV) -m pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-busy: setup
 	@$(PYTHON_VENV) -m tests.under_load
@@ -53,7 +53,7 @@ hil-linux:
 hil-rtl:
 	@scripts/setup.sh rtl
 	@$(PYTHON_VENV) -m benchmarks firmware_rtl $(BENCH_ARGS)
-	@NODECTL_HIL_RTL=1 $(PYTHON_VENV) -m hil_tests --rig rtl-vexriscv --rig rtl-cv32e40p --rig rtl-line $(PYTEST_ARGS)
+	@NODECTL_HIL_RTL=1 $(PYTHON_VENV) -m hil_tests --rig rtl-vexriscv --rig rtl-cv32e40p --rig rtl-line --rig rtl-litex $(PYTEST_ARGS)
 
 bench: setup
 	@$(PYTHON_VENV) -m benchmarks $(BENCH_ARGS)

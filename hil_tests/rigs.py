@@ -5,7 +5,7 @@ from __future__ import annotations
 from hil_tests.linux.rig import LinuxRig
 from hil_tests.posix_rig import PosixRig
 from hil_tests.rig import Rig
-from hil_tests.rtl_rigs import Cv32e40pRig, RtlLineRig, VexRiscvRig
+from hil_tests.rtl_rigs import Cv32e40pRig, LitexRig, RtlLineRig, VexRiscvRig
 from hil_tests.serial_rigs import FpgaRig, QemuRig
 from hil_tests.virtual_rigs import InProcessRig, UnicornRig
 
@@ -18,5 +18,6 @@ RIGS: tuple[type[Rig], ...] = (
     VexRiscvRig,
     Cv32e40pRig,
     RtlLineRig,
+    LitexRig,
     LinuxRig,
 )

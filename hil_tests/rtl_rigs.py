@@ -1,4 +1,4 @@
-"""Rigs with a core in RTL: the rv32 image on VexRiscv and on CV32E40P, simulated cycle by cycle (``twin/rtl``).
+"""Rigs with a core in RTL: the rv32 image on VexRiscv, on CV32E40P and on a LiteX SoC, cycle by cycle (``twin/rtl``).
 
 A slot takes a tenth of a second of a processor, so these rigs run only by ``make hil-rtl``, and only the
 scenarios that fit.
@@ -17,13 +17,13 @@ import numpy as np
 import serial
 from numpy.typing import NDArray
 
-from firmware_bridge.controlpulp import rtl
+from firmware_bridge.controlpulp import rtl, rtl_litex
 from firmware_bridge.controlpulp.rtl_board import PTY_PATIENCE_S, RtlBoard
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE
 from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from hil_tests.serial_rigs import BAUD, FpgaRig
 from hil_tests.virtual_rigs import TICK_NS, VirtualRig
-from twin.rtl import library, missing
+from twin.rtl import LITEX, library, litex_headers, missing
 
 VARIABLE: Final = "NODECTL_HIL_RTL"
 LINE_PATIENCE_S: Final = 0.1
@@ -50,8 +50,12 @@ class RtlRig(VirtualRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The image after reset."""
-        controller = rtl.RtlController(_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
+        controller = self.start_core()
         return controller, controller.wires()
+
+    def start_core(self) -> rtl.RtlController:
+        """The core with its image."""
+        return rtl.RtlController(_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
 
     def kill(self) -> None:
         """Switch the core off."""
@@ -82,6 +86,18 @@ class Cv32e40pRig(RtlRig):
 
     name = "rtl-cv32e40p"
     core = "cv32e40p"
+
+
+class LitexRig(RtlRig):
+    """A whole SoC of LiteX: its own timer, bus and caches. A slot takes half a second."""
+
+    name = "rtl-litex"
+    core = LITEX
+    most_slots = 70
+
+    def start_core(self) -> rtl.RtlController:
+        """The SoC with its image."""
+        return rtl_litex.LitexController(litex_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
 
 
 class BoardPort:
@@ -176,3 +192,9 @@ def _images() -> TemporaryDirectory[str]:
 def _image(*flags: str) -> Path:
     """Built once for all scenarios."""
     return rtl.build(Path(_images().name) / f"controlpulp{''.join(flags)}.elf", *flags)
+
+
+@cache
+def litex_image(*flags: str) -> Path:
+    """The same for the LiteX SoC."""
+    return rtl_litex.build(Path(_images().name) / f"litex{''.join(flags)}.elf", litex_headers(), *flags)

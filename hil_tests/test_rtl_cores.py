@@ -15,12 +15,12 @@ import pytest
 from firmware_bridge.controlpulp import rtl
 from hil_tests.rtl_rigs import why_not
 from tests.waiting import PATIENCE_S
-from twin.rtl import CORES, library
+from twin.rtl import CORES, LITEX, library
 
 NODECTL = (sys.executable, "-m", "nodectl.cli")
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("core", [*CORES, LITEX])
 def test_scmi_discover_is_answered_on_the_line_of_a_core_in_rtl(core: str, tmp_path: Path) -> None:
     reason = why_not(core)
     if reason:

@@ -3,5 +3,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 for source in $(git ls-files '*.c'); do
-    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wshadow -Werror -fsyntax-only -Itwin/csrc -Ipmu/csrc -Icluster_agent/csrc -Inodectl/include "$source"
+    ${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Wshadow -Werror -fsyntax-only -Itwin/csrc -Ipmu/csrc -Icluster_agent/csrc -Inodectl/include \
+        -Ifirmware_bridge/controlpulp/boards/rv32 -Itests/firmware/litex "$source"
 done

@@ -126,9 +126,12 @@ if [ "$scope" = all ]; then
     [ -e build/foreign-python/complete ] || say "programs of PyPI that the tests run: some minutes"
     scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus and CodeCarbon will be skipped"
 fi
-# Models of two cores in RTL, built once (half a minute of a processor) and kept in ~/.cache/nodectl.
+# Models of two cores in RTL and, for `make hil-rtl`, of a LiteX SoC, built once (half a minute of a processor each) and
+# kept in ~/.cache/nodectl.
 if [ "$scope" = all ] || [ "$scope" = rtl ]; then
-    for core in vexriscv cv32e40p; do
+    cores="vexriscv cv32e40p"
+    [ "$scope" = all ] || cores="$cores litex"
+    for core in $cores; do
         PYTHON=.venv/bin/python twin/rtl/build.sh "$core" >/dev/null || say "the tests with $core in RTL will be skipped"
     done
 fi

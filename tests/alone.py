@@ -19,6 +19,9 @@ LONGEST: Final = (
     "tests/nodectl/test_node_",
     "tests/cluster_agent/test_clusterctl_service.py",
     "tests/test_operations.py",
+    "tests/test_tutorial.py",
+    "tests/test_published.py",
+    "tests/twin/test_fit.py",
     "tests/test_extending.py",
 )
 """What the paths of those begin with that take longest: they begin first, so that the others run meanwhile."""

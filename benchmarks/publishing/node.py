@@ -149,7 +149,7 @@ GPU: Final = Measurement(
     collect=_gpu_rows,
     tables={"": _gpu_table, "named": _named_table},
     again=_gpu_again,
-    sample=lambda row: row["workload"] == "easywave" and row["counter_error"] == "uniform",
+    sample=lambda row: (row["workload"], row["counter_error"], row["seed"]) == ("easywave", "uniform", "1"),
     precision=dict.fromkeys(GPU_FIGURES, 1e-3),
     data=["gpu-dvfs/v100-frequency.csv"],
 )

@@ -179,7 +179,7 @@ def _cap(row: JobRow, bound_s: dict[str, float]) -> str:
         return "-"
     words = f"{row.cap_w:.1f} W a node on average"
     for by, bound in sorted(bound_s.items(), key=lambda one: -one[1]):
-        words += f"; bound for {bound:.0f} s by {by}"
+        words += f"; bound for {bound:.0f} node seconds by {by}"
     return words
 
 

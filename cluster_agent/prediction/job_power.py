@@ -162,15 +162,17 @@ class _History:
     def like(self, features: Float32s) -> tuple[float, float] | None:
         """Mean and highest watts per unit of the nearest past jobs; None if none is near."""
         count = len(self)
+        # with sum, log and exp below that have one result on every processor: einsum's, and NumPy's log and exp, depend
+        # on its vector unit, and a replay would differ between machines
         difference = self._features[:count] - features
-        squared = np.einsum("ij,ij->i", difference, difference)
+        squared = np.multiply(difference, difference, out=difference).sum(axis=1)
         age = (self._count - 1 - np.arange(count)) % self._most
         distance = squared + AGE_WEIGHT * age
         nearest = np.argpartition(distance, NEIGHBOURS)[:NEIGHBOURS] if count > NEIGHBOURS else np.arange(count)
-        nearest = nearest[squared[nearest] <= FAR]
+        nearest = np.sort(nearest[squared[nearest] <= FAR])
         if not len(nearest):
             return None
         weight = 1 / (distance[nearest] + 0.01)
         # the geometric mean: a neighbour that draws ten times as much is as wrong as one that draws a tenth
-        average = float(np.exp((weight * np.log(self._watts[nearest, 0])).sum() / weight.sum()))
-        return average, float(self._watts[nearest, 1].max())
+        logs = np.array([math.log(watts) for watts in self._watts[nearest, 0].tolist()])
+        return math.exp((weight * logs).sum() / weight.sum()), float(self._watts[nearest, 1].max())

@@ -87,7 +87,7 @@ class Alarms:
         self.mind_lowering(now_s)
         unreached_mw, unreached = self._unreached(now_s)
         is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
-        is_short = plan.short_mw > 0 and len(self._ledger.accounts) > 0 and not is_early
+        is_short = plan.short_mw > 0 and bool(plan.names or unreached_mw) and not is_early
         self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
         self.set("disbelieved", self._disbelieved(now_s))
         breach_mw = self._ledger.breach_mw(now_s)

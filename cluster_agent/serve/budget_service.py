@@ -189,10 +189,11 @@ class Partition:
         self.replan(now_s)
 
     def preview(self, now_s: float, budget_mw: int) -> list[str]:
-        """What this budget would change, in sentences. Nothing is changed."""
+        """What this budget would change, in sentences. Nothing is changed. It is compared with what the present budget
+        would give now: a job that has just ended or begun changes caps under any budget."""
         line = self.ledger.budget
         kept = (line.budget_mw, list(line.steps))
-        before = self.plan.caps_mw
+        before = self._planned(now_s).caps_mw
         try:
             line.set(budget_mw)
             after = self._planned(now_s)

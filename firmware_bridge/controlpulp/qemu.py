@@ -78,6 +78,8 @@ class QemuController(SharedMemory):
     def _await(self, has_come: Callable[[], bool], otherwise: str) -> None:
         deadline_s = time.monotonic() + START_S
         while not has_come():
+            if self.has_refused:
+                self._fail("the image is damaged and refused to run")
             if self._process.poll() is not None:
                 self._fail(f"ended with status {self._process.returncode}")
             if time.monotonic() > deadline_s:

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp import rv32
-from firmware_bridge.controlpulp.shared_memory import MAGIC, RIG, SHARED, TIME_BY_WORD, SharedMemory
+from firmware_bridge.controlpulp.shared_memory import MAGIC, REFUSED, RIG, SHARED, TIME_BY_WORD, SharedMemory
 from firmware_bridge.errors import LinkError
 
 CLOCK_HZ: Final = 500_000_000
 """ControlPULP's clock."""
 RAM_BASE, WINDOW_BASE, RAM_BYTES = 0x4000_0000, 0x8000_0000, 0x10_0000
 """The same RAM twice. VexRiscv caches the first, and neither the second nor the devices behind it."""
-CLINT_BASE, UART_BASE = 0xF001_0000, 0xF000_1000
+CLINT_BASE, UART_BASE, WATCHDOG_BASE = 0xF001_0000, 0xF000_1000, 0xF002_0000
 UART_CLOCK_HZ = 14_745_600
 LINK_FLAGS: Final = (
     f"-Wl,--defsym=soc_ram={RAM_BASE:#x}",
@@ -35,6 +35,8 @@ LINK_FLAGS: Final = (
     "-DUART_STRIDE=4",
 )
 TICK_CYCLES: Final = CLOCK_HZ // 8000
+_START_CYCLES: Final = 5_000_000
+"""Ours: a start takes a fifth of it."""
 _HANG_CYCLES: Final = 20_000_000
 """Ours: 40 ms of the core's time; a job takes a hundredth of it."""
 
@@ -46,7 +48,7 @@ class _Options(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_uint32)
         for name in (
-            *("ram_base", "alias_base", "ram_bytes", "clint_base", "uart_base"),
+            *("ram_base", "alias_base", "ram_bytes", "watchdog_base", "watchdog_cycles", "clint_base", "uart_base"),
             *("clock_hz", "timebase_hz", "uart_clock_hz", "ram_cycles", "mmio_cycles", "skips_idle"),
         )
     ]
@@ -59,7 +61,7 @@ class Counts(ctypes.Structure):
         (name, ctypes.c_uint64)
         for name in (
             *("cycles", "retired", "skipped", "woken_at", "last_retired_at"),
-            *("core_retired", "overruns", "bus_errors", "line_bytes_in_flight"),
+            *("core_retired", "overruns", "resets", "bus_errors", "line_bytes_in_flight"),
         )
     ]
     cycles: int
@@ -69,6 +71,7 @@ class Counts(ctypes.Structure):
     last_retired_at: int
     core_retired: int
     overruns: int
+    resets: int
     bus_errors: int
     line_bytes_in_flight: int
 
@@ -87,6 +90,8 @@ def build(output: Path, *flags: str) -> Path:
 
 LINE_FLAGS: Final = ("-DSERIAL=1", f"-DUART_CLOCK_HZ={UART_CLOCK_HZ}u")
 """For an image that uses the serial line."""
+WATCHDOG_FLAGS: Final = (f"-Wl,--defsym=soc_watchdog={WATCHDOG_BASE:#x}",)
+"""For an image that feeds the model's watchdog."""
 
 
 def _functions(library: Path) -> Any:
@@ -105,7 +110,9 @@ def _functions(library: Path) -> Any:
 
 
 class RtlController(SharedMemory):
-    """The core after reset, with its image, until it waits for its first tick."""
+    """The core after reset, with its image, until it waits for its first tick or has refused to run."""
+
+    _devices = (CLINT_BASE, UART_BASE)
 
     def __init__(
         self,
@@ -115,6 +122,7 @@ class RtlController(SharedMemory):
         *,
         ram_cycles: int = 1,
         mmio_cycles: int = 8,
+        watchdog_cycles: int = 0,
         skips_idle: bool = True,
         trace: Path | None = None,
         wave: Path | None = None,
@@ -127,7 +135,7 @@ class RtlController(SharedMemory):
         self.words("rig")[0] = RIG | time_mode
         self._lib = _functions(library)
         options = _Options(
-            *(RAM_BASE, WINDOW_BASE, RAM_BYTES, CLINT_BASE, UART_BASE),
+            *(RAM_BASE, WINDOW_BASE, RAM_BYTES, WATCHDOG_BASE, watchdog_cycles, *self._devices),
             *(CLOCK_HZ, 10_000_000, UART_CLOCK_HZ, ram_cycles, mmio_cycles, skips_idle),
         )
         ram = ctypes.c_void_p(self._memory.ctypes.data)
@@ -136,8 +144,8 @@ class RtlController(SharedMemory):
             self._record("rtl_trace", trace)
         if wave:
             self._record("rtl_wave", wave)
-        self.run(_HANG_CYCLES, until_waiting=True)
-        if self.words("magic")[0] != MAGIC:
+        self.run(_START_CYCLES, until_waiting=True, word="magic", value=REFUSED)
+        if self.words("magic")[0] != MAGIC and not self.has_refused:
             raise LinkError("the image did not start on the RTL model")
 
     def _record(self, what: str, path: Path) -> None:

@@ -15,6 +15,8 @@ from firmware_bridge.controlpulp.host import AGENTS, SMT_CAPACITY, ChannelBusy, 
 
 SHARED = 0x8008_0000
 MAGIC = 0x504C4350
+REFUSED = 0x44414544
+"""In place of ``MAGIC``: the image is damaged and does not run."""
 
 RIG = 0x52494700
 """A rig writes this with one of the modes below to ``rig`` before the image starts: the source of its time."""
@@ -70,6 +72,11 @@ class SharedMemory:
         """A field of struct shared; the view is live."""
         offset, size = LAYOUT[name]
         return self._shared[offset : offset + size].view(np.int32)
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether the image found itself damaged at its start: it stays at the lowest clocks and does nothing else."""
+        return bool(self.words("magic")[0] == REFUSED)
 
     def wires(self) -> dict[str, NDArray[np.int32]]:
         """Sensors and actuators, to be connected to a plant."""

@@ -81,7 +81,7 @@ def node(
 @click.option(
     "--rtl",
     "core",
-    type=click.Choice(["vexriscv", "cv32e40p"]),
+    type=click.Choice(["vexriscv", "cv32e40p", "litex"]),
     help="On this core, simulated from its RTL.",
 )
 @click.option(

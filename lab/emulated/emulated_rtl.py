@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from firmware_bridge.controlpulp import rtl
+from firmware_bridge.controlpulp import rtl, rtl_litex
 from firmware_bridge.controlpulp.rtl_board import RtlBoard
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_TIMER
 from firmware_bridge.errors import LinkError
@@ -23,7 +23,7 @@ from nodectl.loop.interruptions import Interruptions
 from nodectl.shell.errors import NodectlError
 from pmu.system import MonotonicClock
 from twin.pulp.plant import CLASSES, CORES, Plant
-from twin.rtl import library
+from twin.rtl import LITEX, library, litex_headers
 
 _IDLE_CORE_W: Final = 4.0
 BAUD: Final = 921600
@@ -45,14 +45,25 @@ def serve(
         model = library(core, "wave" if wave else "plain")
         folder.mkdir(parents=True, exist_ok=True)
         with Interruptions(MonotonicClock()) as interruptions, tempfile.TemporaryDirectory() as temporary:
-            image = rtl.build(Path(temporary) / "controlpulp.elf", *rtl.LINE_FLAGS)
-            board = RtlBoard(rtl.RtlController(image, model, TIME_BY_TIMER, trace=trace, wave=wave))
+            image = Path(temporary) / "controlpulp.elf"
+            start = _litex if core == LITEX else _core
+            board = RtlBoard(start(image, model, trace, wave))
             with contextlib.closing(board), _linked(folder / LINE, board.pty) as line:
                 tell(f"EMULATED controlpulp on {core} in RTL, {CORES} cores with instructions of class {load}")
                 tell(f"ospm: scmi+serial://{line.absolute()}?baud={BAUD}&slowdown={SLOWDOWN}")
                 _run(board, load, interruptions)
     except (FileNotFoundError, LinkError) as error:
         raise NodectlError(str(error)) from None
+
+
+def _core(image: Path, model: Path, trace: Path | None, wave: Path | None) -> rtl.RtlController:
+    rtl.build(image, *rtl.LINE_FLAGS)
+    return rtl.RtlController(image, model, TIME_BY_TIMER, trace=trace, wave=wave)
+
+
+def _litex(image: Path, model: Path, trace: Path | None, wave: Path | None) -> rtl.RtlController:
+    rtl_litex.build(image, litex_headers())
+    return rtl_litex.LitexController(image, model, TIME_BY_TIMER, trace=trace, wave=wave)
 
 
 def _run(board: RtlBoard, load: int, interruptions: Interruptions) -> None:

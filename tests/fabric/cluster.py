@@ -144,7 +144,7 @@ class Cluster:
         if is_kept:
             self.check(begin_s)
 
-    def check(self, begin_s: float) -> None:
+    def check(self, begin_s: float, patience_s: float = PATIENCE_S) -> None:
         """From this time (CLOCK_BOOTTIME) until now the caps were within the budget at every instant."""
         end_s = boottime_s()
         found: list[float] = []
@@ -154,7 +154,7 @@ class Cluster:
             return found[-1] <= self.budget_w
 
         # a node may have done what its history does not tell yet
-        assert within(PATIENCE_S, is_within), f"{found[-1]} W of {self.budget_w} W"
+        assert within(patience_s, is_within), f"{found[-1]} W of {self.budget_w} W"
 
     def highest_w(self, begin_s: float = 0.0, end_s: float = math.inf, is_excused: bool = False) -> float:
         """The most that all nodes together could draw at any instant of this time (CLOCK_BOOTTIME), by their histories:

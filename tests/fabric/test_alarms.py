@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -162,6 +164,25 @@ def test_a_budget_below_what_nodes_can_be_capped_to_says_how_many_watts_which_no
         " n0 200 W, n1 200 W): set at least 400 W, or switch nodes off"
     )
     assert sum("MOP" in line for line in capped.begun + capped.said) == 1
+
+
+def test_when_all_nodes_leave_no_alarm_speaks_of_nodes_at_their_mops():
+    capped = Capped()
+    capped.pass_to(20.0)
+    capped.lower_to(350.0)
+    leaving = [lease.report(21 * S, 450_000, is_leaving=True) for lease in capped.leases]
+    capped.made.hear(21.0, leaving)
+    capped.made.turn(35.0)
+    capped.made.hear(36.0, [lease.report(36 * S, 450_000, is_leaving=True) for lease in capped.leases])
+    assert capped.alarms and not any("MOP" in line for line in capped.alarms), capped.alarms
+
+
+def test_a_preview_compares_with_what_the_present_budget_would_give_now():
+    capped = Capped()
+    of_before = capped.made.plan
+    capped.made.plan = dataclasses.replace(of_before, caps=of_before.caps - 7)  # before a job ended, say
+    assert capped.made.preview(capped.now_s, 800_000)[0].endswith(": 0 less, 0 more")
+    assert capped.made.preview(capped.now_s, 900_000) == ["2 nodes within reach would get 900.0 W: 0 less, 2 more"]
 
 
 def test_in_observe_mode_nothing_is_lowered_and_the_alarm_says_why():

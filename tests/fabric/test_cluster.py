@@ -181,7 +181,7 @@ def test_what_nodes_could_draw_is_known_at_every_instant_from_their_histories(tm
         assert cluster.highest_w(3.0, is_excused=True) == 900.0
         assert cluster.latest_s() == pytest.approx(1.0)
         with pytest.raises(AssertionError, match=r"1000.0 W of 900.0 W"):
-            cluster.check(1.5)
+            cluster.check(1.5, patience_s=0.1)
 
 
 def test_a_node_that_is_not_scheduled_in_time_breaks_the_premise_and_not_the_ledger(tmp_path):

@@ -55,15 +55,14 @@ def calls(image: Path) -> tuple[dict[str, set[str]], set[str], dict[str, int]]:
 
 
 def pointed_to(image: Path) -> set[str]:
-    """Functions whose address stands in a constant or variable, or is loaded into a register other than for a call."""
+    """Functions whose address stands in a constant, or is loaded into a register other than for a call."""
     symbols = [line.split() for line in _run("riscv64-unknown-elf-nm", str(image)).splitlines()]
     names = {int(address, 16): name for address, kind, name in symbols if kind in "tT"}
     found = set()
-    for section in (".text", ".data"):
-        dump = _run("riscv64-unknown-elf-objdump", "-s", "-j", section, str(image))
-        for line in dump.splitlines():
-            for word in re.findall(r"\b[0-9a-f]{8}\b", line[:44].partition(" ")[2][9:]):
-                found.add(int.from_bytes(bytes.fromhex(word), "little"))
+    dump = _run("riscv64-unknown-elf-objdump", "-s", "-j", ".text", str(image))  # there is no .data (link.ld)
+    for line in dump.splitlines():
+        for word in re.findall(r"\b[0-9a-f]{8}\b", line[:44].partition(" ")[2][9:]):
+            found.add(int.from_bytes(bytes.fromhex(word), "little"))
     listing = _run("riscv64-unknown-elf-objdump", "-d", "--no-show-raw-insn", str(image))
     found |= {int(address, 16) for address in re.findall(r"# ([0-9a-f]{8}) <", listing)}
     return {names[address] for address in found if address in names}

@@ -31,6 +31,7 @@ from firmware_bridge.scmi.protocols.telemetry import LeaseSet, TelemetryStatus
 from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from firmware_bridge.scmi.transports.serial_line import POLL_S, SerialLine
 from firmware_bridge.scmi.transports.url import open_client, open_transport
+from tests.firmware.seal import HANG, changed
 from tests.waiting import PATIENCE_S, within
 from twin.pulp.plant import CORES, Plant
 
@@ -51,8 +52,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(image: Path) -> Iterator[Any]:
     started = []
 
-    def begin(mode: int) -> qemu.QemuController:
-        started.append(qemu.QemuController(image, mode))
+    def begin(mode: int, other_image: Path | None = None) -> qemu.QemuController:
+        started.append(qemu.QemuController(other_image or image, mode))
         return started[-1]
 
     yield begin
@@ -102,30 +103,32 @@ def run_beside_the_host(client: Any, slots: int, seed: int, give: Any) -> None:
             assert (theirs[name] == host.wires[name]).all(), f"slot {slot}: {name}"
 
 
-ENDLESS, ILLEGAL = 0x0000006F, 0x00000000  # `j .`, and no instruction
+ILLEGAL = 0x00000000
 
 
-@pytest.mark.parametrize(("instruction", "mode"), [(ENDLESS, TIME_BY_TIMER), (ILLEGAL, TIME_BY_WORD)])
-def test_a_job_that_hangs_or_breaks_off_ends_in_a_restart(start: Any, image: Path, instruction: int, mode: int) -> None:
-    """One command of the firmware is made so; the others are served as before, with nothing remembered."""
-    controller = start(mode)
+@pytest.mark.parametrize(("instruction", "mode"), [(HANG, TIME_BY_TIMER), (ILLEGAL, TIME_BY_WORD)])
+def test_a_job_that_hangs_or_breaks_off_ends_in_a_restart(
+    start: Any, image: Path, tmp_path: Path, instruction: int, mode: int
+) -> None:
+    """One command of the firmware does so; the others are served as before, with nothing remembered."""
+    controller = start(mode, changed(image, tmp_path / "fails.elf", "lease_set", [instruction]))
     client = patient_client(controller)
     client.request(CapSet(0, 0, 100_000))
     assert client.request(CapGet(0)).cap == 100_000
-    controller.code(symbol(image, "lease_set"))[:] = instruction
     with pytest.raises(NoAnswerError):
         Client(client.transport, tries=1).request(LeaseSet(0, 0), timeout_s=0.2)
-    deadline_s = time.monotonic() + PATIENCE_S
-    while controller.words("restarts")[0] == 0 and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert controller.words("restarts")[0] == 1
+    assert within(PATIENCE_S, lambda: controller.words("restarts")[0] == 1)
     assert patient_client(controller).request(CapGet(0)).cap == 0
 
 
-def symbol(image: Path, name: str) -> int:
-    """Where a function of the image begins."""
-    said = subprocess.run(["riscv64-unknown-elf-nm", image], capture_output=True, text=True, check=True).stdout
-    return next(int(line.split()[0], 16) for line in said.splitlines() if line.split()[2] == name)
+def test_code_that_is_damaged_while_it_runs_is_refused_at_the_restart(start: Any, image: Path) -> None:
+    controller = start(TIME_BY_WORD)
+    client = patient_client(controller)
+    controller.code(rv32.symbol(image, "lease_set"))[:] = ILLEGAL
+    with pytest.raises(NoAnswerError, match="stray bytes"):
+        Client(client.transport, tries=1).request(LeaseSet(0, 0), timeout_s=0.2)
+    assert within(PATIENCE_S, lambda: controller.has_refused)
+    assert (controller.words("freq_khz") == 400_000).all()
 
 
 def test_ticks_given_by_a_word_are_decided_as_on_the_host(start: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from benchmarks.firmware_rig import POWERCAP, Rig, command, mixed_load
 from firmware_bridge.controlpulp import rtl, rv32
 from firmware_bridge.controlpulp.host import HostOptions
 from firmware_bridge.controlpulp.rtl_board import RtlBoard
-from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD
+from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE, TIME_BY_TIMER, TIME_BY_WORD, SharedMemory
 from firmware_bridge.scmi.client import Client
+from firmware_bridge.scmi.messages.codec import encode
 from firmware_bridge.scmi.protocols.base import DiscoverVendor
+from firmware_bridge.scmi.protocols.telemetry import LeaseSet
 from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, greeting, pack_frame
 from firmware_bridge.scmi.transports.serial_line import SerialLine
 from hil_tests.rtl_rigs import BoardClock, BoardPort
+from tests.firmware.seal import HANG, MASK, changed
 from twin.rtl import CORES, library, missing
 
 WHY_NOT = rtl.missing() or missing(CORES[0]) or missing(CORES[1])
@@ -141,3 +145,36 @@ def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(name: st
     assert board.has_settled() and port.in_waiting == 0
     port.close()
     board.close()
+
+
+def test_a_watchdog_in_hardware_resets_a_core_that_hangs_with_its_interrupts_off(tmp_path: Path) -> None:
+    """It is fed once a slot; 2 ms after the last slot the image starts again, at the lowest clocks."""
+    sound = rtl.build(tmp_path / "sound.elf", *rtl.WATCHDOG_FLAGS)
+    image = changed(sound, tmp_path / "hangs.elf", "lease_set", [MASK, HANG])
+    core = rtl.RtlController(image, library("cv32e40p"), TIME_BY_TIMER, watchdog_cycles=16 * rtl.TICK_CYCLES)
+    core.words("temperature_mk")[:], core.words("capacitance_ff")[:] = 320_000, 500_000
+    core.words("power_uw")[:] = 20_000_000
+    core.run(20 * rtl.TICK_CYCLES)
+    assert (core.words("freq_khz") > 400_000).all() and core.counts().resets == 0
+    SharedMemory.send(core, 0, encode(LeaseSet(0, 0), 0))
+    core.run(32 * rtl.TICK_CYCLES, word="restarts", value=1)
+    assert (core.counts().resets, core.words("restarts")[0]) == (1, 1)
+    core.run(rtl.TICK_CYCLES // 2)
+    assert (core.words("freq_khz") == 400_000).all() and (core.words("volt_mv") == 500).all()
+    core.close()
+
+
+def test_a_damaged_image_says_so_to_whoever_sends_something(line_image: Path, tmp_path: Path) -> None:
+    damaged = bytearray(line_image.read_bytes())
+    at = damaged.find(struct.pack("<2I", 15765, 20215))  # the table of leakage
+    damaged[at] ^= 1
+    (tmp_path / "damaged.elf").write_bytes(damaged)
+    core = rtl.RtlController(tmp_path / "damaged.elf", library("vexriscv"), TIME_BY_LINE)
+    assert core.has_refused
+    core.run(8 * rtl.TICK_CYCLES)
+    assert core.get() == b"image damaged\r\n"
+    core.put(b"\0")
+    core.run(8 * rtl.TICK_CYCLES)
+    assert core.get() == b"image damaged\r\n"
+    assert (core.words("freq_khz") == 400_000).all() and (core.words("volt_mv") == 500).all()
+    core.close()

@@ -2,10 +2,12 @@
 # A core's RTL, translated by Verilator and built with our SoC around it into a library (soc.h).
 #
 #   twin/rtl/build.sh vexriscv|cv32e40p          build it unless it is there, and print its path
+#   twin/rtl/build.sh litex                      the same with a whole SoC of LiteX (litex_soc.py)
+#   twin/rtl/build.sh litex headers              print the folder with that SoC's headers for C (generated/csr.h)
 #   twin/rtl/build.sh CORE wave                  the same with waveforms (FST), which runs at a third of the speed
 #   twin/rtl/build.sh CORE find                  print the path, or fail when it has not been built
 #
-# The RTL comes from PyPI (requirements.lock, with hashes). RTL and libraries are kept in ~/.cache/nodectl (NODECTL_CACHE
+# RTL and LiteX come from PyPI (*.lock, with hashes), into folders of their own. They and the libraries are kept in ~/.cache/nodectl (NODECTL_CACHE
 # names another folder) per version of everything that they are made of: 10 to 30 s of a processor, once.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,17 +17,26 @@ fail() { printf '%s\n' "rtl: $*" >&2; exit 1; }
 
 command -v verilator >/dev/null || fail "verilator is missing: install verilator (make hil-rtl does)"
 command -v g++ >/dev/null || fail "g++ is missing: install g++"
-case $core in vexriscv | cv32e40p) ;; *) fail "no core is called $core (vexriscv, cv32e40p)" ;; esac
+lock=$here/requirements.lock
+case $core in
+vexriscv | cv32e40p) ;;
+litex) lock=$here/litex.lock ;;
+*) fail "no core is called $core (vexriscv, cv32e40p, litex)" ;;
+esac
 kind=$how
-[ "$how" = find ] && kind=plain
+case $how in find | headers) kind=plain ;; esac
 digest() { sha256sum | cut -c1-12; }
 # A change of the options of Verilator or of the compiler below needs another number here.
-model_hash=$({ echo 1; verilator --version; cat "$here/$core.vlt" "$here/requirements.lock"; } | digest)
-hash=$({ echo "$model_hash"; cat "$here"/soc.* "$here"/devices.h "$here/$core.h"; } | digest)
+model_hash=$({ echo 1; verilator --version; cat "$here/$core.vlt" "$lock"
+    [ "$core" != litex ] || cat "$here/litex_soc.py"; } | digest)
+hash=$({ echo "$model_hash"; cat "$here"/soc.* "$here"/devices.h "$here"/wishbone.h "$here/$core.h"; } | digest)
 cache=${NODECTL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodectl}
 library=$cache/rtl-$core-$kind-$hash.so
+model=$cache/rtl-$core-$kind-model-$model_hash
+answer=$library
+[ "$how" != headers ] || answer=$model
 if [ -f "$library" ]; then
-    printf '%s\n' "$library"
+    printf '%s\n' "$answer"
     exit 0
 fi
 [ "$how" != find ] || fail "the model of $core has not been built: run make hil-rtl"
@@ -40,20 +51,24 @@ keep() { mv -T "$1" "$2" 2>/dev/null || [ -d "$2" ]; }
 run() { nice -n 10 "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; fail "$1 failed; see $log"; }; }
 
 # --- the RTL, from PyPI ---
-cores=$cache/rtl-cores-$(digest <"$here/requirements.lock")
+cores=$cache/rtl-cores-$(digest <"$lock")
 if [ ! -d "$cores" ]; then
     run "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --target "$work/cores" \
-        -r "$here/requirements.lock"
+        -r "$lock"
     keep "$work/cores" "$cores"
 fi
 
 # --- the model: C++ from RTL ---
 # The RTL is others': its warnings are not ours to mend. cv32e40p assigns some signals in both ways (BLKANDNBLK).
-model=$cache/rtl-$core-$kind-model-$model_hash
 if [ ! -d "$model" ]; then
     printf '%s\n' "rtl: building the model of $core, once" >&2
+    vexriscv=$cores/pythondata_cpu_vexriscv/verilog/VexRiscv_IMAC.v
     if [ "$core" = vexriscv ]; then
-        set -- --top-module VexRiscv "$cores/pythondata_cpu_vexriscv/verilog/VexRiscv_IMAC.v"
+        set -- --top-module VexRiscv "$vexriscv"
+    elif [ "$core" = litex ]; then
+        mkdir -p "$work/model/generated"
+        run env PYTHONPATH="$cores" "$python" -s "$here/litex_soc.py" "$work/model/generated"
+        set -- --top-module litex -Wno-COMBDLY "$work/model/generated/litex.v" "$vexriscv"
     else
         rtl=$cores/pythondata_cpu_cv32e40p/system_verilog/rtl
         set -- --top-module cv32e40p_top "+incdir+$rtl/include" "$rtl"/include/cv32e40p_apu_core_pkg.sv \
@@ -81,4 +96,4 @@ run g++ -std=c++17 -O2 -fPIC -shared -Wl,-z,defs -Wall -Wextra -I"$here" -I"$mod
     -isystem "$root/include/vltstd" -DVM_TRACE_FST="$wave" -DCORE_HEADER="\"$core.h\"" "$here/soc.cpp" \
     "$model/Vmodel__ALL.a" "$model"/verilated*.o $([ "$wave" = 0 ] || echo -lz) -o "$work/library.so"
 mv "$work/library.so" "$library"
-printf '%s\n' "$library"
+printf '%s\n' "$answer"

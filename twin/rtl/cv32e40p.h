@@ -57,6 +57,7 @@ public:
 
     void reset(uint32_t vector)
     {
+        i_ = d_ = {};
         model.boot_addr_i = vector;
         model.mtvec_addr_i = vector;
         model.pulp_clock_en_i = 1;
@@ -87,6 +88,7 @@ public:
     }
 
     void clock(int level) { model.clk_i = level; }
+    uint64_t line_bytes() const { return 0; }
     uint64_t core_retired() const
     {
         return model.rootp->cv32e40p_top__DOT__core_i__DOT__cs_registers_i__DOT__mhpmcounter_q[2 * 2]; /* 64 bits each */

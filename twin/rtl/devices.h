@@ -1,4 +1,4 @@
-/* The SoC's devices: RAM, the timer and the serial line. Time is a count of the core's clock. */
+/* The SoC's devices: RAM, the timer, the serial line and a watchdog. Time is a count of the core's clock. */
 #ifndef DEVICES_H
 #define DEVICES_H
 
@@ -9,7 +9,7 @@
 /* ---- 16550: 16 bytes of FIFO each way, a byte takes ten bit times of 16 divisor clocks ---- */
 class Uart {
 public:
-    explicit Uart(const rtl_options &o) : clocks_(double(o.clock_hz) / o.uart_clock_hz) {}
+    explicit Uart(const rtl_options &o) : is_there_(o.uart_base), clocks_(double(o.clock_hz) / o.uart_clock_hz) {}
 
     uint32_t read(unsigned reg, uint64_t now)
     {
@@ -52,6 +52,8 @@ public:
     /* Bytes whose time has come cross the line. */
     void move(uint64_t now)
     {
+        if (!is_there_)
+            return;
         while (!sending_.empty() && sent_at_ <= now) {
             far_in.push_back(sending_.front());
             sending_.pop_front();
@@ -81,6 +83,7 @@ public:
 private:
     uint64_t byte_cycles() const { return uint64_t(clocks_ * 160 * (divisor_ ? divisor_ : 1)); }
 
+    bool is_there_;
     double clocks_;
     uint32_t divisor_ = 1, lcr_ = 0;
     bool latch_ = false, overrun_ = false;
@@ -122,10 +125,23 @@ public:
     uint32_t software = 0;
 };
 
+/* ---- watchdog: the first write starts it, each further one feeds it; then the core starts again ---- */
+class Watchdog {
+public:
+    explicit Watchdog(const rtl_options &o) : cycles_(o.watchdog_cycles) {}
+
+    void feed(uint64_t now) { due_at = cycles_ ? now + cycles_ : UINT64_MAX; }
+
+    uint64_t due_at = UINT64_MAX;
+
+private:
+    uint64_t cycles_;
+};
+
 /* ---- address map ---- */
 class Bus {
 public:
-    Bus(uint8_t *ram, const rtl_options &o) : clint(o), uart(o), ram_(ram), o_(o) {}
+    Bus(uint8_t *ram, const rtl_options &o) : clint(o), uart(o), watchdog(o), ram_(ram), o_(o) {}
 
     uint8_t *ram_at(uint32_t address) const
     {
@@ -163,6 +179,8 @@ public:
             clint.write(address - o_.clint_base, value);
         } else if (address - o_.uart_base < 0x100) {
             uart.write((address - o_.uart_base) / 4, value, now);
+        } else if (address == o_.watchdog_base) {
+            watchdog.feed(now);
         } else {
             bus_errors++;
         }
@@ -172,6 +190,7 @@ public:
     uint64_t bus_errors = 0;
     Clint clint;
     Uart uart;
+    Watchdog watchdog;
 
 private:
     uint8_t *ram_;

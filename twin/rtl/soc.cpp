@@ -3,6 +3,7 @@
 #if VM_TRACE_FST
 #include "verilated_fst_c.h"
 #endif
+#include <algorithm>
 #include <errno.h>
 #include <memory>
 #include <stdio.h>
@@ -63,8 +64,25 @@ struct rtl {
         waits = false;
     }
 
+    void reset()
+    {
+        core.reset(o.ram_base);
+        for (int i = 0; i < 16; i++) {
+            core.inputs(bus, false, false);
+            half(0);
+            half(1);
+        }
+        core.release();
+    }
+
     void cycle()
     {
+        if (bus.now >= bus.watchdog.due_at) {
+            bus.clint = Clint(o);
+            bus.watchdog = Watchdog(o);
+            n.resets++;
+            reset();
+        }
         bool timer = bus.now >= bus.clint.due_at;
         core.inputs(bus, timer, bus.clint.software);
         half(0);
@@ -79,10 +97,10 @@ struct rtl {
             waits = true;
     }
 
-    /* The clock jumps to the cycle in which the timer becomes due. Nothing else can wake a core that waits. */
+    /* The clock jumps to the cycle in which timer or watchdog becomes due. Nothing else can wake a core that waits. */
     void skip(uint64_t limit)
     {
-        uint64_t to = bus.clint.due_at < limit ? bus.clint.due_at : limit;
+        uint64_t to = std::min({bus.clint.due_at, bus.watchdog.due_at, limit});
         if (to > bus.now && !bus.clint.software) {
             n.skipped += to - bus.now;
             bus.now = to;
@@ -95,13 +113,7 @@ extern "C" {
 struct rtl *rtl_new(uint8_t *ram, const struct rtl_options *options)
 {
     rtl *r = new rtl(ram, *options);
-    r->core.reset(options->ram_base);
-    for (int i = 0; i < 16; i++) {
-        r->core.inputs(r->bus, false, false);
-        r->half(0);
-        r->half(1);
-    }
-    r->core.release();
+    r->reset();
     return r;
 }
 
@@ -136,7 +148,7 @@ void rtl_count(const struct rtl *r, struct rtl_counts *out)
     out->core_retired = r->core.core_retired();
     out->overruns = r->bus.uart.overruns;
     out->bus_errors = r->bus.bus_errors;
-    out->line_bytes_in_flight = r->bus.uart.in_flight();
+    out->line_bytes_in_flight = r->bus.uart.in_flight() + r->core.line_bytes();
 }
 
 void rtl_software_interrupt(struct rtl *r) { r->bus.clint.software = 1; }

@@ -1,5 +1,5 @@
 /*
- * A small controller's SoC around a core in RTL: RAM, the RISC-V timer (CLINT), a 16550 with baud timing.
+ * A small controller's SoC around a core in RTL: RAM, the RISC-V timer (CLINT), a 16550 with baud timing, a watchdog.
  *
  * The core is Verilator's model of published RTL; memory and devices are this file's. The core drives one port for
  * instructions and one for data. RAM has a port for each (as a TCDM with enough banks), so the two never wait for each
@@ -17,7 +17,8 @@ extern "C" {
 
 struct rtl_options {
     uint32_t ram_base, alias_base, ram_bytes; /* alias: the same RAM at a second address, which a core does not cache */
-    uint32_t clint_base, uart_base;
+    uint32_t watchdog_base, watchdog_cycles;
+    uint32_t clint_base, uart_base; /* 0: the core's model has its own UART (LiteX) */
     uint32_t clock_hz, timebase_hz, uart_clock_hz;
     uint32_t ram_cycles, mmio_cycles;
     uint32_t skips_idle; /* a core that waits for an interrupt is not simulated until its timer is due */
@@ -30,6 +31,7 @@ struct rtl_counts {
     uint64_t woken_at, last_retired_at; /* first instruction since the core waited last; latest instruction */
     uint64_t core_retired;  /* the core's own counter of instructions */
     uint64_t overruns;  /* bytes lost in the UART's receiver */
+    uint64_t resets;    /* by the watchdog */
     uint64_t bus_errors; /* accesses outside RAM and devices */
     uint64_t line_bytes_in_flight; /* put and not yet read by the image, or written by it and not yet got */
 };

@@ -7,40 +7,7 @@
 
 #include "Vmodel.h"
 #include "Vmodel_VexRiscv.h"
-#include "devices.h"
-
-/* One Wishbone port. A request is answered after its latency; the beats of a burst follow one per cycle. */
-class Wishbone {
-public:
-    bool ack = false;
-    uint32_t data = 0;
-
-    /* At the end of a cycle, with the core's outputs in it; sets ack and data for the next one. */
-    bool step(Bus &bus, bool strobe, bool we, uint32_t address, uint32_t value, uint32_t lanes, uint32_t kind)
-    {
-        if (ack) { /* this beat is done */
-            ack = strobe && kind == 2 && !we;
-            if (ack)
-                data = bus.read(address + 4);
-            waited_ = 0;
-            return true;
-        }
-        if (!strobe)
-            return false;
-        if (++waited_ >= bus.latency(address)) {
-            ack = true;
-            waited_ = 0;
-            if (we)
-                bus.write(address, value, lanes);
-            else
-                data = bus.read(address);
-        }
-        return true;
-    }
-
-private:
-    uint32_t waited_ = 0;
-};
+#include "wishbone.h"
 
 class Core {
 public:
@@ -51,6 +18,7 @@ public:
 
     void reset(uint32_t vector)
     {
+        i_ = d_ = {};
         model.externalResetVector = vector;
         model.reset = 1;
     }
@@ -80,6 +48,7 @@ public:
     }
 
     void clock(int level) { model.clk = level; }
+    uint64_t line_bytes() const { return 0; }
     uint64_t core_retired() const { return model.VexRiscv->CsrPlugin_minstret; }
 
 private:

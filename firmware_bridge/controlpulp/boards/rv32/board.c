@@ -17,17 +17,12 @@
 #include "soc.h"
 
 #define TICK_TIME (TIMEBASE_HZ / 1000000u * TICK_US)
-#define MAGIC 0x504c4350u /* "PCLP" */
+#define MAGIC 0x504c4350u   /* "PCLP" */
+#define REFUSED 0x44414544u /* "DEAD": the image is damaged and does not run */
 
 #define MSTATUS_MIE 8u
-#define MIE_SOFTWARE 8u
-#define MIE_TIMER 0x80u
-#define CAUSE_INTERRUPT 0x80000000u
-#define CAUSE_SOFTWARE 0x80000003u
-#define CAUSE_TIMER 0x80000007u
 
 #define WATCHDOG_TICKS 400u /* 50 ms */
-#define CHECK_IMAGE 4u      /* a failed self-check, next to those of chip_check */
 
 #ifndef PUBLISHED
 #define PUBLISHED 0
@@ -57,7 +52,7 @@ struct shared {
     uint32_t fast[AGENTS][FAST_WORDS];
     uint32_t rig, ticks_given, ticks_done;
     uint32_t line_bytes, line_is_idle; /* bytes received so far; whether the image is idle and has sent everything */
-    uint32_t restarts; /* by watchdog or exception, since power-on */
+    uint32_t restarts; /* by watchdog, exception or reset, since power-on */
 };
 
 __attribute__((section(".shared"))) static volatile struct shared shared;
@@ -70,6 +65,7 @@ struct board {
     uint64_t next_tick;
     uint64_t given_ticks, given_us; /* lock step: how many, and the time of the last one */
     volatile uint32_t ticks_due, doorbells_due, unkicked_ticks;
+    uint32_t fed_slot;
     uint32_t tree;
 };
 
@@ -145,7 +141,6 @@ extern uint32_t stack_guard[]; /* the lowest words of the stack (link.ld) */
 /* As after power-on, except for the words that rig and loader wrote. Interrupts are off in a trap and stay off. */
 static void restart(void)
 {
-    shared.restarts++;
     register uint32_t hart __asm__("a0") = 0, tree __asm__("a1") = the_board.tree;
     __asm__ volatile("j _start" ::"r"(hart), "r"(tree));
     __builtin_unreachable();
@@ -161,18 +156,58 @@ static void watch(bool is_on_time)
         restart();
 }
 
+/*
+ * The fast job calls this while control runs. A watchdog in hardware, which also resets a core that hangs with its
+ * interrupts off, is fed only after a control job that has ended. Where a rig gives the time nothing can be late.
+ */
 void board_kick_watchdog(struct board *b)
 {
     b->unkicked_ticks = 0;
-    soc_kick_watchdog();
+    if (b->mode == TIME_BY_TIMER && b->fed_slot != b->firmware.slots) {
+        b->fed_slot = b->firmware.slots;
+        soc_feed_watchdog();
+    }
     shared.kicks++;
+}
+
+/* First of all, however the image came to start: the lowest clocks and voltages. */
+static __attribute__((noinline)) void set_lowest(void)
+{
+    for (int i = 0; i < CORES; i++)
+        shared.freq_khz[i] = FREQ_MIN_KHZ;
+    for (int d = 0; d < DOMAINS; d++)
+        shared.volt_mv[d] = chip_volt_mv[0];
+    shared.actuations++;
+}
+
+/*
+ * What is in RAM is not what was built, so it may not control the chip, which is at the lowest clocks. Shows the reason in
+ * the shared RAM and, to whoever sends something, on the line. Nothing else runs until the next reset.
+ */
+static __attribute__((noinline)) void refuse(struct board *b)
+{
+    static const char why[] = "image damaged\r\n";
+    shared.magic = REFUSED;
+    while (!b->has_line)
+        __asm__ volatile("wfi");
+    for (;;) {
+        while (!uart_is_empty())
+            ;
+        for (const char *c = why; *c; c++)
+            uart_put((uint8_t)*c);
+        while (!uart_has_byte())
+            ;
+        while (uart_has_byte())
+            uart_take();
+    }
 }
 
 /* ---- interrupts ---- */
 
 void board_trap(uint32_t cause)
 {
-    if (cause == CAUSE_TIMER) {
+    enum soc_event event = soc_event(cause);
+    if (event == SOC_TIMER) {
         the_board.next_tick += TICK_TIME;
         the_board.ticks_due++;
         soc_set_timer(the_board.next_tick);
@@ -182,10 +217,9 @@ void board_trap(uint32_t cause)
         watch(is_on_time);
         if (stack_guard[0] != GUARD)
             restart(); /* the stack has grown over its end: what lies below it is no longer ours */
-    } else if (cause == CAUSE_SOFTWARE) {
-        soc_take_software_interrupt();
+    } else if (event == SOC_DOORBELL) {
         the_board.doorbells_due++;
-    } else if (!(cause & CAUSE_INTERRUPT)) {
+    } else if (event == SOC_EXCEPTION) {
         restart(); /* an exception: the image cannot continue */
     }
 }
@@ -318,10 +352,6 @@ static void start(struct board *b)
     b->given_ticks = b->given_us = 0;
     line_init(&b->line, b, LINE_CHANNEL, b->mode == TIME_BY_LINE);
     firmware_init(&b->firmware, b, &options);
-    if (!image_is_whole()) {
-        b->firmware.failed_checks |= CHECK_IMAGE;
-        b->firmware.control.safe = true;
-    }
     shared.build = FIRMWARE_BUILD_ID;
     shared.magic = MAGIC;
 }
@@ -351,18 +381,25 @@ void board_main(uint32_t hart, uint32_t tree)
 {
     struct board *b = &the_board;
     (void)hart;
+    set_lowest();
     b->tree = tree;
     stack_guard[0] = GUARD;
-    if (shared.magic != MAGIC)
-        shared.restarts = 0;
-    b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
     b->has_line = find_line(tree);
     if (b->has_line)
         uart_start(); /* before the magic word: it empties the FIFO, and the magic word means that the line is open */
+    uint32_t crc = image_crc();
+    if (crc != image_crc_built)
+        refuse(b);
+    shared.restarts = shared.magic == MAGIC ? shared.restarts + 1 : 0;
+    b->mode = (shared.rig & ~0xffu) == RIG ? (enum time_mode)(shared.rig & 0xff) : LOCK_STEP;
+    if (crc != image_crc_built)
+        refuse(b); /* compared twice: one wrong bit in the first comparison does not let a damaged image run */
     start(b);
+    if (b->mode == TIME_BY_TIMER)
+        soc_feed_watchdog();
     b->next_tick = soc_time();
     soc_set_timer(b->next_tick);
-    __asm__ volatile("csrs mie, %0" ::"r"(MIE_SOFTWARE | MIE_TIMER));
+    soc_start();
     __asm__ volatile("csrs mstatus, %0" ::"r"(MSTATUS_MIE));
     for (;;) {
         take_interrupts(b);

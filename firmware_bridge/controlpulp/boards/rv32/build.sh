@@ -1,5 +1,6 @@
 #!/bin/sh
 # Builds the rv32 image: build.sh OUTPUT.elf [flags for the compiler, such as -DPUBLISHED=1 or -Wl,--defsym=soc_uart=ADDRESS].
+# SOC names the file with the functions of another SoC (soc.h); default: clint_16550.c.
 # Debian: apt-get install --no-install-recommends gcc-riscv64-unknown-elf
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,15 +12,13 @@ objcopy=${RISCV_OBJCOPY:-${cc%gcc}objcopy}
 libgcc=$("$cc" -march=rv32imc -mabi=ilp32 -print-libgcc-file-name)
 "$cc" -march=rv32imc_zicsr -mabi=ilp32 -mcmodel=medany -std=c11 -O2 -ffreestanding -nostdlib -nostartfiles \
     -fno-tree-loop-distribute-patterns -fno-strict-aliasing -ffunction-sections -fdata-sections -Wl,--gc-sections -Wl,--no-warn-rwx-segments \
-    -Wall -Wextra -Wshadow -Werror "$@" -T "$here/link.ld" -o "$output" \
-    "$here/start.S" "$here"/*.c "$here"/../../src/*.c "$libgcc"
-# The sums that the image checks at its start (image.c).
+    -Wall -Wextra -Wshadow -Werror -I"$here" "$@" -T "$here/link.ld" -o "$output" \
+    "$here/start.S" "$here/board.c" "$here/image.c" "${SOC:-$here/clint_16550.c}" "$here"/../../src/*.c "$libgcc"
+# The CRC that the image checks at its start (image.c).
 "$objcopy" -O binary -j .text "$output" "$output.text"
-od -An -v -w4 -tu4 "$output.text" | awk '
-    { sum = (sum + $1) % 4294967296; sums = (sums + sum) % 4294967296 }
-    function word(n,  i) { for (i = 0; i < 4; i++) { printf "\\%03o", n % 256; n = int(n / 256) } }
-    END { word(sum); word(sums) }' >"$output.octal"
+crc=$(cksum <"$output.text")
+crc=${crc%% *}
 # shellcheck disable=SC2059 # octal escapes
-printf "$(cat "$output.octal")" >"$output.sums"
-"$objcopy" --update-section .image_sums="$output.sums" "$output"
-rm -f "$output.text" "$output.octal" "$output.sums"
+printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $((crc & 255)) $((crc >> 8 & 255)) $((crc >> 16 & 255)) $((crc >> 24)))" >"$output.crc"
+"$objcopy" --update-section .image_crc="$output.crc" "$output"
+rm -f "$output.text" "$output.crc"
