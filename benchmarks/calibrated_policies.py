@@ -31,7 +31,7 @@ from benchmarks.experiment import save
 from calibration.kernels.port import FMA, STREAM
 from calibration.measure.node_session import open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
-from calibration.table.balance_series import all_measured, measure_balance
+from calibration.table.balance_series import measure_balance
 from calibration.table.finished_table import package_limits_w
 from calibration.table.policy_values import policy_values
 from lab.emulated.emulated_kernels import emulated_kernels
@@ -73,7 +73,7 @@ def table_values(machine: str, node: int) -> dict[str, dict[str, float]]:
             sweep = Sweep(session, (FMA, STREAM), Aim(PRECISION), limits_w=limits_w)
             sweep.run()
             measure_balance(sweep)
-            return policy_values(all_measured(sweep), session.has_meter)[0]
+            return policy_values(sweep.all_measured(), session.has_meter)[0]
 
 
 def judged(case: tuple[str, str, int]) -> list[Pair]:

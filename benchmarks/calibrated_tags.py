@@ -21,7 +21,7 @@ from benchmarks.experiment import save
 from calibration.kernels.port import FMA, STREAM
 from calibration.measure.node_session import open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
-from calibration.table.balance_series import all_measured, measure_balance
+from calibration.table.balance_series import measure_balance
 from calibration.table.finished_table import package_limits_w
 from calibration.table.tag_shares import LEVEL, MOST_LOSS, TAGS, tag_of, tag_shares
 from lab.emulated.emulated_kernels import emulated_kernels
@@ -67,7 +67,7 @@ def caps_of(machine: str) -> tuple[dict[str, float], dict[str, float]]:
         sweep = Sweep(session, (FMA, STREAM), Aim(0.03), limits_w=limits_w)
         sweep.run()
         measure_balance(sweep)
-        points = [one for one in all_measured(sweep) if one.level == LEVEL]
+        points = [one for one in sweep.all_measured() if one.level == LEVEL]
     shares = tag_shares(points, has_meter=True)
     rest_w = max(one.node_w - one.package_w for one in points)
     tdp_w = max(one.package_w for one in points) + rest_w

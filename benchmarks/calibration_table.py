@@ -44,12 +44,10 @@ from twin.machine import Machine, load_machine
 from twin.physics.model import Twin
 from twin.physics.variation import Variation
 
-TUNED: Final = (("skylake-6146", 1), ("curie", 1), ("v100", 1))
-JUDGED: Final = (
-    ("taurus", 11), ("skylake-6146", 12), ("curie", 13), ("spr-h100", 14), ("genoa-h100", 15), ("a100", 16),
-    ("rome", 17), ("xh2415", 18),
-)  # fmt: skip
-QUICK: Final = (("taurus", 11), ("skylake-6146", 12))
+MACHINES: Final = ("taurus", "skylake-6146", "curie", "a100", "rome", "xh2415", "spr-h100", "genoa-h100")
+TUNED: Final = tuple(zip(MACHINES, (11, 12, 13, 16, 17, 18, 14, 15), strict=True))
+JUDGED: Final = tuple(zip(MACHINES, range(31, 39), strict=True))
+QUICK: Final = JUDGED[:2]
 
 NEAR: Final = 0.02
 RAPL_GAIN, METER_GAIN = 0.03, 0.01

@@ -5,17 +5,19 @@ things are fitted to all windows of a session:
 
 - temperature from watts: ``T(t) = T_air + sum of R_i (P filtered by exp(-t / tau_i)) + R_core P_core``, for a fast part
   (die) and a slow one (sink). A package shows its hottest core, which is above the die by what it draws itself:
-  ``P_core = (P - P_idle) / w``. For given time constants this is linear in the rest, so these are fitted and the time
-  constants searched;
-- watts from temperature: within a stay at one setting, watts change by ``s`` per kelvin. Leakage depends on voltage,
-  temperature and the cores that are awake, not on what they compute: ``s = w a V(u) + (1 - w) c``, with ``u`` the
-  relative clock, ``V(u) = 0.5 + 0.5 u`` about its voltage, and ``w`` the share of a package's cores that are awake.
+  ``P_core = (P - P_idle) / w``. For given time constants this is linear in the rest. A session shows the sink's heat
+  capacity, and hardly how long it takes to settle, so no single pair of time constants is chosen: each counts by how
+  well it explains the session's temperatures and by what is known of heat sinks (``SINK_S``);
+- leakage from temperature: it grows as ``exp(T / E_FOLD_K)`` and depends on voltage and on the cores that are awake,
+  not on what they compute. Per kelvin at ``AT_C`` it is ``w a V(u) + (1 - w) c``, with ``u`` the relative clock,
+  ``V(u) = 0.5 + 0.5 u`` about its voltage, and ``w`` the share of a package's cores that are awake. ``a`` and ``c`` are
+  what watts change by within stays, next to what is known of processors (``LEAKAGE``, ``ASLEEP``).
 
 Three long stays at the start (``PROBE``) give temperature room to move: hot, cooling at the lowest clock, and idle.
 
-A point then settles at ``P + s dT / (1 - s R)``: ``dT`` is what it will still warm up by, by the filters' states, and R
-the sum of ``R_i``. Its correction is a model: all of it is
-the half of its 95 % interval. Where power is limited (RAPL), watts stay at the limit and the clock falls instead.
+What a window will still warm up by then is ``m + R x``: ``m`` by the filters' states, and ``R x`` by the leakage ``x``
+that this adds, up to the power limit, where watts stay and the clock falls instead. The standard deviation of ``x``
+has what time constants and coefficients leave open, and the form itself (``FORM``).
 """
 
 from __future__ import annotations
@@ -30,15 +32,37 @@ import numpy as np
 from calibration.measure.node_session import Dwell, Window
 from pmu.readings import type_f64
 
-FAST_S: Final = (2.0, 4.0, 8.0, 16.0)
-SLOW_S: Final = (30.0, 45.0, 60.0, 80.0, 100.0, 140.0, 200.0)
+FAST_S: Final = (4.0, 6.0, 8.0, 11.0, 16.0)
+SLOW_S: Final = (30.0, 40.0, 52.0, 66.0, 84.0, 110.0, 145.0, 200.0)
 """Ours: time constants that are tried, of die and sink."""
+
+SINK_S: Final = 77.0
+SINK_FACTOR: Final = 1.35
+"""Ours: sinks with their fans take this time, most of them within this factor (one standard deviation): what is known
+before anything is measured. The middle of ``SLOW_S`` on a scale of factors."""
+
+TOGETHER: Final = 64
+STAY: Final = 8
+"""Ours: what the form of the heat leaves over lasts some 16 s, so temperatures of so many neighbouring windows say no
+more than one; watts of so many, those of a stay, err together."""
+
+E_FOLD_K: Final = 70.0
+"""Ours: leakage grows by a factor of e in so many kelvin: it doubles in some 50."""
+
+AT_C: Final = 60.0
+"""Where leakage per kelvin is stated."""
+
+LEAKAGE: Final = 0.25
+ASLEEP: Final = 0.25
+ASLEEP_APART: Final = 0.15
+"""Ours: a loaded package's leakage is about so much of its watts, to the same either side; that of a core asleep so
+much of one that is awake, and how far from it (one standard deviation)."""
+
+FORM: Final = 0.1
+"""Ours: one standard deviation of a correction, as a share of it, for what the form leaves out."""
 
 MOST_PER_K: Final = 0.02
 """Ours: watts never change by more than this share per kelvin; leakage alone does (an e-fold in some 70 K)."""
-
-UNCERTAIN: Final = 1.0
-"""Ours: share of a correction that its interval has."""
 
 PROBE: Final = (("idle", 2.0), ("top", 40.0), ("bottom", 20.0), ("idle", 12.0))
 """Ours: seconds of the long stays at the start."""
@@ -46,11 +70,11 @@ PROBE: Final = (("idle", 2.0), ("top", 40.0), ("bottom", 20.0), ("idle", 12.0))
 STEADY_CLOCK: Final = 0.004
 """Ours: a clock that changes by more within a stay is being limited."""
 
-RIDGE: Final = 1e-3
-"""Ours, square kelvin: what temperature must move by before a slope is believed."""
-
 LOWEST_V: Final = 0.5
 """Ours: the voltage at clock 0 over that at the top, on a line through what P-states of servers have."""
+
+ROUNDS: Final = 12
+"""More watts make more heat; a round leaves a tenth of the difference or less."""
 
 TINY: Final = 1e-9
 """Keeps a square matrix solvable where two columns are alike."""
@@ -68,7 +92,7 @@ FEW_AWAKE: Final = 0.25
 @dataclass(frozen=True, slots=True)
 class Heat:
     """The packages, which are alike: air temperature of each, kelvin per watt when settled, fast and slow part, time
-    constants, and what the fit leaves over."""
+    constants, all as the mean over what was tried, and what the best one leaves over."""
 
     air_c: tuple[float, ...]
     k_per_w: tuple[float, float]
@@ -77,26 +101,56 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
+class Leakage:
+    """``a`` and ``c``, watts per kelvin of a package at ``AT_C``, and their covariance."""
+
+    per_k: type_f64
+    covariance: type_f64
+
+
+@dataclass(frozen=True, slots=True)
 class Steady:
-    """Corrections of a session. ``per_k``: ``a`` and ``c``, watts per kelvin of a package; ``top_khz``: the
-    clock that ``u`` is relative to; ``awake``: by level, the share of each package's cores; ``missing_k``: by the begin
-    of each window, what each package will still warm up by."""
+    """Corrections of a session. ``weights``: of the time constants that were tried, ``[n]``; ``settled_k_per_w``:
+    kelvin per watt by each; ``missing_k``: by the begin of each window, what each package will still warm up by without
+    more watts, ``[n, n_packages]``. ``top_khz``: the clock that ``u`` is relative to; ``awake``: by level, the share of
+    each package's cores."""
 
     heat: Heat
-    per_k: tuple[float, float]
+    leakage: Leakage
     top_khz: float
     awake: Mapping[str, tuple[float, ...]]
+    weights: type_f64
+    settled_k_per_w: type_f64
     missing_k: Mapping[float, type_f64]
 
-    def corrections_w(self, level: str, windows: Sequence[Window]) -> type_f64:
-        """What to add to the watts of each package of these windows of one stay, ``[n_packages]``."""
-        watts = np.mean([window.package_w for window in windows], 0)
-        missing_k = np.mean([self.missing_k[window.begin_s] for window in windows], 0)
-        u = _relative_clock(windows, self.top_khz)
-        slopes = np.array([_regressors(share, u) @ np.array(self.per_k) for share in self.awake[level]])
-        slopes = np.clip(slopes, 0.0, MOST_PER_K * watts)
-        found: type_f64 = slopes * missing_k / np.maximum(1.0 - slopes * sum(self.heat.k_per_w), 0.5)
-        return found
+    def corrections_w(
+        self, level: str, windows: Sequence[Window], limits_w: Sequence[float] = ()
+    ) -> tuple[type_f64, type_f64]:
+        """What to add to the watts of each package of one stay, in each of its windows ``[n_windows, n_packages]``, and
+        the standard deviation of its mean over the stay, ``[n_packages]``."""
+        watts = np.array([window.package_w for window in windows])
+        celsius = np.array([window.celsius for window in windows])
+        missing = np.stack([self.missing_k[window.begin_s] for window in windows], 1)  # [n, n_windows, n_packages]
+        room = np.asarray(limits_w) - watts if len(limits_w) == watts.shape[1] else np.full(watts.shape, np.inf)
+        forms = np.array([_regressors(share, _relative_clock(windows, self.top_khz)) for share in self.awake[level]])
+        slope = forms @ self.leakage.per_k
+        apart = np.sqrt(np.einsum("pi,ij,pj->p", forms, self.leakage.covariance, forms))
+        growth = np.exp((celsius - AT_C) / E_FOLD_K)
+
+        def more_w(per_k: type_f64) -> type_f64:
+            now = np.clip(per_k * growth, 0.0, MOST_PER_K * watts) * E_FOLD_K
+            more = np.zeros(missing.shape)
+            for _ in range(ROUNDS):
+                warmer = missing + self.settled_k_per_w[:, None, None] * np.minimum(more, np.maximum(room, 0.0))
+                more = now * np.expm1(np.minimum(warmer / E_FOLD_K, 1.0))
+            return more
+
+        each = more_w(slope)
+        found: type_f64 = np.tensordot(self.weights, each, 1)
+        mean = found.mean(0)
+        by_heat = self.weights @ np.square(each.mean(1) - mean)
+        by_leakage = np.abs(np.tensordot(self.weights, more_w(slope + apart), 1).mean(0) - mean)
+        return found, np.sqrt(by_heat + by_leakage**2 + (FORM * mean) ** 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +177,13 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     none = (0.0,) * len(windows[0].package_w)
     stays = [(none, tuple(idle)), *((awake[dwell.setting.level], dwell.windows) for dwell in dwells)]
     rows = _rows(stays, idle)
-    heat, missing_k = _heat(rows)
+    tried = _tried(rows)
+    weights = _weights(tried)
     top_khz = max((window.khz or 0.0 for window in windows), default=0.0)
+    missing_k = np.stack([one.missing_k for one in tried], 1)
     by_begin = dict(zip(rows.begin.tolist(), missing_k, strict=True))
-    return Steady(heat, _slopes(stays, top_khz), top_khz, awake, by_begin)
+    settled = np.array([sum(one.heat.k_per_w) for one in tried])
+    return Steady(_mean_heat(tried, weights), _leakage(stays, top_khz), top_khz, awake, weights, settled, by_begin)
 
 
 def _rows(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], idle: Sequence[Window]) -> _Rows:
@@ -142,26 +199,35 @@ def _rows(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], idle: Seque
     )
 
 
-def _heat(rows: _Rows) -> tuple[Heat, type_f64]:
-    """Least squares over the time constants, and what each package will still warm up by in each window. What the
-    packages had not settled before the first window decays."""
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """One pair of time constants: the fit, and what each package will still warm up by, ``[n, n_packages]``."""
+
+    heat: Heat
+    missing_k: type_f64
+    independent: float
+
+
+def _tried(rows: _Rows) -> list[_Tried]:
+    """Least squares for each pair of time constants. What the packages had not settled before the first window
+    decays."""
     n, packages = rows.watts.shape
     core_w = np.where(rows.awake > 0, (rows.watts - rows.idle_w) / np.maximum(rows.awake, 1e-9), 0.0)
     filtered = {tau: _filtered(rows, tau) for tau in (*FAST_S, *SLOW_S)}
     is_used = ((rows.awake == 0) | (rows.awake >= FEW_AWAKE)).T.ravel()
     own = np.kron(np.eye(packages), np.ones((n, 1)))  # a column for each package
-    best: tuple[Heat, type_f64] | None = None
+    target = rows.celsius.T.ravel()
+    found: list[_Tried] = []
     for fast, slow in itertools.product(FAST_S, SLOW_S):
         cold = [np.tile(np.exp((rows.begin[0] - rows.end) / tau), packages)[:, None] * own for tau in (fast, slow)]
         shared = np.stack([one.T.ravel() for one in (filtered[fast], filtered[slow], core_w)], 1)
         columns = np.hstack([shared, own, *cold])
-        target = rows.celsius.T.ravel()
         used = columns[is_used]
         square = used.T @ used
         solution = np.linalg.solve(square + TINY * np.diag(np.diag(square) + TINY), used.T @ target[is_used])
-        error = float(np.sqrt(np.mean(np.square(columns[is_used] @ solution - target[is_used]))))
-        if min(solution[:3]) < 0 or (best and error >= best[0].error_c):
+        if min(solution[:3]) < 0:
             continue
+        error = float(np.sqrt(np.mean(np.square(used @ solution - target[is_used]))))
         k_per_w = (float(solution[0]), float(solution[1]))
         decays = sum(
             part @ solution[first : first + packages]
@@ -169,10 +235,40 @@ def _heat(rows: _Rows) -> tuple[Heat, type_f64]:
         )
         missing = sum(k * (rows.watts - filtered[tau]) for k, tau in zip(k_per_w, (fast, slow), strict=True))
         missing = missing - np.reshape(decays, (packages, n)).T
-        best = Heat(tuple(solution[3 : 3 + packages].tolist()), k_per_w, (fast, slow), error), missing
-    # where temperature does not follow watts, what is measured is what it is
-    air = tuple(rows.celsius.mean(0).tolist())
-    return best or (Heat(air, (0.0, 0.0), (FAST_S[0], SLOW_S[0]), float(rows.celsius.std())), np.zeros((n, packages)))
+        heat = Heat(tuple(solution[3 : 3 + packages].tolist()), k_per_w, (fast, slow), error)
+        found.append(_Tried(heat, missing, len(used) / TOGETHER))
+    if not found:  # where temperature does not follow watts, what is measured is what it is
+        air = tuple(rows.celsius.mean(0).tolist())
+        heat = Heat(air, (0.0, 0.0), (FAST_S[0], SLOW_S[0]), float(rows.celsius.std()))
+        found = [_Tried(heat, np.zeros((n, packages)), 1.0)]
+    return found
+
+
+def _weights(tried: Sequence[_Tried]) -> type_f64:
+    """How much each counts: its likelihood, by independent temperatures with the error that the best one leaves, times
+    what is known of sinks."""
+    error = np.array([max(one.heat.error_c, TINY) for one in tried])
+    slow = np.array([one.heat.tau_s[1] for one in tried])
+    far = np.log(slow / SINK_S) / np.log(SINK_FACTOR)
+    logarithm = (
+        -tried[0].independent * np.log(error)
+        - far**2 / 2
+        + np.log(np.gradient(np.log(SLOW_S)))[np.searchsorted(SLOW_S, slow)]
+    )
+    weights = np.exp(logarithm - logarithm.max())
+    return np.asarray(weights / weights.sum())
+
+
+def _mean_heat(tried: Sequence[_Tried], weights: type_f64) -> Heat:
+    def mean(values: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        return tuple((weights @ np.array(values)).tolist())
+
+    (k_fast, k_slow), (fast, slow) = (
+        mean([one.heat.k_per_w for one in tried]),
+        mean([one.heat.tau_s for one in tried]),
+    )
+    least = min(one.heat.error_c for one in tried)
+    return Heat(mean([one.heat.air_c for one in tried]), (k_fast, k_slow), (fast, slow), least)
 
 
 def _filtered(rows: _Rows, tau: float) -> type_f64:
@@ -189,26 +285,35 @@ def _filtered(rows: _Rows, tau: float) -> type_f64:
     return out
 
 
-def _slopes(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], top_khz: float) -> tuple[float, float]:
-    """``a`` and ``c`` from how watts change with temperature within each stay."""
+def _leakage(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], top_khz: float) -> Leakage:
+    """From how watts change with temperature within each stay, and what is known before."""
     rows: list[type_f64] = []
     changes: list[float] = []
+    most_w = 0.0
     for awake, windows in stays:
         clocks = [one.khz for one in windows if one.khz]
+        watts = np.array([one.package_w for one in windows])
+        most_w = max(most_w, float(watts.mean(0).max()))
         if clocks and max(clocks) > (1 + STEADY_CLOCK) * min(clocks):
             continue  # power was limited: warmer meant slower, not more watts
         u = _relative_clock(windows, top_khz)
-        celsius = np.array([one.celsius for one in windows])
-        watts = np.array([one.package_w for one in windows])
+        grown = E_FOLD_K * np.exp((np.array([one.celsius for one in windows]) - AT_C) / E_FOLD_K)
         for package, share in enumerate(awake):
-            away = celsius[:, package] - celsius[:, package].mean()
+            away = grown[:, package] - grown[:, package].mean()
             rows += list(away[:, None] * _regressors(share, u))
             changes += list(watts[:, package] - watts[:, package].mean())
-    if not rows:
-        return 0.0, 0.0
-    matrix, target = np.array(rows), np.array(changes)
-    a, c = np.linalg.solve(matrix.T @ matrix + RIDGE * len(rows) * np.eye(2), matrix.T @ target)
-    return float(a), float(c)
+    usual = LEAKAGE * most_w / E_FOLD_K
+    prior = np.array([[1.0, 0.0], [-ASLEEP, 1.0]]) / np.array([[usual], [ASLEEP_APART * usual]])
+    known = prior @ np.array([usual, ASLEEP * usual])
+    matrix, target = np.reshape(rows, (-1, 2)), np.array(changes)
+    precision = prior.T @ prior
+    per_k = np.array([usual, ASLEEP * usual])
+    for _ in range(ROUNDS):  # what is left over depends on the fit, and how much the fit counts on what is left over
+        left = target - matrix @ per_k
+        noise = max(float(np.mean(left**2)) if len(left) else 0.0, TINY) * STAY
+        precision = matrix.T @ matrix / noise + prior.T @ prior
+        per_k = np.linalg.solve(precision, matrix.T @ target / noise + prior.T @ known)
+    return Leakage(np.maximum(per_k, 0.0), np.linalg.inv(precision))
 
 
 def _regressors(awake: float, u: float) -> type_f64:

@@ -9,7 +9,7 @@ where noise is. What the temperature's correction leaves open no further stay na
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +18,7 @@ from calibration.measure import steady_power
 from calibration.measure.node_session import LEVELS, WINDOW_S, Dwell, NodeSession, SessionError, Setting, Window, label
 from calibration.measure.partial_file import PartialFile
 from calibration.measure.steady_power import PROBE, Steady
-from calibration.table.pstate_table import Measured, Point, all_points, measured_points
+from calibration.table.pstate_table import Point, all_points, measured_points
 
 SETTLE_S: Final = 0.5
 WINDOWS: Final = 8
@@ -187,9 +187,12 @@ class Sweep:
 
     def _look(self) -> None:
         self.steady = steady_power.fit(self.idle, self.dwells, self.session.awake())
-        measured: Mapping[Setting, Measured] = measured_points(self.dwells, self.steady, self.limits_w)
-        names = [label(kernel) for kernel in self.kernels]
-        self.points = all_points(self.session.clocks, names, measured)
+        names = {label(kernel) for kernel in self.kernels}
+        self.points = tuple(point for point in self.all_measured() if point.kernel in names)
+
+    def all_measured(self) -> tuple[Point, ...]:
+        """The rows of all kernels that have been measured."""
+        return all_points(self.session.clocks, measured_points(self.dwells, self.steady, self.limits_w))
 
     def _progress(self) -> Progress:
         if not self.points:

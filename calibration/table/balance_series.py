@@ -20,7 +20,7 @@ from calibration.table.adaptive_sweep import (
     WINDOWS,
     Sweep,
 )
-from calibration.table.pstate_table import Point, measured_points, series_points
+from calibration.table.pstate_table import Point
 
 LEVEL: Final = "all"
 
@@ -61,12 +61,3 @@ def measure_balance(sweep: Sweep, shares: Sequence[float] = OF_BALANCE) -> None:
     """Add the mixes' stays to a sweep that has run."""
     for kernel in balance_mixes(sweep.points, shares):
         sweep.also(kernel, LEVEL)
-
-
-def all_measured(sweep: Sweep) -> tuple[Point, ...]:
-    """The sweep's rows, and those of the mixes."""
-    known = {label(kernel) for kernel in sweep.kernels}
-    others = dict.fromkeys(one.setting.kernel for one in sweep.dwells if one.setting.kernel not in known)
-    measured = measured_points(sweep.dwells, sweep.steady, sweep.limits_w)
-    clocks = sweep.session.clocks
-    return (*sweep.points, *(point for kernel in others for point in series_points(clocks, kernel, LEVEL, measured)))

@@ -11,7 +11,6 @@ import numpy as np
 
 from calibration.measure.node_session import Window, label
 from calibration.table.adaptive_sweep import Sweep
-from calibration.table.balance_series import all_measured
 from calibration.table.least_energy import WARNING
 from calibration.table.policy_values import policy_values
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
@@ -44,7 +43,7 @@ def package_limits_w(files: Files, packages: Sequence[str]) -> tuple[float, ...]
 def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> Table:
     """The table of a sweep that has run, with what policies take from it."""
     now = now.replace(microsecond=0)
-    points, has_meter = all_measured(sweep), sweep.session.has_meter
+    points, has_meter = sweep.all_measured(), sweep.session.has_meter
     policies, unsaid = policy_values(points, has_meter)
     if shares := tag_shares(points, has_meter):
         policies["aapc"] = shares

@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from calibration.measure.batch_means import Z95
 from calibration.measure.node_session import WINDOW_S
+from calibration.measure.pooled_means import Z95
 from calibration.table.least_energy import joules_w
 from calibration.table.pstate_table import Point
 from nodectl.policies import bdpo_cpu_bounded

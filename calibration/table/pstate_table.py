@@ -9,17 +9,17 @@ not what a meter is wrong by at every point (``Quality.bias``): that cannot be k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from calibration.measure.batch_means import Mean, mean_of
 from calibration.measure.node_session import LEVELS, Dwell, Setting, Window
-from calibration.measure.steady_power import UNCERTAIN, Steady
-from calibration.table.clock_curve import Curve, predict
+from calibration.measure.pooled_means import Z95, Mean, means_of
+from calibration.measure.steady_power import STEADY_CLOCK, Steady
+from calibration.table.clock_curve import Curve, Given, predict
 from nodectl.calibrated.node_identity import Identity
 from pmu.readings import type_f64
 
@@ -127,8 +127,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one setting came to. Watts are corrected to a settled temperature, by ``correction_w`` to either side, and
-    summed over packages; speed is less by the share ``lost``. Intervals are of noise alone."""
+    """What one setting came to. Watts are corrected to a settled temperature and summed over packages; ``model_half``:
+    half of the 95 % interval of that correction alone, and ``lost_half``: of the share of speed that a power limit then
+    takes. The means have intervals of noise alone."""
 
     setting: Setting
     cores: int
@@ -138,77 +139,118 @@ class Measured(msgspec.Struct, frozen=True):
     node: Mean
     units: Mean
     ipc: Mean
-    correction_w: float
-    lost: float
-
-
-def measured_points(
-    dwells: Sequence[Dwell], steady: Steady | None, limits_w: Sequence[float] = ()
-) -> dict[Setting, Measured]:
-    """The settings that were measured, from undisturbed windows."""
-    stays: dict[Setting, list[Dwell]] = {}
-    for dwell in dwells:
-        kept = tuple(window for window in dwell.windows if not window.is_disturbed)
-        if kept:
-            stays.setdefault(dwell.setting, []).append(msgspec.structs.replace(dwell, windows=kept))
-    return {setting: _measured(setting, own, steady, limits_w) for setting, own in stays.items()}
+    model_half: float
+    lost_half: float
 
 
 LAST: Final = 16
 """Ours: of a long stay the last windows count, as its beginning is its warming up."""
 
 
-def _measured(setting: Setting, stays: Sequence[Dwell], steady: Steady | None, limits_w: Sequence[float]) -> Measured:
-    windows = [stay.windows[-LAST:] for stay in stays]
-    change, slower = _settled(setting.level, windows, steady, limits_w)
-    units = _mean_of(windows, lambda one, stay: one.units_per_s * slower[stay])
-    lost = float(np.mean(1.0 - slower))
-    return Measured(
-        setting,
-        stays[0].cores,
-        _mean_of(windows, lambda one, stay: (one.khz or setting.khz) * slower[stay]).value,
-        _mean_of(windows, lambda one, stay: sum(one.package_w) + change[stay]),
-        _mean_of(windows, lambda one, stay: sum(one.dram_w) if one.dram_w else math.nan),
-        _mean_of(windows, lambda one, stay: _known(one.node_w) + change[stay]),
-        units,
-        _mean_of(windows, lambda one, stay: _known(one.ipc)),
-        float(np.mean(np.abs(change))),
-        lost,
-    )
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """Undisturbed windows of one stay. ``change_w``: to add to each one's watts for a settled temperature; ``slower``:
+    the clock that a power limit then leaves, relative; halves of the 95 % intervals of both."""
+
+    cores: int
+    windows: Sequence[Window]
+    change_w: type_f64
+    slower: float
+    model_half: float
+    lost_half: float
 
 
-def _settled(
-    level: str, windows: Sequence[Sequence[Window]], steady: Steady | None, limits_w: Sequence[float]
-) -> tuple[type_f64, type_f64]:
-    """For each stay: watts to add for a settled temperature, and the clock that a power limit then leaves, relative."""
-    raw = np.array([np.mean([one.package_w for one in own], 0) for own in windows])  # [stays, packages]
-    settled = raw + (np.array([steady.corrections_w(level, own) for own in windows]) if steady else 0.0)
-    slower = np.ones(len(windows))
-    if len(limits_w) == raw.shape[1]:
-        limit = np.array(limits_w)
-        slower = np.min(np.minimum(limit / settled, 1.0), 1) ** (1 / POWER_OF_CLOCK)
-        settled = np.minimum(settled, limit)
-    return settled.sum(1) - raw.sum(1), slower
+def measured_points(
+    dwells: Sequence[Dwell], steady: Steady | None, limits_w: Sequence[float] = ()
+) -> dict[Setting, Measured]:
+    """The settings that were measured, from undisturbed windows."""
+    limits_w = limits_w or shown_limits_w(dwells)
+    stays: dict[Setting, list[_Stay]] = {}
+    for dwell in dwells:
+        kept = [window for window in dwell.windows if not window.is_disturbed][-LAST:]
+        if kept:
+            stays.setdefault(dwell.setting, []).append(_settled(dwell, kept, steady, limits_w))
+
+    def means(value: Callable[[Window, float, _Stay], float]) -> dict[Setting, Mean]:
+        """Of a window, its change of watts and its stay."""
+        values = {
+            setting: [[value(*one, stay) for one in zip(stay.windows, stay.change_w, strict=True)] for stay in own]
+            for setting, own in stays.items()
+        }
+        return means_of(values, {setting: setting.level for setting in stays})
+
+    package = means(lambda one, change, _: sum(one.package_w) + change)
+    dram = means(lambda one, change, _: sum(one.dram_w) if one.dram_w else math.nan)
+    node = means(lambda one, change, _: _known(one.node_w) + change)
+    units = means(lambda one, _, stay: one.units_per_s * stay.slower)
+    ipc = means(lambda one, *_: _known(one.ipc))
+    clock = means(lambda one, _, stay: _known(one.khz) * stay.slower)
+    return {
+        setting: Measured(
+            setting,
+            own[0].cores,
+            setting.khz if math.isnan(clock[setting].value) else clock[setting].value,
+            package[setting],
+            dram[setting],
+            node[setting],
+            units[setting],
+            ipc[setting],
+            float(np.mean([stay.model_half for stay in own])),
+            float(np.mean([stay.lost_half for stay in own])),
+        )
+        for setting, own in stays.items()
+    }
 
 
-def _mean_of(windows: Sequence[Sequence[Window]], value: Callable[[Window, int], float]) -> Mean:
-    """The mean of a value over the windows of all stays; it is given a window and the stay's number."""
-    return mean_of([[value(one, stay) for one in own] for stay, own in enumerate(windows)])
+def shown_limits_w(dwells: Sequence[Dwell]) -> tuple[float, ...]:
+    """A power limit that no file names shows as a clock below the requested one that falls further while watts stay.
+    The longest such stay says it best, since short-term limits are above it. The packages are alike."""
+    longest: tuple[Window, ...] = ()
+    for dwell in dwells:
+        clocks = [window.khz for window in dwell.windows if window.khz]
+        if clocks and max(clocks) < dwell.setting.khz and max(clocks) > (1 + STEADY_CLOCK) * min(clocks):
+            longest = max(longest, dwell.windows[-LAST:], key=len)
+    watts = np.mean([window.package_w for window in longest], 0) if longest else np.array([])
+    return (float(np.max(watts)),) * len(watts) if longest else ()
+
+
+def _settled(dwell: Dwell, windows: Sequence[Window], steady: Steady | None, limits_w: Sequence[float]) -> _Stay:
+    raw = np.array([one.package_w for one in windows])  # [windows, packages]
+    change, deviation = np.zeros(raw.shape), np.zeros(raw.shape[1])
+    if steady:
+        change, deviation = steady.corrections_w(dwell.setting.level, windows, limits_w)
+    limit = np.array(limits_w if len(limits_w) == raw.shape[1] else [math.inf] * raw.shape[1])
+    now, demand = raw.mean(0), (raw + change).mean(0)
+
+    def at(away: float) -> tuple[float, float]:
+        """Watts and relative clock with this many deviations more."""
+        wanted = demand + away * deviation
+        return float(np.minimum(wanted, limit).sum()), float(
+            np.min(np.minimum(limit / wanted, 1)) ** (1 / POWER_OF_CLOCK)
+        )
+
+    (low_w, fast), (middle_w, slower), (high_w, slow) = at(-Z95), at(0.0), at(Z95)
+    total = change.sum(1)
+    total += middle_w - float(now.sum()) - float(total.mean())  # what the limit does not allow is not drawn
+    return _Stay(dwell.cores, windows, total, slower, (high_w - low_w) / 2, (fast - slow) / 2)
 
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def series_points(
-    clocks: Sequence[int], kernel: str, level: str, measured: Mapping[Setting, Measured]
-) -> tuple[Point, ...]:
-    """A row for every clock of one kernel and level; none where nothing was measured."""
-    own = {setting.khz: one for setting, one in measured.items() if (setting.kernel, setting.level) == (kernel, level)}
-    if not own:
-        return ()
-    curves = _Curves.of(clocks, own)
-    return tuple(_point(Setting(kernel, level, khz), row, own, curves) for row, khz in enumerate(clocks))
+def all_points(clocks: Sequence[int], measured: Mapping[Setting, Measured]) -> tuple[Point, ...]:
+    """A row for every clock of each kernel and level that was measured, in the order of their first measurement."""
+    series: dict[tuple[str, str], dict[int, Measured]] = {}
+    for setting, one in measured.items():
+        series.setdefault((setting.kernel, setting.level), {})[setting.khz] = one
+    ordered = sorted(
+        series, key=lambda key: (list(dict.fromkeys(k for k, _ in series)).index(key[0]), LEVELS.index(key[1]))
+    )
+    curves = _curves(clocks, {key: series[key] for key in ordered})
+    return tuple(
+        _point(Setting(*key, khz), row, series[key], curves[key]) for key in ordered for row, khz in enumerate(clocks)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,28 +267,43 @@ class _Curves:
     model: type_f64
     lost: type_f64
 
-    @classmethod
-    def of(cls, clocks: Sequence[int], own: Mapping[int, Measured]) -> _Curves:
-        found = [own[khz] for khz in sorted(own)]
-        x = [one.khz for one in found]
-        goal = [own[khz].khz if khz in own else min(float(khz), max(x)) for khz in clocks]
 
-        def curve(shape: str, means: Sequence[Mean]) -> Curve:
-            return predict(shape, x, [one.value for one in means], [one.deviation for one in means], goal)
+def _curves(
+    clocks: Sequence[int], series: Mapping[tuple[str, str], Mapping[int, Measured]]
+) -> dict[tuple[str, str], _Curves]:
+    found = {key: [own[khz] for khz in sorted(own)] for key, own in series.items()}
+    goals = {
+        key: [own[khz].khz if khz in own else min(float(khz), max(one.khz for one in own.values())) for khz in clocks]
+        for key, own in series.items()
+    }
 
-        time = curve("time", [_inverse(one.units) for one in found])
-        top_units = 1.0 / float(time.value[-1])
-        return cls(
-            goal,
-            curve("watts", [one.package for one in found]),
-            curve("watts", [one.dram for one in found]),
-            curve("watts", [one.node for one in found]),
-            _inverted(time, Mean(top_units, found[-1].units.half)),
-            _inverted(curve("time", [_inverse(one.ipc) for one in found]), Mean(1.0, 0.0)),
+    def predicted(shape: str, value: Callable[[Measured], Mean]) -> dict[tuple[str, str], Curve]:
+        def given(key: tuple[str, str]) -> Given:
+            means = [value(one) for one in found[key]]
+            values, deviations = [one.value for one in means], [one.deviation for one in means]
+            return Given([one.khz for one in found[key]], values, deviations, goals[key])
+
+        return predict(shape, {key: given(key) for key in found})
+
+    package, dram, node = (
+        predicted("watts", value) for value in (lambda one: one.package, lambda one: one.dram, lambda one: one.node)
+    )
+    time, ipc = (predicted("time", value) for value in (lambda one: _inverse(one.units), lambda one: _inverse(one.ipc)))
+    curves = {}
+    for key, own in found.items():
+        top_units = 1.0 / float(time[key].value[-1])
+        curves[key] = _Curves(
+            goals[key],
+            package[key],
+            dram[key],
+            node[key],
+            _inverted(time[key], Mean(top_units, own[-1].units.half)),
+            _inverted(ipc[key], Mean(1.0, 0.0)),
             top_units,
-            UNCERTAIN * _between(goal, found, lambda one: one.correction_w),
-            _between(goal, found, lambda one: one.lost),
+            _between(goals[key], own, lambda one: one.model_half),
+            _between(goals[key], own, lambda one: one.lost_half),
         )
+    return curves
 
 
 def _between(goal: Sequence[float], found: Sequence[Measured], value: Callable[[Measured], float]) -> type_f64:
@@ -312,12 +369,3 @@ def _inverted(curve: Curve, by: Mean) -> Curve:
         value = 1.0 / (curve.value * by.value)
         half = np.abs(value) * np.hypot(curve.half / curve.value, _finite(by.half) / by.value)
     return Curve(value, half)
-
-
-def all_points(
-    clocks: Sequence[int], kernels: Iterable[str], measured: Mapping[Setting, Measured]
-) -> tuple[Point, ...]:
-    """Every row of a table."""
-    return tuple(
-        point for kernel in kernels for level in LEVELS for point in series_points(clocks, kernel, level, measured)
-    )

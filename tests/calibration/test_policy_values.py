@@ -15,7 +15,6 @@ from calibration.measure.node_session import label, open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.balance_series import (
     LEVEL,
-    all_measured,
     balance_mixes,
     measure_balance,
     reserved_s,
@@ -126,7 +125,7 @@ def calibrated(machine: str, folder: Path) -> tuple[Sequence[Point], bool]:
         stays = len(sweep.dwells)
         measure_balance(sweep)
         assert len(sweep.dwells) == stays, "a run that goes on measures nothing twice"
-        return all_measured(sweep), session.has_meter
+        return sweep.all_measured(), session.has_meter
 
 
 def test_a_calibrated_node_gives_values_that_its_policies_take(tmp_path: Path) -> None:

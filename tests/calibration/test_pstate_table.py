@@ -12,16 +12,27 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.calibration_table import measured, truths
 from calibration.kernels.port import FMA, STREAM
 from calibration.measure import refusals
-from calibration.measure.batch_means import mean_of, student_t
-from calibration.measure.node_session import Dwell, NodeSession, SessionError, Setting, clocks_khz, label, open_session
+from calibration.measure.node_session import (
+    LEVELS,
+    Dwell,
+    NodeSession,
+    SessionError,
+    Setting,
+    Window,
+    clocks_khz,
+    label,
+    open_session,
+)
 from calibration.measure.partial_file import VERSION, PartialFile, Plan
+from calibration.measure.pooled_means import means_of, student_t
 from calibration.table.adaptive_sweep import Aim, Sweep
-from calibration.table.clock_curve import predict
+from calibration.table.clock_curve import Given, predict
 from calibration.table.finished_table import finished_table, package_limits_w
 from calibration.table.least_energy import least_energy
-from calibration.table.pstate_table import Table
+from calibration.table.pstate_table import Table, shown_limits_w
 from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
 from calibration.table.table_file import read_table, text_of, write_table
 from calibration.table.table_report import diff_lines, show_lines
@@ -258,28 +269,77 @@ def test_a_wrong_line_of_csv_is_named(table: Table, tmp_path: Path, text: str, r
         table_from_csv(path, table.identity, NOW.isoformat(), NOW.isoformat())
 
 
-def test_an_interval_of_correlated_windows_covers_their_mean_in_most_cases() -> None:
+def test_an_interval_of_correlated_windows_covers_their_mean_at_its_rate() -> None:
+    """Stays are as short as the error lasts, so no stay alone shows how its mean errs."""
     random = np.random.default_rng(1)
-    covered = 0
-    for _ in range(400):
-        noise, stay = 0.0, []
-        for _ in range(80):
-            noise = 0.7 * noise + float(random.standard_normal())
-            stay.append(10.0 + noise)
-        mean = mean_of([stay])
-        covered += abs(mean.value - 10.0) <= mean.half
-    assert covered / 400 > 0.85
-    assert math.isinf(mean_of([[1.0, 1.1]]).half) and math.isnan(mean_of([]).value)
+    covered, widths = 0, []
+    for _ in range(40):
+        stays = {number: [[10.0 + one for one in fading_error(random, 8)]] for number in range(24)}
+        means = means_of(stays, dict.fromkeys(stays, "all"))
+        covered += sum(abs(mean.value - 10.0) <= mean.half for mean in means.values())
+        widths.append(means[0].half)
+    assert 0.9 < covered / (40 * 24) < 0.99
+    assert np.median(widths) == pytest.approx(0.149, rel=0.25)  # 1.96 deviations of the mean of eight
+
+
+def fading_error(random: np.random.Generator, windows: int) -> list[float]:
+    error, found = float(random.standard_normal()), []
+    for _ in range(windows):
+        error = 0.78 * error + math.sqrt(1 - 0.78**2) * float(random.standard_normal())
+        found.append(0.1 * error)
+    return found
+
+
+def test_a_mean_without_enough_windows_has_no_interval() -> None:
+    means = means_of({"few": [[1.0, 1.1]], "none": []}, {"few": 1, "none": 2})
+    assert math.isinf(means["few"].half) and math.isnan(means["none"].value)
     assert student_t(20) == pytest.approx(2.086, rel=1e-3)
 
 
 def test_a_curve_passes_through_what_is_certain_and_is_less_certain_between() -> None:
     clocks = [1.2, 2.0, 3.2]
     watts = [20 + 10 * f + 2 * f**3 for f in clocks]
-    curve = predict("watts", clocks, watts, [0.01] * 3, [1.2, 1.6, 2.0, 2.6, 3.2])
+    curve = predict("watts", {"fma": Given(clocks, watts, [0.01] * 3, [1.2, 1.6, 2.0, 2.6, 3.2])})["fma"]
     assert curve.value[[0, 2, 4]] == pytest.approx(watts, rel=1e-3)
     assert curve.value[1] == pytest.approx(20 + 16 + 2 * 1.6**3, rel=0.01)
     assert curve.half[1] > 5 * curve.half[0] and curve.half[3] > 5 * curve.half[4]
+
+
+def test_what_one_kernel_shows_of_the_voltage_holds_for_the_others() -> None:
+    clocks = [1.2, 1.4, 1.6, 1.8, 2.0, 2.4, 2.7]
+    volts = np.array([0.76, 0.83, 0.89, 0.90, 0.93, 1.0, 1.05])
+    fma, stream = (idle + dynamic * np.array(clocks) * volts**2 for idle, dynamic in ((30, 40), (50, 25)))
+    three = Given([1.2, 2.0, 2.7], stream[[0, 4, 6]].tolist(), [0.1] * 3, clocks)
+    alone = predict("watts", {"stream": three})["stream"]
+    both = predict("watts", {"fma": Given(clocks, fma.tolist(), [0.1] * 7, clocks), "stream": three})["stream"]
+    assert abs(alone.value[2] - stream[2]) > alone.half[2] > 0.01 * stream[2]
+    assert both.value == pytest.approx(stream, rel=0.006)
+    assert (np.abs(both.value - stream) <= both.half).all()  # and knows that deviations are large
+
+
+def test_a_node_that_was_measured_cold_below_its_power_limit_is_near_the_truth() -> None:
+    machine = load_machine("skylake-6146")
+    sweep, points = measured(machine, 12, 0, (1.0, 1.0), (FMA,))
+    session = sweep.session
+    truth = truths(machine, 12, session.clocks, {level: session.cpus_of(level) for level in LEVELS}, (FMA,))
+    for point in points:
+        own = truth[Setting(point.kernel, point.level, point.khz)]
+        top = truth[Setting(point.kernel, point.level, session.clocks[-1])]
+        assert point.package_w == pytest.approx(own.package_w, rel=0.02)
+        assert point.speed == pytest.approx(own.units_per_s / top.units_per_s, rel=0.02)
+
+
+def test_a_limit_that_no_file_names_is_seen_where_the_clock_falls_and_not_where_it_is_as_requested() -> None:
+    def stay(requested: int, clocks: Sequence[float]) -> Dwell:
+        windows = tuple(
+            Window(0.25 * n, 0.25, (360.0, 355.0), (), None, 1e9, khz, 1.0, (50.0, 50.0))
+            for n, khz in enumerate(clocks)
+        )
+        return Dwell(Setting("fma", "all", requested), 96, windows, 2.5)
+
+    falling = [3.66e6, 3.65e6, 3.63e6, 3.62e6]
+    assert shown_limits_w([stay(3_700_000, falling)]) == (360.0, 360.0)
+    assert shown_limits_w([stay(3_000_000, falling), stay(3_700_000, [3.6e6] * 4)]) == ()
 
 
 def test_clocks_of_a_node_are_those_that_all_its_domains_have() -> None:
