@@ -184,6 +184,28 @@ def test_the_guard_finds_leakage_of_a_hotter_die_in_the_same_slot(factor: float,
     assert bool(law.guard.alarms) == is_told
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_few_watts_are_shared_as_the_plain_law_shares_them(seed: int) -> None:
+    """Under a steady load of some cores, cool, with caps that leave little to share and targets near the lowest clocks:
+    where single rungs, their parts and swaps decide."""
+    rng = random.Random(seed)
+    for _ in range(40):
+        host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)
+        busy = [rng.choice([0, 1, 2, 3, 5, 7, 9]) for _ in range(DOMAINS)]
+        work = [rng.choice([600_000, 900_000, 2_000_000, 4_000_000]) for _ in range(DOMAINS)]
+        capacitance = [work[i // 9] if i % 9 < busy[i // 9] else 0 for i in range(CORES)]
+        readings = Readings([rng.choice([300_000, 340_000])] * CORES, capacitance, [FAULT] * (1 + DOMAINS))
+        check_slot(0, host, law, readings, targets, caps)
+        for d in range(DOMAINS):
+            targets[d] = rng.choice([FREQ[-1], *SPEEDS[:2], rng.choice(FREQ)])
+            must(host, PERFORMANCE, 0x7, d, targets[d])
+        for domain in {0, rng.randrange(1 + DOMAINS)}:
+            caps[domain] = rng.randrange(20_000, 60_000, 100) * 1000
+            cap(host, caps[domain] / 1e6, domain)
+        for slot in range(1, 4):
+            check_slot(slot, host, law, readings, targets, caps)
+
+
 def clock_at(capacitance_ff: int, domain: int, cap_mw: int) -> int:
     """Of core 0 under a cap, in kHz. This core switches so much, the others 1 nF each, and all are cool."""
     host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)
