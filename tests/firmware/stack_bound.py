@@ -14,8 +14,8 @@ from pathlib import Path
 TRAP_BYTES = 64
 """Saved by `trap` in start.S."""
 
-ONLY = {"scmi_changed": {"lower_early"}}
-"""Functions with a pointer that can have but these values: `scmi_init` sets the one of `scmi_changed`."""
+ONLY = {"levels_changed": {"lower_early"}}
+"""Functions with a pointer that can have but these values: `scmi_init` sets the one of `levels_changed`."""
 
 _CALL = re.compile(r"\t(?:jal|jalr|j|tail|call|c\.j|c\.jal|beq\w*|bne\w*|bl\w+|bg\w+)\t.*?\b([0-9a-f]{8}) <([\w.]+)>$")
 _FUNCTION = re.compile(r"^[0-9a-f]{8} <([\w.]+)>:$")

@@ -17,6 +17,9 @@ from firmware_bridge.controlpulp.host import AGENTS, TICK_S, HostController
 from tests.firmware.scmi_words import BASE, PERFORMANCE, POWERCAP, SUCCESS, TELEMETRY, ask, must
 
 DOMAINS, POWER_DOMAINS = 4, 5
+REQUESTS: Final = 2 * (DOMAINS + POWER_DOMAINS)
+MOST_REQUESTS: Final = 4
+"""What a window has, and what a poll carries out."""
 EMPTY: Final = 0xFFFFFFFF
 LEVELS: Final = (400_000, 800_000, 1_350_000, 1_600_000, 2_000_000, 3_050_000, 3_660_000)
 CAPS: Final = (0, 1, 20_000, 60_000, 70_000, 81_000)
@@ -30,6 +33,14 @@ def level_word(domain: int, word: int) -> int:
 
 def cap_word(domain: int, word: int) -> int:
     return 6 * DOMAINS + 4 * domain + word
+
+
+def words_of(request: int) -> list[int]:
+    """Of a window, in the order in which the platform looks: limits and level of each domain, then cap and interval."""
+    domain, second = divmod(request, 2)
+    if domain >= DOMAINS:
+        return [cap_word(domain - DOMAINS, 2 * second)]
+    return [level_word(domain, 0)] if second else [level_word(domain, 2), level_word(domain, 3)]
 
 
 class Agent:
@@ -60,6 +71,7 @@ class Model:
     def __init__(self) -> None:
         self.agents = [Agent() for _ in range(AGENTS)]
         self.pai = [500] * POWER_DOMAINS
+        self.agent = self.request = 0  # where the next poll begins
 
     def changed(self) -> None:
         """What is allowed may have changed: refused words are tried again."""
@@ -111,25 +123,50 @@ class Model:
             self.changed()
         return is_fine
 
-    def poll(self) -> None:
-        """The platform looks at all words."""
-        for a in self.agents:
-            for d in range(DOMAINS):
-                if d in a.limits_written:
-                    a.limits_written[d][2] += 1
-                    if a.limits_written[d][2] == 2:
-                        high, low, _ = a.limits_written.pop(d)
-                        if not self.set_limits(a, d, high, low):
-                            a.limits_refused[d] = (high, low)
-                self.look(a, "level", d, self.set_level)
-            for p in range(POWER_DOMAINS):
-                self.look(a, "cap", p, self.set_cap)
-                if self.look(a, "pai", p, self.set_pai):
-                    self.pai_set(p, a)
+    def poll(self) -> list[tuple[int, int]]:
+        """The platform looks at words, up to the fourth request that it carries out; the next poll goes on from there.
+        Returns agent and request of each that it has looked at."""
+        seen: list[tuple[int, int]] = []
+        carried_out = 0
+        for _ in range(AGENTS + 1):
+            a = self.agents[self.agent]
+            has_news = bool(a.written or a.limits_written)
+            while has_news and self.request < REQUESTS:
+                if carried_out == MOST_REQUESTS:
+                    return seen
+                carried_out += self.poll_request(a, *divmod(self.request, 2))
+                seen.append((self.agent, self.request))
+                self.request += 1
+            self.request, self.agent = 0, (self.agent + 1) % AGENTS
+        self.agent = 0
+        return seen
 
-    def look(self, a: Agent, kind: str, number: int, put: Callable[[Agent, int, int], bool]) -> bool:
-        if (kind, number) not in a.written:
+    def poll_request(self, a: Agent, domain: int, second: int) -> bool:
+        """Whether it was carried out, be it refused."""
+        if domain >= DOMAINS:
+            p = domain - DOMAINS
+            if not second:
+                return self.look(a, "cap", p, self.set_cap) is not None
+            is_fine = self.look(a, "pai", p, self.set_pai)
+            if is_fine:
+                self.pai_set(p, a)
+            return is_fine is not None
+        if second:
+            return self.look(a, "level", domain, self.set_level) is not None
+        if domain not in a.limits_written:
             return False
+        a.limits_written[domain][2] += 1
+        if a.limits_written[domain][2] < 2:
+            return False
+        high, low, _ = a.limits_written.pop(domain)
+        if not self.set_limits(a, domain, high, low):
+            a.limits_refused[domain] = (high, low)
+        return True
+
+    def look(self, a: Agent, kind: str, number: int, put: Callable[[Agent, int, int], bool]) -> bool | None:
+        """Whether it was accepted; None: nothing was written."""
+        if (kind, number) not in a.written:
+            return None
         value = a.written.pop((kind, number))
         is_fine = put(a, number, value)
         if not is_fine:
@@ -157,7 +194,7 @@ class Both:
     def _poll_before_return(self, channel: int, *wanted: tuple[int, int]) -> None:
         """A word that changes and changes back between two polls shows nothing, so let a poll come between."""
         window, polled = self.windows[channel], self.polled[channel]
-        if any(value == polled[word] and window[word] not in (value, EMPTY) for word, value in wanted):
+        while any(value == polled[word] and window[word] not in (value, EMPTY) for word, value in wanted):
             self.tick()
 
     def _write(self, channel: int, word: int, value: int) -> bool:
@@ -224,8 +261,9 @@ class Both:
 
     def tick(self) -> None:
         self.host.advance(TICK_S)
-        self.polled = [window.copy() for window in self.windows]
-        self.model.poll()
+        for agent, request in self.model.poll():
+            for word in words_of(request):
+                self.polled[agent][word] = self.windows[agent][word]
 
     def reset(self) -> None:
         agent = self.rng.randrange(AGENTS)
@@ -248,14 +286,14 @@ class Both:
         channel = self.rng.randrange(AGENTS)
         agreed = self.rng.choice([0, 40_000])
         must(self.host, TELEMETRY, 0x5, 1, agreed, channel=channel)
-        for _ in range(3 * 8):
+        for _ in range(6 * 8):
             self.tick()
         a = self.model.agents[channel]
         cap = a.cap[0]
         a.forget()
         a.cap[0] = (min(cap, agreed) if cap else agreed) if agreed else 0
         self.model.changed()
-        for _ in range(3):  # it ended during these ticks, and the words refused until then were tried again
+        for _ in range(24):  # it ended during these ticks, and the words refused until then were tried again
             self.model.poll()
 
     def check_all(self) -> None:

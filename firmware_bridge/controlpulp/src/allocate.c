@@ -135,7 +135,7 @@ static int64_t climb(const struct ladder ladders[DOMAINS], int64_t budget_uw, in
         spent += ladders[d].power_uw[rung[d]];
         steps[d] = next_step(&ladders[d], rung[d]);
     }
-    for (;;) {
+    for (;;) { /* at most DOMAINS * LEVELS + 1 times */
         int chosen = -1;
         for (int d = 0; d < DOMAINS; d++) {
             if (steps[d].work_khz == 0 || spent + steps[d].cost_uw > budget_uw)
@@ -276,7 +276,7 @@ bool allocate_kept(const struct ladder ladders[DOMAINS], int32_t budget_uw, cons
     for (int d = 0; d < DOMAINS; d++) {
         const struct ladder *l = &ladders[d];
         int32_t rung = 0;
-        while (rung + 1 < l->rungs && l->level[rung + 1] <= kept_level[d])
+        while (rung + 1 < l->rungs && l->level[rung + 1] <= kept_level[d]) /* at most LEVELS times */
             rung++;
         out->level[d] = l->level[rung];
         out->freq_khz[d] = l->freq_khz[rung];

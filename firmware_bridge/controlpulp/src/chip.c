@@ -47,7 +47,7 @@ static const int32_t leak_growth_q16[127] = {
 int32_t chip_level_for(int32_t freq_khz)
 {
     int32_t level = 0;
-    while (level < LEVELS - 1 && chip_freq_khz[level] < freq_khz)
+    while (level < LEVELS - 1 && chip_freq_khz[level] < freq_khz) /* at most LEVELS times */
         level++;
     return level;
 }
@@ -84,7 +84,7 @@ uint32_t divide(uint64_t n, uint32_t d)
     if (high == 0)
         return low / d;
     int shift = 0; /* until the highest bit of d is set; cores without Zbb have no instruction for it */
-    for (int bits = 16; bits; bits /= 2)
+    for (int bits = 16; bits; bits /= 2) /* at most 5 times */
         if (d << shift >> (32 - bits) == 0)
             shift += bits;
     d <<= shift;
@@ -96,7 +96,7 @@ uint32_t divide(uint64_t n, uint32_t d)
     for (int half = 0; half < 2; half++) {
         uint32_t next = low >> 16;
         uint32_t digit = high / d_high, rest = high - digit * d_high;
-        while (rest < 0x10000 && (digit > 0xffff || digit * d_low > (rest << 16 | next))) { /* at most twice */
+        while (rest < 0x10000 && (digit > 0xffff || digit * d_low > (rest << 16 | next))) { /* at most 2 times */
             digit--;
             rest += d_high;
         }

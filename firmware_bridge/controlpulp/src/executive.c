@@ -30,7 +30,7 @@ enum job executive_take(struct executive *e)
     enum job job = JOB_FAST;
     if (e->ready[JOB_MESSAGES] && e->passed_over >= STARVE_LIMIT)
         job = JOB_MESSAGES;
-    while (job < JOBS && !e->ready[job])
+    while (job < JOBS && !e->ready[job]) /* at most JOBS times */
         job++;
     if (job == JOB_NONE)
         return job;

@@ -14,9 +14,15 @@
  * Limits are two words. A pair counts once it is complete and unchanged for a poll: a poll between the two stores of a
  * client must not put a pair in force that nobody requested.
  *
+ * A poll carries out a few requests, and the next one goes on from there: agents that write all their words all the time
+ * delay each other, and not the control law.
+ *
  * Left: a write of the value that the word has already shows nothing, so it does not renew a lease of silence.
  */
 #include "scmi_protocols.h"
+
+#define REQUESTS (2 * (DOMAINS + POWER_DOMAINS)) /* of a window */
+#define MOST_REQUESTS 4                          /* ours: of all windows, in one poll */
 
 void fast_channel_expired(struct scmi *s, int agent)
 {
@@ -49,7 +55,8 @@ static void note(struct scmi *s, int agent, uint32_t word, int32_t status)
         scmi_refuse_word(s, agent, word);
 }
 
-static void poll_limits(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
+/* Each of these tells whether it has carried out a request. */
+static bool poll_limits(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
 {
     uint32_t max, min, word = fast_level_word(domain, FAST_LIMITS_SET);
     bool is_max_new = is_written(s, agent, window, word, &max);
@@ -57,33 +64,71 @@ static void poll_limits(struct scmi *s, int agent, const volatile uint32_t *wind
     bool was_new = s->fast_torn[agent] >> word & 1u;
     s->fast_torn[agent] = (s->fast_torn[agent] & ~(1ull << word)) | (uint64_t)is_new << word;
     if (is_new || !was_new || max == FAST_EMPTY || min == FAST_EMPTY)
-        return;
+        return false;
     int32_t status = scmi_set_limits(s, agent, domain, max, min);
     note(s, agent, word, status);
     note(s, agent, word + 1, status);
+    return true;
 }
 
-static void poll_agent(struct scmi *s, int agent, const volatile uint32_t *window)
+static bool poll_level(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
 {
-    uint32_t value;
-    for (uint32_t d = 0; d < DOMAINS; d++) {
-        uint32_t level = fast_level_word(d, FAST_LEVEL_SET);
-        poll_limits(s, agent, window, d);
-        if (is_written(s, agent, window, level, &value))
-            note(s, agent, level, scmi_set_level(s, agent, d, value));
-    }
-    for (uint32_t p = 0; p < POWER_DOMAINS; p++) {
-        uint32_t cap = fast_cap_word(p, FAST_CAP_SET), pai = fast_cap_word(p, FAST_PAI_SET);
-        if (is_written(s, agent, window, cap, &value))
-            note(s, agent, cap, scmi_set_cap(s, agent, p, value));
-        if (!is_written(s, agent, window, pai, &value))
-            continue;
-        int32_t status = scmi_set_pai(s, agent, p, value);
-        note(s, agent, pai, status);
-        for (int other = 0; status == SCMI_SUCCESS && other < AGENTS; other++)
-            if (other != agent) /* the interval is the last writer's */
-                scmi_forget_words(s, other, pai, 1);
-    }
+    uint32_t value, word = fast_level_word(domain, FAST_LEVEL_SET);
+    if (!is_written(s, agent, window, word, &value))
+        return false;
+    note(s, agent, word, scmi_set_level(s, agent, domain, value));
+    return true;
+}
+
+static bool poll_cap(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t p)
+{
+    uint32_t value, word = fast_cap_word(p, FAST_CAP_SET);
+    if (!is_written(s, agent, window, word, &value))
+        return false;
+    note(s, agent, word, scmi_set_cap(s, agent, p, value));
+    return true;
+}
+
+static bool poll_pai(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t p)
+{
+    uint32_t value, word = fast_cap_word(p, FAST_PAI_SET);
+    if (!is_written(s, agent, window, word, &value))
+        return false;
+    int32_t status = scmi_set_pai(s, agent, p, value);
+    note(s, agent, word, status);
+    for (int other = 0; status == SCMI_SUCCESS && other < AGENTS; other++)
+        if (other != agent) /* the interval is the last writer's */
+            scmi_forget_words(s, other, word, 1);
+    return true;
+}
+
+/* The requests of a window: limits and level of each domain, then cap and interval of each power domain. */
+static bool poll_request(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t request)
+{
+    uint32_t domain = request / 2;
+    if (domain < DOMAINS)
+        return request % 2 ? poll_level(s, agent, window, domain) : poll_limits(s, agent, window, domain);
+    uint32_t p = domain - DOMAINS;
+    return request % 2 ? poll_pai(s, agent, window, p) : poll_cap(s, agent, window, p);
+}
+
+/* Whether there may be something to carry out. Mostly there is not, and this is looked at first. */
+static bool has_news(const struct scmi *s, int agent, const volatile uint32_t *window)
+{
+    const uint32_t *seen = s->fast_seen[agent];
+    const volatile uint32_t *caps = window + DOMAINS * LEVEL_WORDS;
+    if (s->fast_retry[agent] || s->fast_torn[agent])
+        return true;
+    for (int w = 0; w < DOMAINS * LEVEL_WORDS; w += LEVEL_WORDS)
+        if (window[w + FAST_LEVEL_SET] != seen[w + FAST_LEVEL_SET] ||
+            window[w + FAST_LIMITS_SET] != seen[w + FAST_LIMITS_SET] ||
+            window[w + FAST_LIMITS_SET + 1] != seen[w + FAST_LIMITS_SET + 1])
+            return true;
+    seen += DOMAINS * LEVEL_WORDS;
+    for (int w = 0; w < POWER_DOMAINS * CAP_WORDS; w += CAP_WORDS)
+        if (caps[w + FAST_CAP_SET] != seen[w + FAST_CAP_SET] || caps[w + FAST_PAI_SET] != seen[w + FAST_PAI_SET])
+            return true;
+    return false;
 }
 
 void fast_channel_moved(struct scmi *s, int agent)
@@ -93,11 +138,20 @@ void fast_channel_moved(struct scmi *s, int agent)
 
 void fast_channel_poll(struct scmi *s)
 {
-    for (int agent = 0; agent < AGENTS; agent++) {
+    int carried_out = 0;
+    for (int agents = 0; agents <= AGENTS; agents++) { /* the one that is begun with may be returned to */
+        int agent = s->fast_agent;
         const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-        if (window)
-            poll_agent(s, agent, window);
+        bool is_polled = window && has_news(s, agent, window);
+        for (; is_polled && s->fast_request < REQUESTS; s->fast_request++) { /* at most REQUESTS times */
+            if (carried_out == MOST_REQUESTS)
+                return;
+            carried_out += poll_request(s, agent, window, s->fast_request);
+        }
+        s->fast_request = 0;
+        s->fast_agent = agent + 1 < AGENTS ? agent + 1 : 0;
     }
+    s->fast_agent = 0;
 }
 
 void fast_channel_refresh(struct scmi *s)

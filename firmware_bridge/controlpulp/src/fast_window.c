@@ -4,9 +4,6 @@
  */
 #include "scmi_service.h"
 
-#define LEVEL_WORDS 6 /* set, get, limits set (max, min), limits get (max, min) */
-#define CAP_WORDS 4   /* cap set, cap get, PAI set, PAI get */
-
 uint32_t fast_level_word(uint32_t domain, enum fast_word word) { return domain * LEVEL_WORDS + word; }
 
 uint32_t fast_cap_word(uint32_t power_domain, enum fast_cap_word word)

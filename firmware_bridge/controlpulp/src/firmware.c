@@ -102,8 +102,8 @@ static void control_job(struct firmware *fw)
     struct control *c = &fw->control;
     struct demand want;
     int expired;
-    c->measured = c->in_force;
-    c->in_force = c->next;
+    c->measured = c->in_force; /* at most sizeof(struct operating_point) / 16 times */
+    c->in_force = c->next; /* at most sizeof(struct operating_point) / 16 times */
     for (int d = 0; d < DOMAINS; d++)
         fw->voltage_due[d] = false;
     board_actuate(fw->board, &c->in_force);
@@ -111,7 +111,7 @@ static void control_job(struct firmware *fw)
     board_read(fw->board, &fw->sensors);
     chip_bound_readings(&fw->sensors);
     meter_close_slot(&fw->meter);
-    while (requests_expire(&fw->requests, board_time_us(fw->board), &expired)) {
+    while (requests_expire(&fw->requests, board_time_us(fw->board), &expired)) { /* at most AGENTS times */
         fast_channel_expired(&fw->scmi, expired);
         scmi_changed(&fw->scmi, expired);
     }

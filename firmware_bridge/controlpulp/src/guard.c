@@ -250,7 +250,7 @@ static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t 
 static int32_t safe_khz(const struct guard *g, int32_t cap_uw, int32_t cores)
 {
     int32_t rung = LEVELS;
-    while (rung > 0 && g->worst_uw[rung] * cores > cap_uw)
+    while (rung > 0 && g->worst_uw[rung] * cores > cap_uw) /* at most LEVELS times */
         rung--;
     return rung ? chip_freq_khz[rung - 1] : FREQ_MIN_KHZ;
 }

@@ -32,10 +32,10 @@ static void serve(struct scmi *s, int channel)
                 scmi_notify(s, a, SCMI_BASE, 0, report, 4);
     } else {
         message[0] = area->header;
-        for (uint32_t i = 0; i < (length - 1) / 4; i++)
+        for (uint32_t i = 0; i < (length - 1) / 4; i++) /* at most SMT_PAYLOAD_WORDS times */
             message[1 + i] = area->payload[i];
         uint32_t bytes = scmi_message(s, channel, message, length, reply);
-        for (uint32_t i = 0; i < bytes / 4 - 1; i++)
+        for (uint32_t i = 0; i < bytes / 4 - 1; i++) /* at most SCMI_REPLY_BYTES / 4 times */
             area->payload[i] = reply[1 + i];
         area->length = bytes;
     }
@@ -83,7 +83,7 @@ void mailbox_flush_events(struct scmi *s)
         area->flags = SMT_INTERRUPT;
         area->length = 4 * event->words;
         area->header = event->word[0];
-        for (uint32_t i = 1; i < event->words; i++)
+        for (uint32_t i = 1; i < event->words; i++) /* at most EVENT_WORDS - 1 times */
             area->payload[i - 1] = event->word[i];
         board_barrier(board);
         queue->head = (queue->head + 1) % EVENT_QUEUE;

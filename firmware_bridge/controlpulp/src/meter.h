@@ -8,7 +8,8 @@ struct meter {
     int64_t sum_uw[POWER_DOMAINS];  /* samples of the running slot */
     int32_t samples[POWER_DOMAINS];
     int32_t slot_uw[POWER_DOMAINS]; /* mean of the last slot; SENSOR_FAULT without a sample */
-    int32_t ring_mw[POWER_DOMAINS][PAI_SLOTS];
+    int32_t mean_mw[POWER_DOMAINS]; /* of the last slot that had a sample */
+    uint32_t total_mw[POWER_DOMAINS][PAI_SLOTS + 1]; /* sum of the means up to each of the last slots, modulo 2^32 */
     uint32_t next, filled;
     uint64_t energy_uj;             /* of the package */
 };

@@ -14,7 +14,7 @@ int32_t level_khz(int32_t index)
 int32_t level_at_or_below(int32_t khz)
 {
     int32_t index = LEVEL_COUNT - 1;
-    while (index > 0 && level_khz(index) > khz)
+    while (index > 0 && level_khz(index) > khz) /* at most LEVEL_COUNT times */
         index--;
     return level_khz(index);
 }

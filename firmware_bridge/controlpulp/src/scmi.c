@@ -27,7 +27,7 @@ void scmi_init(struct scmi *s, struct firmware *fw, level_lowered *lowered)
 static const struct command *find(const struct scmi *s, int agent, enum protocol p, uint32_t id)
 {
     const struct protocol_table *table = tables[p];
-    for (uint32_t i = 0; i < table->n_commands; i++) {
+    for (uint32_t i = 0; i < table->n_commands; i++) { /* at most 12 times */
         const struct command *command = &table->commands[i];
         if (command->id == id && !scmi_is_before(s, agent, p, command->since))
             return command;
@@ -111,7 +111,7 @@ uint32_t scmi_message(struct scmi *s, int agent, const uint32_t *message, uint32
         call.out_words = 0;
     reply[0] = header;
     reply[1] = (uint32_t)status;
-    for (uint32_t i = 0; i < call.out_words; i++)
+    for (uint32_t i = 0; i < call.out_words; i++) /* at most SCMI_REPLY_BYTES / 4 times */
         reply[2 + i] = call.out[i];
     return 8 + 4 * call.out_words;
 }

@@ -43,7 +43,7 @@ static int32_t list_protocols(struct scmi *s, struct call *c)
     if (skip > LISTED)
         return SCMI_INVALID_PARAMETERS;
     put(c, LISTED - skip);
-    for (uint32_t i = skip; i < LISTED; i++) {
+    for (uint32_t i = skip; i < LISTED; i++) { /* at most LISTED times */
         word |= (uint32_t)listed[i] << 8 * ((i - skip) % 4);
         if ((i - skip) % 4 == 3 || i == LISTED - 1) {
             put(c, word);

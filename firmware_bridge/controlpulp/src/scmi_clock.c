@@ -66,7 +66,7 @@ static int32_t rate_get(struct scmi *s, struct call *c)
     int32_t fastest = 0;
     if (c->in[0] >= DOMAINS)
         return SCMI_NOT_FOUND;
-    for (uint32_t i = c->in[0] * DOMAIN_CORES; i < (c->in[0] + 1) * DOMAIN_CORES; i++)
+    for (uint32_t i = c->in[0] * DOMAIN_CORES; i < (c->in[0] + 1) * DOMAIN_CORES; i++) /* at most DOMAIN_CORES times */
         fastest = max32(fastest, s->fw->control.in_force.freq_khz[i]);
     put_rate(c, (uint32_t)fastest);
     return SCMI_SUCCESS;

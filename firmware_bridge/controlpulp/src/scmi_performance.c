@@ -54,7 +54,7 @@ static int32_t describe_levels(struct scmi *s, struct call *c)
     if (count > LEVEL_COUNT - first)
         count = LEVEL_COUNT - first;
     put(c, count | (LEVEL_COUNT - first - count) << 16);
-    for (uint32_t i = first; i < first + count; i++) {
+    for (uint32_t i = first; i < first + count; i++) { /* at most LEVEL_COUNT times */
         uint32_t khz = (uint32_t)level_khz((int32_t)i);
         put(c, khz);
         put(c, power_cost_mw((int32_t)khz));
@@ -96,7 +96,7 @@ int32_t scmi_set_limits(struct scmi *s, int agent, uint32_t domain, uint32_t max
         return SCMI_INVALID_PARAMETERS;
     own->limit_max_khz[domain] = top ? level_at_or_below((int32_t)top) : 0;
     own->limit_min_khz[domain] = bottom ? level_at_or_below((int32_t)bottom) : 0;
-    scmi_changed(s, agent);
+    scmi_level_changed(s, agent, domain);
     return SCMI_SUCCESS;
 }
 
@@ -134,7 +134,7 @@ int32_t scmi_set_level(struct scmi *s, int agent, uint32_t domain, uint32_t leve
         (level < (uint32_t)s->limit_min_khz[domain] || level > (uint32_t)s->limit_max_khz[domain]))
         return SCMI_OUT_OF_RANGE;
     s->fw->requests.of[agent].level_khz[domain] = withdraws ? 0 : level_at_or_below((int32_t)level);
-    scmi_changed(s, agent);
+    scmi_level_changed(s, agent, domain);
     return SCMI_SUCCESS;
 }
 

@@ -24,7 +24,7 @@ static void name_of(char *name, const char *package, const char *prefix, uint32_
     if (domain)
         put_number(name, prefix, (int)domain - 1);
     else
-        while ((*name++ = *package++) != 0)
+        while ((*name++ = *package++) != 0) /* at most 16 times */
             ;
 }
 
@@ -70,7 +70,7 @@ int32_t scmi_set_cap(struct scmi *s, int agent, uint32_t p, uint32_t cap_mw)
     if (!disables && (cap_mw < (uint32_t)cap_min_mw((int)p) || cap_mw > (uint32_t)cap_max_mw((int)p)))
         return SCMI_OUT_OF_RANGE;
     s->fw->requests.of[agent].cap_mw[p] = (int32_t)(cap_mw - cap_mw % CAP_STEP_MW);
-    scmi_changed(s, agent);
+    scmi_cap_changed(s, agent, p);
     return SCMI_SUCCESS;
 }
 
@@ -114,7 +114,7 @@ int32_t scmi_set_pai(struct scmi *s, int agent, uint32_t p, uint32_t pai_us)
     if (pai_us < PAI_STEP_US || pai_us > PAI_MAX_US)
         return SCMI_OUT_OF_RANGE;
     s->fw->requests.pai_us[p] = (int32_t)(pai_us - pai_us % PAI_STEP_US);
-    scmi_changed(s, agent);
+    scmi_cap_changed(s, agent, p);
     return SCMI_SUCCESS;
 }
 

@@ -114,7 +114,7 @@ static int32_t description_get(struct scmi *s, struct call *c)
     if (count > SENSORS - first)
         count = SENSORS - first;
     put(c, count | (SENSORS - first - count) << 16);
-    for (uint32_t id = first; id < first + count; id++) {
+    for (uint32_t id = first; id < first + count; id++) { /* at most 4 times */
         name_of(name, id);
         put(c, id);
         put(c, updates | names | (id < TRIP_SENSORS));
@@ -151,7 +151,7 @@ static int32_t list_intervals(struct scmi *s, struct call *c)
     if (first >= INTERVALS)
         return SCMI_INVALID_PARAMETERS;
     put(c, (uint32_t)(INTERVALS - first));
-    for (uint32_t i = first; i < INTERVALS; i++)
+    for (uint32_t i = first; i < INTERVALS; i++) /* at most INTERVALS times */
         put(c, intervals[i]);
     return SCMI_SUCCESS;
 }
@@ -172,7 +172,7 @@ static int32_t reading_get(struct scmi *s, struct call *c)
         return SCMI_PROTOCOL_ERROR;
     int32_t status = read_sensor(s->fw, id, &value);
     put_reading(words, value);
-    for (int i = 0; i < (scmi_is_before(s, c->agent, SENSOR, 0x20000) ? 2 : 4); i++)
+    for (int i = 0; i < (scmi_is_before(s, c->agent, SENSOR, 0x20000) ? 2 : 4); i++) /* at most 4 times */
         put(c, words[i]);
     return status;
 }

@@ -13,9 +13,9 @@ void put(struct call *c, uint32_t word)
 void put_text(struct call *c, const char *text, uint32_t bytes)
 {
     uint32_t length = 0;
-    while (length < bytes - 1 && text[length])
+    while (length < bytes - 1 && text[length]) /* at most 63 times */
         length++;
-    for (uint32_t at = 0; at < bytes; at += 4) {
+    for (uint32_t at = 0; at < bytes; at += 4) { /* at most 16 times */
         uint32_t word = 0;
         for (uint32_t i = 0; i < 4 && at + i < length; i++)
             word |= (uint32_t)(uint8_t)text[at + i] << 8 * i;
@@ -25,7 +25,7 @@ void put_text(struct call *c, const char *text, uint32_t bytes)
 
 void put_number(char *text, const char *prefix, int number)
 {
-    while (*prefix)
+    while (*prefix) /* at most 12 times */
         *text++ = *prefix++;
     *text++ = (char)('0' + number);
     *text = 0;
@@ -43,7 +43,7 @@ static void enqueue(struct scmi *s, int agent, uint32_t header, const uint32_t *
     struct event *event = &queue->event[(queue->head + queue->count++) % EVENT_QUEUE];
     event->words = 1 + n;
     event->word[0] = header;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) /* at most EVENT_WORDS - 1 times */
         event->word[1 + i] = words[i];
 }
 
@@ -99,7 +99,7 @@ static void cap_changed(struct scmi *s, int agent, uint32_t p)
 void scmi_forget_words(struct scmi *s, int agent, uint32_t first, uint32_t words)
 {
     volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-    for (uint32_t w = first; window && w < first + words; w++) {
+    for (uint32_t w = first; window && w < first + words; w++) { /* at most 2 times */
         window[w] = s->fast_seen[agent][w] = FAST_EMPTY;
         s->fast_refused[agent] &= ~(1ull << w);
         s->fast_retry[agent] &= ~(1ull << w);
@@ -113,6 +113,18 @@ void scmi_retry_refused(struct scmi *s)
 {
     for (int agent = 0; agent < AGENTS; agent++)
         s->fast_retry[agent] |= s->fast_refused[agent];
+}
+
+void scmi_level_changed(struct scmi *s, int agent, uint32_t domain)
+{
+    scmi_retry_refused(s);
+    levels_changed(s, agent, domain);
+}
+
+void scmi_cap_changed(struct scmi *s, int agent, uint32_t power_domain)
+{
+    scmi_retry_refused(s);
+    cap_changed(s, agent, power_domain);
 }
 
 void scmi_changed(struct scmi *s, int agent)

@@ -64,10 +64,15 @@ void scmi_delayed(struct scmi *s, int agent, uint32_t protocol, uint32_t id, uin
 /* A request that came by a word was replaced or withdrawn by other means: the next write shows, whatever its value. */
 void scmi_forget_words(struct scmi *s, int agent, uint32_t first, uint32_t words);
 void scmi_refuse_word(struct scmi *s, int agent, uint32_t word);
+/* As scmi_changed, where an agent has changed what it requests of one domain. */
+void scmi_level_changed(struct scmi *s, int agent, uint32_t domain);
+void scmi_cap_changed(struct scmi *s, int agent, uint32_t power_domain);
 void scmi_retry_refused(struct scmi *s); /* what is allowed has changed */
 
 /* ---- fast_window.c: which word of an agent's window is what ---- */
 
+#define LEVEL_WORDS 6 /* of a domain: set, get, limits set (max, min), limits get (max, min) */
+#define CAP_WORDS 4   /* of a power domain: cap set, cap get, PAI set, PAI get */
 enum fast_word { FAST_LEVEL_SET, FAST_LEVEL_GET, FAST_LIMITS_SET, FAST_LIMITS_GET = 4 };
 enum fast_cap_word { FAST_CAP_SET, FAST_CAP_GET, FAST_PAI_SET, FAST_PAI_GET };
 uint32_t fast_level_word(uint32_t domain, enum fast_word word);

@@ -59,7 +59,7 @@ static int32_t reasons(struct scmi *s, struct call *c)
     if (first >= CORES)
         return SCMI_OUT_OF_RANGE;
     put(c, CORES - first);
-    for (uint32_t i = first; i < CORES; i += 2)
+    for (uint32_t i = first; i < CORES; i += 2) /* at most CORES / 2 times */
         put(c, why[i] | (i + 1 < CORES ? (uint32_t)why[i + 1] << 16 : 0));
     return SCMI_SUCCESS;
 }

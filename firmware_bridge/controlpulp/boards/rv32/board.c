@@ -79,10 +79,10 @@ void *memset(void *to, int value, __SIZE_TYPE__ n)
     uint8_t *at = to;
     if ((uintptr_t)at % 4 == 0) {
         uint32_t word = (uint8_t)value * 0x01010101u;
-        for (; n >= 4; n -= 4, at += 4)
+        for (; n >= 4; n -= 4, at += 4) /* at most 64 times */
             *(uint32_t *)at = word;
     }
-    while (n--)
+    while (n--) /* at most 64 times */
         *at++ = (uint8_t)value;
     return to;
 }
@@ -92,9 +92,9 @@ void *memcpy(void *restrict to, const void *restrict from, __SIZE_TYPE__ n)
     uint8_t *at = to;
     const uint8_t *source = from;
     if (((uintptr_t)at | (uintptr_t)source) % 4 == 0)
-        for (; n >= 4; n -= 4, at += 4, source += 4)
+        for (; n >= 4; n -= 4, at += 4, source += 4) /* at most 64 times */
             *(uint32_t *)at = *(const uint32_t *)source;
-    while (n--)
+    while (n--) /* at most 64 times */
         *at++ = *source++;
     return to;
 }
@@ -229,7 +229,7 @@ void board_trap(uint32_t cause)
 void board_read(struct board *b, struct sensors *out)
 {
     if (b->mode == TIME_BY_LINE) {
-        *out = b->line.sensors;
+        *out = b->line.sensors; /* at most sizeof(struct sensors) / 16 + 1 times */
         return;
     }
     for (int i = 0; i < CORES; i++) {

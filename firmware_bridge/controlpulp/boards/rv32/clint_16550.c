@@ -44,7 +44,7 @@ uint64_t soc_time(void)
     do {
         high = soc_clint[0xbffc / 4];
         low = soc_clint[0xbff8 / 4];
-    } while (soc_clint[0xbffc / 4] != high);
+    } while (soc_clint[0xbffc / 4] != high); /* at most 2 times */
     return (uint64_t)high << 32 | low;
 }
 
