@@ -50,6 +50,7 @@ NAMES = (
     "firmware_rv32",
     "firmware_faults",
     "firmware_rtl",
+    "firmware_bound",
     "scmi_codec",
     "scmi_round_trip",
     "published_facts",

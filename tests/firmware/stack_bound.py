@@ -38,7 +38,8 @@ def calls(image: Path) -> tuple[dict[str, set[str]], set[str], dict[str, int]]:
     """Who jumps to whom; who calls through a pointer; what each function takes of the stack by its own instructions."""
     listing = _run("riscv64-unknown-elf-objdump", "-d", "--no-show-raw-insn", str(image))
     callees: dict[str, set[str]] = {}
-    indirect, taken, name = set(), {}, ""
+    taken: dict[str, int] = {}
+    indirect, name = set(), ""
     for line in listing.splitlines():
         if match := _FUNCTION.match(line):
             name = match[1]

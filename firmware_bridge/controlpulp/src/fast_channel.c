@@ -55,7 +55,7 @@ static void note(struct scmi *s, int agent, uint32_t word, int32_t status)
         scmi_refuse_word(s, agent, word);
 }
 
-/* Each of these tells whether it has carried out a request. */
+/* Each of these returns whether it has carried out a request. */
 static bool poll_limits(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
 {
     uint32_t max, min, word = fast_level_word(domain, FAST_LIMITS_SET);
