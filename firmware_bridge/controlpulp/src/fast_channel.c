@@ -55,7 +55,7 @@ static void note(struct scmi *s, int agent, uint32_t word, int32_t status)
         scmi_refuse_word(s, agent, word);
 }
 
-/* Each of these returns whether it has carried out a request. */
+/* This and poll_request return whether they have carried out a request. */
 static bool poll_limits(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
 {
     uint32_t max, min, word = fast_level_word(domain, FAST_LIMITS_SET);
@@ -71,45 +71,31 @@ static bool poll_limits(struct scmi *s, int agent, const volatile uint32_t *wind
     return true;
 }
 
-static bool poll_level(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t domain)
+static int32_t set_pai(struct scmi *s, int agent, uint32_t p, uint32_t pai_us)
 {
-    uint32_t value, word = fast_level_word(domain, FAST_LEVEL_SET);
-    if (!is_written(s, agent, window, word, &value))
-        return false;
-    note(s, agent, word, scmi_set_level(s, agent, domain, value));
-    return true;
-}
-
-static bool poll_cap(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t p)
-{
-    uint32_t value, word = fast_cap_word(p, FAST_CAP_SET);
-    if (!is_written(s, agent, window, word, &value))
-        return false;
-    note(s, agent, word, scmi_set_cap(s, agent, p, value));
-    return true;
-}
-
-static bool poll_pai(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t p)
-{
-    uint32_t value, word = fast_cap_word(p, FAST_PAI_SET);
-    if (!is_written(s, agent, window, word, &value))
-        return false;
-    int32_t status = scmi_set_pai(s, agent, p, value);
-    note(s, agent, word, status);
+    int32_t status = scmi_set_pai(s, agent, p, pai_us);
     for (int other = 0; status == SCMI_SUCCESS && other < AGENTS; other++)
         if (other != agent) /* the interval is the last writer's */
-            scmi_forget_words(s, other, word, 1);
-    return true;
+            scmi_forget_words(s, other, fast_cap_word(p, FAST_PAI_SET), 1);
+    return status;
 }
 
 /* The requests of a window: limits and level of each domain, then cap and interval of each power domain. */
 static bool poll_request(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t request)
 {
-    uint32_t domain = request / 2;
-    if (domain < DOMAINS)
-        return request % 2 ? poll_level(s, agent, window, domain) : poll_limits(s, agent, window, domain);
-    uint32_t p = domain - DOMAINS;
-    return request % 2 ? poll_pai(s, agent, window, p) : poll_cap(s, agent, window, p);
+    uint32_t domain = request / 2, p = domain - DOMAINS, value;
+    bool is_first = request % 2 == 0, is_level = domain < DOMAINS;
+    if (is_level && is_first)
+        return poll_limits(s, agent, window, domain);
+    uint32_t word = is_level ? fast_level_word(domain, FAST_LEVEL_SET)
+                             : fast_cap_word(p, is_first ? FAST_CAP_SET : FAST_PAI_SET);
+    if (!is_written(s, agent, window, word, &value))
+        return false;
+    note(s, agent, word,
+         is_level   ? scmi_set_level(s, agent, domain, value)
+         : is_first ? scmi_set_cap(s, agent, p, value)
+                    : set_pai(s, agent, p, value));
+    return true;
 }
 
 /* Whether there may be something to carry out. Mostly there is not, and this is looked at first. */
