@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ class Image:
             self.entries[name][0]: ([self.entries[one][0] for one in chosen], calls)
             for name, (chosen, calls) in FEW.items()
         }
-        self.functions = reachable(everything, [*self.roots.values(), self.entries["board_trap"][0]], self.pointed)
+        self.functions = reachable(everything, self.roots.values(), self.pointed)
         self.turns = of_loops(path, self.functions.values())
 
 
@@ -124,15 +124,15 @@ def _abused(image: Path, model: str, folder: Path, slots: int) -> Iterator[Path]
                 core, slot % 2, command(POWERCAP, 0x5, int(random.integers(5)), 0, int(random.integers(20_000, 90_000)))
             )
         for _ in range(4):
-            _flooded(core, random)
+            flood(core, random)
             core.tick()
     core.close()
     yield trace
     trace.unlink()
 
 
-def _flooded(core: rtl.RtlController, random: np.random.Generator) -> None:
-    """All agents write all words of their FastChannels."""
+def flood(core: rtl.RtlController, random: np.random.Generator) -> None:
+    """All agents write all words of their FastChannels that request something."""
     windows = core.words("fast").reshape(3, -1)
     for domain in range(4):
         levels = windows[:, 6 * domain : 6 * domain + 4]
@@ -167,9 +167,8 @@ def exceeded(image: Image, seen: Seen) -> list[str]:
     ]
 
 
-def bound(image: Image, seen: Seen, job: str) -> int:
-    """Cycles of a job."""
-    spent = costs(image.functions.values(), seen)
+def bound(image: Image, spent: Mapping[tuple[int, bool], int], job: str) -> int:
+    """Cycles of a job, from those of each instruction."""
     root, *others = JOBS[job]
     without = {entry for name in (*others, *OPTIONAL) for entry in image.entries[name]}
     functions: dict[int, Function] = {entry: one for entry, one in image.functions.items() if entry not in without}
@@ -183,22 +182,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="firmware_bound", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="6 slots of each load instead of 60")
     slots = 6 if parser.parse_args(arguments).quick else 60
-    rows, is_kept = [], True
+    rows, is_kept, is_close = [], True, True
     print(f"EMULATED. {'core':10}{'job':>10}{'seen':>10}{'bound':>10}{'ratio':>8}{'of a slot':>11}")
     with tempfile.TemporaryDirectory() as folder:
         image = Image(rtl.build(Path(folder) / "controlpulp.elf", "-g"))
         for model in MODELS:
             seen = seen_on(image, model, Path(folder), slots)
+            spent = costs(image.functions.values(), seen)
             for line in exceeded(image, seen):
                 print(line)
                 is_kept = False
             for job, root in image.roots.items():
-                most, worst = bound(image, seen, job), seen.tasks[root]
+                most, worst = bound(image, spent, job), seen.tasks[root]
                 is_kept = is_kept and worst <= most
+                is_close = is_close and most <= MOST_RATIO * worst
                 rows.append({"core": model, "job": job, "seen": worst, "bound": most})
                 print(f"          {model:10}{job:>10}{worst:10}{most:10}{most / worst:8.2f}"
                       f"{100 * most / SLOT_CYCLES:10.1f}%")  # fmt: skip
-    print(f"required: a ratio of at most {MOST_RATIO:g}; no loop turned more often than its bound" if is_kept else "")
+    if is_kept:
+        print("no loop turned more often than its bound, and no job took longer")
+    print(f"required: a ratio of at most {MOST_RATIO:g}: {'kept' if is_close else 'not kept'}")
     save("firmware_bound", {"rows": rows, "kept": is_kept})
     return 0 if is_kept else 1
 

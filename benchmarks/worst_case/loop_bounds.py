@@ -23,7 +23,7 @@ _CONSTANT = re.compile(r"(?:sizeof\(struct \w+\)|[\w\s+*/()<-]|>>)+")
 _LOOP = re.compile(r"\b(?:for|while) \(")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Line:
     """A line of a source file, counted from 1."""
 
@@ -46,7 +46,7 @@ def of_loops(image: Path, functions: Iterable[Function]) -> dict[int, int]:
         function.loops = [_merged(function, loop, places) for loop in function.loops]
     loops = [(function, loop) for function in functions for loop in function.all_loops]
     written = [_line(function, loop, places) for function, loop in loops]
-    times = most_times(sorted(set(written), key=lambda line: (line.file, line.number)))
+    times = most_times(sorted(set(written)))
     return {
         loop.key: times[line] + (not _is_tested_below(function, loop))
         for (function, loop), line in zip(loops, written, strict=True)

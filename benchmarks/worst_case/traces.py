@@ -88,11 +88,10 @@ class Walk:
     def follow(self, trace: Path) -> None:
         """Adds a trace, from reset on."""
         cycles, addresses = read(trace)
-        is_later = np.zeros(len(addresses), dtype=bool)
         starts = np.flatnonzero(np.isin(addresses, np.fromiter(self._functions, dtype=np.int64)))
-        threads = [_Thread()]
+        threads, is_later = [_Thread()], [False]  # of what comes before the first block
         times, blocks = cycles[starts - 1].tolist(), addresses[starts].tolist()  # when the block before had ended
-        for place, began, block in zip(starts.tolist(), times, blocks, strict=True):
+        for began, block in zip(times, blocks, strict=True):
             function = self._functions[block]
             if function.name == TRAP and block == function.entry:
                 threads.append(_Thread())
@@ -102,10 +101,11 @@ class Walk:
                 self._count_few(thread.frames, block)
             self._turn(thread.frames[-1], block)
             thread.last = function.blocks[block].instructions[-1]
-            is_later[place:] = thread.frames[-1].turns_again
+            is_later.append(thread.frames[-1].turns_again)
             if thread.last.name == "mret" and len(threads) > 1:
                 threads.pop()
-        self._add(np.diff(cycles, prepend=cycles[:1]), addresses, is_later)
+        lengths = np.diff(starts, prepend=0, append=len(addresses))
+        self._add(np.diff(cycles, prepend=cycles[:1]), addresses, np.repeat(is_later, lengths))
 
     def _enter(self, thread: _Thread, function: Function, block: int, began: int) -> None:
         """Moves to the block's function: by a call, a return, a jump in its place, or not at all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.firmware_bound import flood, watched_by_all
 from benchmarks.firmware_lockstep import run
 from benchmarks.firmware_rig import POWERCAP, Rig, command, mixed_load
 from firmware_bridge.controlpulp import rtl, rv32
@@ -78,22 +78,15 @@ def test_a_core_in_rtl_decides_and_answers_as_the_host_does_within_its_budget(
 
 @pytest.mark.parametrize("core", CORES, indirect=True)
 def test_agents_that_watch_and_write_everything_leave_a_slot_its_time(core: rtl.RtlController) -> None:
-    """Three agents watch the power of all domains over the longest interval, and write all words of their FastChannels
-    before each tick."""
+    """Three agents watch all there is over the longest means, and write all their FastChannels before each tick."""
     core.words("temperature_mk")[:], core.words("capacitance_ff")[:] = 320_000, 1_000_000
     core.words("power_uw")[:] = 50_000_000
-    windows, random = core.words("fast").reshape(3, -1), np.random.default_rng(1)
-    for channel, domain in itertools.product(range(3), range(5)):
-        for words in ((0x7, domain, 0, 100_000), (0xB, domain, 1, 1_000, 200_000)):
-            core.send(channel, command(POWERCAP, *words))
-            core.poll(channel)
+    random = np.random.default_rng(1)
+    watched_by_all(core)
     spent = []
     for tick in range(48 * 4):
         if tick >= 40 * 4:
-            windows[:, :24:6] = random.choice([800_000, 1_350_000, 3_050_000, 3_660_000], (3, 4))
-            windows[:, 2:24:6], windows[:, 3:24:6] = random.choice([3_350_000, 3_660_000], (3, 4)), 400_000
-            windows[:, 24:44:4] = random.integers(30_000, 80_000, (3, 5))
-            windows[:, 26:44:4] = 100_000 - 500 * (tick % 2)
+            flood(core, random)
         spent.append(core.tick())
     slots = np.array(spent).reshape(-1, 4).sum(axis=1)
     assert slots.max() < 0.6 * rtl.CLOCK_HZ / 2000
