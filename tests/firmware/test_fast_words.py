@@ -370,6 +370,28 @@ def test_a_refused_word_stands_and_is_in_force_once_it_is_allowed() -> None:
     assert must(host, POWERCAP, 0x4, 1) == [0], "a later message voids it"
 
 
+def test_who_writes_keeps_its_lease_while_others_write_all_their_words_all_the_time() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    windows = [host.fast_channel(channel) for channel in range(AGENTS)]
+    must(host, TELEMETRY, 0x5, 1, 40_000, channel=1)
+    for number in range(400):
+        for other in (0, 2):
+            for d in range(DOMAINS):
+                windows[other][level_word(d, 0)] = LEVELS[number % 2]
+                windows[other][level_word(d, 2)], windows[other][level_word(d, 3)] = LIMITS[number // 2 % 2]
+            for p in range(POWER_DOMAINS):
+                windows[other][cap_word(p, 0)] = 70_000 + number % 2
+                windows[other][cap_word(p, 2)] = PAIS[1 + number % 2]
+        if number % 7 == 0:
+            windows[1][cap_word(0, 0)] = 60_000 + number
+        host.advance(TICK_S)
+        assert windows[1][cap_word(0, 0)] == 60_000 + number // 7 * 7, "the end of its lease empties the word"
+    for _ in range(32):
+        host.advance(TICK_S)
+    assert windows[1][cap_word(0, 0)] == EMPTY, "it is silent"
+
+
 if __name__ == "__main__":
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     for number in range(-(-total // 5000)):

@@ -30,6 +30,11 @@ void fast_channel_expired(struct scmi *s, int agent)
         fast_window_clear(s, agent);
 }
 
+static void renew_lease(struct scmi *s, int agent)
+{
+    s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* as a message does */
+}
+
 /* True when the agent has written another value since the last poll, or a refused one is to be tried again. */
 static bool is_written(struct scmi *s, int agent, const volatile uint32_t *window, uint32_t word, uint32_t *value)
 {
@@ -40,7 +45,7 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
     s->fast_seen[agent][word] = *value;
     if (is_new) {
         s->fast_writes[agent]++;
-        s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* renews a lease, as a message does */
+        renew_lease(s, agent); /* it may have been written since writers() */
     }
     if (is_new || is_again) {
         s->fast_refused[agent] &= ~bit;
@@ -98,13 +103,11 @@ static bool poll_request(struct scmi *s, int agent, const volatile uint32_t *win
     return true;
 }
 
-/* Whether there may be something to carry out. Mostly there is not, and this is looked at first. */
-static bool has_news(const struct scmi *s, int agent, const volatile uint32_t *window)
+/* Whether the agent has written since its words were looked at. Mostly no agent has, and this is looked at first. */
+static bool is_changed(const struct scmi *s, int agent, const volatile uint32_t *window)
 {
     const uint32_t *seen = s->fast_seen[agent];
     const volatile uint32_t *caps = window + DOMAINS * LEVEL_WORDS;
-    if (s->fast_retry[agent] || s->fast_torn[agent])
-        return true;
     for (int w = 0; w < DOMAINS * LEVEL_WORDS; w += LEVEL_WORDS)
         if (window[w + FAST_LEVEL_SET] != seen[w + FAST_LEVEL_SET] ||
             window[w + FAST_LIMITS_SET] != seen[w + FAST_LIMITS_SET] ||
@@ -117,6 +120,20 @@ static bool has_news(const struct scmi *s, int agent, const volatile uint32_t *w
     return false;
 }
 
+/* Agents that have written, one bit each: this renews their leases, also where this poll does not come to their words. */
+static uint32_t writers(struct scmi *s)
+{
+    uint32_t agents = 0;
+    for (int agent = 0; agent < AGENTS; agent++) {
+        const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
+        if (!window || !is_changed(s, agent, window))
+            continue;
+        agents |= 1u << agent;
+        renew_lease(s, agent);
+    }
+    return agents;
+}
+
 void fast_channel_moved(struct scmi *s, int agent)
 {
     fast_window_clear(s, agent);
@@ -124,12 +141,13 @@ void fast_channel_moved(struct scmi *s, int agent)
 
 void fast_channel_poll(struct scmi *s)
 {
+    uint32_t written = writers(s);
     int carried_out = 0;
     for (int agents = 0; agents <= AGENTS; agents++) { /* the one that is begun with may be returned to */
         int agent = s->fast_agent;
         const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-        bool is_polled = window && has_news(s, agent, window);
-        for (; is_polled && s->fast_request < REQUESTS; s->fast_request++) { /* at most REQUESTS times */
+        bool is_polled = (written >> agent & 1u) || s->fast_retry[agent] || s->fast_torn[agent];
+        for (; window && is_polled && s->fast_request < REQUESTS; s->fast_request++) { /* at most REQUESTS times */
             if (carried_out == MOST_REQUESTS)
                 return;
             carried_out += poll_request(s, agent, window, s->fast_request);
