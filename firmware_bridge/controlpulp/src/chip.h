@@ -20,6 +20,7 @@
 
 #define FREQ_MIN_KHZ 400000
 #define FREQ_MAX_KHZ 3660000
+#define VOLT_MIN_MV 500 /* chip_volt_mv[0], for who may not trust the tables */
 #define CORE_MAX_UW 9000000 /* ceiling of one core, published */
 #define CORE_IDLE_UW 300000 /* a core that has finished its work, published */
 #define SENSOR_FAULT INT32_MIN

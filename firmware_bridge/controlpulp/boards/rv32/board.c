@@ -170,13 +170,13 @@ void board_kick_watchdog(struct board *b)
     shared.kicks++;
 }
 
-/* First of all, however the image came to start: the lowest clocks and voltages. */
+/* First of all, however the image came to start: the lowest clocks and voltages. Reads no table: it may be damaged. */
 static __attribute__((noinline)) void set_lowest(void)
 {
     for (int i = 0; i < CORES; i++)
         shared.freq_khz[i] = FREQ_MIN_KHZ;
     for (int d = 0; d < DOMAINS; d++)
-        shared.volt_mv[d] = chip_volt_mv[0];
+        shared.volt_mv[d] = VOLT_MIN_MV;
     shared.actuations++;
 }
 
