@@ -3,7 +3,8 @@
 A bound under these assumptions, not certified: no instruction takes longer than it was seen to take at its place or,
 where it was never seen, than the slowest of its kind; no loop turns more often than its source says, which the run
 checks; the image runs our law without bypass. The runs have loads, caps, faults of sensors, leases, and three agents
-that watch and write all there is. EMULATED: the cores are published RTL, memory and devices ours (twin/rtl/soc.h).
+that watch and write all there is and send every message. EMULATED: the cores are published RTL, memory and devices
+ours (twin/rtl/soc.h).
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ OPTIONAL = ("published_step", "bypass")
 FEW = {"fast_channel_poll": (("scmi_set_level", "scmi_set_limits", "scmi_set_cap", "scmi_set_pai"), 4)}
 """What a function calls at most so often in all: the run counts it (MOST_REQUESTS in fast_channel.c)."""
 SENSOR, PERFORMANCE, TELEMETRY = 0x15, 0x13, 0x80
+PROTOCOLS = (0x12, 0x13, 0x14, 0x15, 0x18, 0x80, 0x10)
+"""All that the firmware speaks. Base comes last: it takes rights away and resets agents."""
+LEASE_MS = 2
 
 
 class Image:
@@ -86,6 +90,16 @@ def _tell(core: rtl.RtlController, channel: int, message: bytes) -> None:
     core.poll(channel)
 
 
+def send_all(core: rtl.RtlController, random: np.random.Generator) -> None:
+    """Each message of each protocol, with so many and so large words that most are carried out and some refused."""
+    for protocol in PROTOCOLS:
+        for message in range(0x11):
+            for n_words in range(5):
+                for channel in range(3):
+                    words = random.choice([0, 0, 1, 3, 30_000], n_words).tolist()
+                    _tell(core, channel, command(protocol, message, *words))
+
+
 def traces(image: Path, model: str, folder: Path, slots: int) -> Iterator[Path]:
     """One after the other, each under another load; all decisions are compared with the host's."""
     parts = (("mixed", 0.0, 100), ("mixed", 7.5, 150), ("heavy", 7.5, 120), ("mixed", 0.0, 0))
@@ -107,7 +121,7 @@ def traces(image: Path, model: str, folder: Path, slots: int) -> Iterator[Path]:
 
 
 def _abused(image: Path, model: str, folder: Path, slots: int) -> Iterator[Path]:
-    """Sensors that fail and lie, agents that watch everything and let their leases end."""
+    """Sensors that fail and lie, agents that watch everything, let their leases end and send every message."""
     random = np.random.default_rng(1)
     trace = folder / f"{model}-abused.trace"
     core = rtl.RtlController(image, library(model), trace=trace)
@@ -116,16 +130,18 @@ def _abused(image: Path, model: str, folder: Path, slots: int) -> Iterator[Path]
         core.words("temperature_mk")[:] = random.choice([250_000, 320_000, 353_200, 369_000, 2**31], CORES)
         core.words("capacitance_ff")[:] = random.choice([0, 500_000, 2_000_000, 4_000_000], CORES)
         core.words("power_uw")[:] = random.choice([0, 20_000_000, 90_000_000, 2**31], 5)
-        if slot % 8 == 4:
+        if slot % 16 == 0:
             for channel in range(3):
-                _tell(core, channel, command(TELEMETRY, 0x8, 1, 0))
+                _tell(core, channel, command(TELEMETRY, 0x5, LEASE_MS, 0))
         if slot % 3 == 0:
             _tell(
                 core, slot % 2, command(POWERCAP, 0x5, int(random.integers(5)), 0, int(random.integers(20_000, 90_000)))
             )
         for _ in range(4):
-            flood(core, random)
+            if slot % 16 < 8:  # then all leases end in one slot
+                flood(core, random)
             core.tick()
+    send_all(core, random)
     core.close()
     yield trace
     trace.unlink()
@@ -180,8 +196,8 @@ def bound(image: Image, spent: Mapping[tuple[int, bool], int], job: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="firmware_bound", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="6 slots of each load instead of 60")
-    slots = 6 if parser.parse_args(arguments).quick else 60
+    parser.add_argument("--quick", action="store_true", help="16 slots of each load instead of 64")
+    slots = 16 if parser.parse_args(arguments).quick else 64
     rows, is_kept, is_close = [], True, True
     print(f"EMULATED. {'core':10}{'job':>10}{'seen':>10}{'bound':>10}{'ratio':>8}{'of a slot':>11}")
     with tempfile.TemporaryDirectory() as folder:

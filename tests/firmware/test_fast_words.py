@@ -128,17 +128,16 @@ class Model:
         Returns agent and request of each that it has looked at."""
         seen: list[tuple[int, int]] = []
         carried_out = 0
-        for _ in range(AGENTS + 1):
+        for _ in range(AGENTS * REQUESTS):
             a = self.agents[self.agent]
-            has_news = bool(a.written or a.limits_written)
-            while has_news and self.request < REQUESTS:
-                if carried_out == MOST_REQUESTS:
-                    return seen
+            if carried_out == MOST_REQUESTS:
+                break
+            if a.written or a.limits_written:
                 carried_out += self.poll_request(a, *divmod(self.request, 2))
                 seen.append((self.agent, self.request))
-                self.request += 1
-            self.request, self.agent = 0, (self.agent + 1) % AGENTS
-        self.agent = 0
+            self.request = (self.request + 1) % REQUESTS
+            if self.request == 0:
+                self.agent = (self.agent + 1) % AGENTS
         return seen
 
     def poll_request(self, a: Agent, domain: int, second: int) -> bool:

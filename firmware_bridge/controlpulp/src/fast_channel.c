@@ -32,7 +32,7 @@ void fast_channel_expired(struct scmi *s, int agent)
 
 static void renew_lease(struct scmi *s, int agent)
 {
-    s->fw->requests.of[agent].last_message_us = board_time_us(s->fw->board); /* as a message does */
+    s->fw->requests.of[agent].last_message_us = s->fast_poll_us; /* as a message does */
 }
 
 /* True when the agent has written another value since the last poll, or a refused one is to be tried again. */
@@ -45,7 +45,7 @@ static bool is_written(struct scmi *s, int agent, const volatile uint32_t *windo
     s->fast_seen[agent][word] = *value;
     if (is_new) {
         s->fast_writes[agent]++;
-        renew_lease(s, agent); /* it may have been written since writers() */
+        renew_lease(s, agent); /* it may have been written since to_poll() */
     }
     if (is_new || is_again) {
         s->fast_refused[agent] &= ~bit;
@@ -120,18 +120,29 @@ static bool is_changed(const struct scmi *s, int agent, const volatile uint32_t 
     return false;
 }
 
-/* Agents that have written, one bit each: this renews their leases, also where this poll does not come to their words. */
-static uint32_t writers(struct scmi *s)
+/*
+ * Agents whose words this poll is to come to, one bit each. Renews the leases of those that have written, also where the
+ * poll does not come so far.
+ */
+static uint32_t to_poll(struct scmi *s)
 {
-    uint32_t agents = 0;
+    uint32_t written = 0, polled = 0;
     for (int agent = 0; agent < AGENTS; agent++) {
         const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-        if (!window || !is_changed(s, agent, window))
+        if (!window)
             continue;
-        agents |= 1u << agent;
-        renew_lease(s, agent);
+        if (is_changed(s, agent, window))
+            written |= 1u << agent;
+        if (s->fast_retry[agent] || s->fast_torn[agent])
+            polled |= 1u << agent;
     }
-    return agents;
+    polled |= written;
+    if (polled) /* mostly there is nothing, and the time costs a division */
+        s->fast_poll_us = board_time_us(s->fw->board);
+    for (int agent = 0; agent < AGENTS; agent++)
+        if (written >> agent & 1u)
+            renew_lease(s, agent);
+    return polled;
 }
 
 void fast_channel_moved(struct scmi *s, int agent)
@@ -141,21 +152,20 @@ void fast_channel_moved(struct scmi *s, int agent)
 
 void fast_channel_poll(struct scmi *s)
 {
-    uint32_t written = writers(s);
+    uint32_t polled = to_poll(s);
     int carried_out = 0;
-    for (int agents = 0; agents <= AGENTS; agents++) { /* the one that is begun with may be returned to */
+    if (polled == 0)
+        return;
+    for (int i = 0; i < AGENTS * REQUESTS; i++) { /* each request of each agent once */
         int agent = s->fast_agent;
-        const volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-        bool is_polled = (written >> agent & 1u) || s->fast_retry[agent] || s->fast_torn[agent];
-        for (; window && is_polled && s->fast_request < REQUESTS; s->fast_request++) { /* at most REQUESTS times */
-            if (carried_out == MOST_REQUESTS)
-                return;
-            carried_out += poll_request(s, agent, window, s->fast_request);
-        }
-        s->fast_request = 0;
-        s->fast_agent = agent + 1 < AGENTS ? agent + 1 : 0;
+        if (carried_out == MOST_REQUESTS)
+            return;
+        if ((polled >> agent & 1u) || s->fast_retry[agent]) /* what was carried out may allow what was refused */
+            carried_out += poll_request(s, agent, board_fast_window(s->fw->board, agent), s->fast_request);
+        s->fast_request = s->fast_request + 1 < REQUESTS ? s->fast_request + 1 : 0;
+        if (s->fast_request == 0)
+            s->fast_agent = agent + 1 < AGENTS ? agent + 1 : 0;
     }
-    s->fast_agent = 0;
 }
 
 void fast_channel_refresh(struct scmi *s)

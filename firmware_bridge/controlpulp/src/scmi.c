@@ -105,8 +105,10 @@ uint32_t scmi_message(struct scmi *s, int agent, const uint32_t *message, uint32
         status = SCMI_PROTOCOL_ERROR;
     else
         for (int p = 0; p < PROTOCOLS; p++)
-            if (tables[p]->id == protocol)
+            if (tables[p]->id == protocol) {
                 status = run(s, &call, (enum protocol)p, header & 0xff, bytes / 4 - 1);
+                break;
+            }
     if (status != SCMI_SUCCESS)
         call.out_words = 0;
     reply[0] = header;

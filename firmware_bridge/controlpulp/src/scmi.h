@@ -90,6 +90,7 @@ struct scmi {
     uint32_t fast_seen[AGENTS][FAST_WORDS], fast_writes[AGENTS];
     uint64_t fast_refused[AGENTS]; /* bit per word: its value was refused */
     uint64_t fast_retry[AGENTS];   /* and is to be tried again */
+    uint64_t fast_poll_us;         /* when the last poll began that had words to read */
     int fast_agent;                /* whose window the next poll begins with, */
     uint32_t fast_request;         /* and where in it */
     uint64_t fast_torn[AGENTS];    /* bit per word: its pair changed in the last poll */

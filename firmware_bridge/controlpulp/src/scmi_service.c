@@ -25,7 +25,7 @@ void put_text(struct call *c, const char *text, uint32_t bytes)
 
 void put_number(char *text, const char *prefix, int number)
 {
-    while (*prefix) /* at most 12 times */
+    while (*prefix) /* at most 15 times */
         *text++ = *prefix++;
     *text++ = (char)('0' + number);
     *text = 0;
