@@ -131,13 +131,14 @@ class Model:
         for _ in range(AGENTS * REQUESTS):
             a = self.agents[self.agent]
             if carried_out == MOST_REQUESTS:
-                break
+                return seen
             if a.written or a.limits_written:
                 carried_out += self.poll_request(a, *divmod(self.request, 2))
                 seen.append((self.agent, self.request))
             self.request = (self.request + 1) % REQUESTS
             if self.request == 0:
                 self.agent = (self.agent + 1) % AGENTS
+        self.agent = self.request = 0
         return seen
 
     def poll_request(self, a: Agent, domain: int, second: int) -> bool:
@@ -389,6 +390,23 @@ def test_who_writes_keeps_its_lease_while_others_write_all_their_words_all_the_t
     for _ in range(32):
         host.advance(TICK_S)
     assert windows[1][cap_word(0, 0)] == EMPTY, "it is silent"
+
+
+def test_a_pair_that_a_poll_meets_first_is_in_force_after_the_next_also_where_the_poll_began_amid_the_window() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    window = host.fast_channel(0)
+    for d in (0, 1):
+        window[level_word(d, 2)], window[level_word(d, 3)] = 3_000_000, 800_000
+    host.advance(TICK_S)
+    for d in (0, 1, 2):
+        window[level_word(d, 0)] = 2_000_000
+    host.advance(TICK_S)  # carries out two pairs and two levels; the next poll begins with the third domain
+    window[level_word(3, 2)], window[level_word(3, 3)] = 2_000_000, 800_000
+    host.advance(TICK_S)
+    assert must(host, PERFORMANCE, 0x6, 3)[0] == 3_660_000
+    host.advance(TICK_S)
+    assert must(host, PERFORMANCE, 0x6, 3) == [2_000_000, 800_000]
 
 
 if __name__ == "__main__":

@@ -154,18 +154,19 @@ void fast_channel_poll(struct scmi *s)
 {
     uint32_t polled = to_poll(s);
     int carried_out = 0;
-    if (polled == 0)
-        return;
-    for (int i = 0; i < AGENTS * REQUESTS; i++) { /* each request of each agent once */
+    for (int i = 0; polled && i < AGENTS * REQUESTS; i++) { /* each request of each agent once */
         int agent = s->fast_agent;
         if (carried_out == MOST_REQUESTS)
             return;
         if ((polled >> agent & 1u) || s->fast_retry[agent]) /* what was carried out may allow what was refused */
             carried_out += poll_request(s, agent, board_fast_window(s->fw->board, agent), s->fast_request);
-        s->fast_request = s->fast_request + 1 < REQUESTS ? s->fast_request + 1 : 0;
-        if (s->fast_request == 0)
+        if (++s->fast_request == REQUESTS) {
+            s->fast_request = 0;
             s->fast_agent = agent + 1 < AGENTS ? agent + 1 : 0;
+        }
     }
+    s->fast_agent = 0;
+    s->fast_request = 0;
 }
 
 void fast_channel_refresh(struct scmi *s)
