@@ -11,11 +11,13 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-ALONE: Final = ("tests/twin/test_served_", "tests/test_suite.py")
+ALONE: Final = ("tests/twin/test_served_", "tests/twin/test_host.py", "tests/test_suite.py")
 """What the paths of their files begin with."""
 
 LONGEST: Final = (
     "tests/fabric/test_chaos.py",
+    "tests/calibration/test_calibrate_kernels.py",
+    "tests/demo/test_demo.py",
     "tests/nodectl/test_node_",
     "tests/cluster_agent/test_clusterctl_service.py",
     "tests/test_operations.py",

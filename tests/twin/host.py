@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +20,21 @@ _NOT_SETTINGS = (
     "/sys/devices/virtual/bdi",  # comes and goes with each FUSE mount, of other runs too
 )
 
+MARK = "NODECTL_TEST_OF_THE_HOST"
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"  # counts what anybody on the host starts
 
 
 @dataclass(frozen=True)
 class Host:
     """``settings`` are all files that root can both read and write below /proc/sys, /proc/irq and /sys; ``processes``
-    those of this PID namespace: another test's run of the same programs has its own."""
+    those of this PID namespace: another test's run of the same programs has its own. ``marked``: those started with
+    ``MARK`` in their environment, in any PID namespace."""
 
     settings: dict[str, str]
     mounts: str
     run: tuple[str, ...]
     processes: frozenset[tuple[int, float, str]]
+    marked: frozenset[tuple[int, float, str]]
 
     @staticmethod
     def now() -> Host:
@@ -40,22 +44,19 @@ class Host:
             for folder, folders, names in os.walk(top):
                 folders[:] = [name for name in folders if os.path.join(folder, name) not in _NOT_SETTINGS]
                 settings.update(_settings(folder, names))
-        here = _pid_namespace(os.getpid())
-        found = [
-            each.info
-            for each in psutil.process_iter(["pid", "create_time", "name"])
-            if _pid_namespace(each.pid) in (here, None)
-        ]
+        here, mark = _pid_namespace(os.getpid()), os.environ.get(MARK)
+        found = [(each, (each.pid, each.create_time(), each.name())) for each in _processes()]
         return Host(
             settings,
             Path("/proc/self/mountinfo").read_text(),
             tuple(sorted(str(path) for path in Path("/run").rglob("*") if not _is_of_register(path))),
-            frozenset((each["pid"], each["create_time"], each["name"]) for each in found),
+            frozenset(row for each, row in found if _pid_namespace(each.pid) in (here, None)),
+            frozenset(row for each, row in found if mark and _environment(each).get(MARK) == mark),
         )
 
     def changed_to(self, after: Host, steady: Host, programs: tuple[str, ...] = ()) -> list[str]:
         """What is not as it was: a line each. ``steady`` was taken just after this one: what changed between the two
-        changes by itself. Of new processes those named in ``programs`` count.
+        changes by itself. Of new processes those with the mark count, and those named in ``programs``.
         """
         restless = {path for path, text in self.settings.items() if steady.settings.get(path) != text}
         lines = [
@@ -67,23 +68,43 @@ class Host:
             lines.append("mountinfo")
         lines += [f"{path} is new" for path in set(after.run) - set(self.run)]
         lines += [f"{path} is gone" for path in set(self.run) - set(after.run)]
-        new = after.processes - self.processes
-        return lines + [f"process {number} {name} is new" for number, _, name in new if name in programs]
+        new = {row for row in after.processes - self.processes if row[2] in programs} | after.marked
+        return lines + [f"process {number} {name} is new" for number, _, name in sorted(new)]
 
 
 @contextmanager
 def unchanged_host(*programs: str) -> Iterator[None]:
     """The host is afterwards as it was: ``Host.changed_to`` finds nothing. If the body fails, that failure is the one
-    to see."""
+    to see. Whatever the body starts inherits the mark, unless it clears its environment: name such ``programs``."""
     before, steady = Host.now(), Host.now()
-    yield
-    changed = before.changed_to(Host.now(), steady, programs)
+    os.environ[MARK] = str(uuid.uuid4())
+    try:
+        yield
+        after = Host.now()
+    finally:
+        del os.environ[MARK]
+    changed = before.changed_to(after, steady, programs)
     assert changed == [], changed
 
 
 def _is_of_register(path: Path) -> bool:
     """Runs are registered there, this one and those of other tests; the directory comes with a host's first run."""
     return path == Path(RUN_DIRECTORY) or path.suffix == ".json"
+
+
+def _processes() -> Iterator[psutil.Process]:
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            each.name(), each.create_time()  # kept from now on, whatever becomes of the process
+            yield each
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """None of a process that has ended."""
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}
 
 
 def _pid_namespace(pid: int) -> str | None:

@@ -20,7 +20,7 @@ if why_not_served():
 if why_not_foreign():
     pytest.skip(why_not_foreign(), allow_module_level=True)
 
-PROGRAMS = ("crun", "dbus-daemon", "power-profiles-", "thermald", "tlp", "tuned", "sh")
+PROGRAMS = ("crun", "dbus-daemon", "power-profiles-", "thermald", "tlp", "tuned")
 MAX_KHZ = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq"
 WAIT = "until {condition}; do sleep 0.1; done"
 
