@@ -206,6 +206,31 @@ def test_few_watts_are_shared_as_the_plain_law_shares_them(seed: int) -> None:
             check_slot(slot, host, law, readings, targets, caps)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_caps_that_fall_steeply_are_met_as_the_plain_law_meets_them(seed: int) -> None:
+    """A steady load, often hot, few cores in some domains; then caps fall to where the levels of the slot before cannot
+    be kept: by leakage alone, or since the excess is more than the new budget."""
+    rng = random.Random(100 + seed)
+    for _ in range(40):
+        host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)
+        busy = [rng.choice([1, 1, 2, 9, 9]) for _ in range(DOMAINS)]
+        work = [rng.choice([600_000, 2_000_000, 4_000_000]) for _ in range(DOMAINS)]
+        capacitance = [work[i // 9] if i % 9 < busy[i // 9] else 0 for i in range(CORES)]
+        readings = Readings([rng.choice([300_000, 340_000, 350_000])] * CORES, capacitance, [FAULT] * (1 + DOMAINS))
+        check_slot(0, host, law, readings, targets, caps)
+        has_package_cap = rng.random() < 0.6
+        for most in (rng.choice([324_000, 160_000]), rng.choice([90_000, 60_000]), 40_000):
+            if has_package_cap:
+                caps[0] = rng.randrange(20_000, most, 100) * 1000
+                cap(host, caps[0] / 1e6, 0)
+            for domain in range(1, 1 + DOMAINS):
+                if rng.random() < 0.3:
+                    caps[domain] = rng.randrange(5_000, most // 4 if busy[domain - 1] > 2 else 9_000, 100) * 1000
+                    cap(host, caps[domain] / 1e6, domain)
+            for slot in (1, 2):
+                check_slot(slot, host, law, readings, targets, caps)
+
+
 def clock_at(capacitance_ff: int, domain: int, cap_mw: int) -> int:
     """Of core 0 under a cap, in kHz. This core switches so much, the others 1 nF each, and all are cool."""
     host, law, targets, caps = HostController(), PlainLaw(), [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS)

@@ -164,7 +164,8 @@ static void take(const struct ladder ladders[DOMAINS], const int32_t rung[DOMAIN
 
 /*
  * Spends the watts that are left on a part of one domain's next rung: on the domain where they bring most work. Takes
- * the result if it does more work than the best so far. `base_khz` is the work of the rungs.
+ * the result if it does more work than the best so far. All work is counted over that of the climb's rungs; `base_khz`
+ * is the work of these ones.
  *
  * A clock costs two divisions, so it is computed only where even the whole rung would not be too little.
  */
@@ -201,15 +202,15 @@ static void fill(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
 /*
  * Domain `up` takes its next rung whole. Domain `down` pays the watts that are missing: it keeps its level and slows
  * down. Not if the next rung is not allowed, or if `down` would fall below the lowest clock. Takes the result if it does
- * more work than the best so far. `base_khz` is the work of the rungs.
+ * more work than the best so far.
  */
-static void swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int64_t base_khz, int up,
-                 int down, struct allocation *best)
+static void swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const int32_t rung[DOMAINS], int up, int down,
+                 struct allocation *best)
 {
     const struct ladder *rising = &ladders[up], *paying = &ladders[down];
     struct step step = next_step(rising, rung[up]);
     int32_t level = paying->level[rung[down]], before = paying->freq_khz[rung[down]];
-    int64_t wanted = best->work_khz - base_khz - step.work_khz; /* the payer's change must be more */
+    int64_t wanted = best->work_khz - step.work_khz; /* the payer's change must be more */
     if (!may_rise(rising, rung[up]) || (chip_freq_khz[level] - before) * paying->busy <= wanted)
         return;
     int64_t missing = step.cost_uw - left_uw; /* above 0: the climb has ended */
@@ -222,7 +223,7 @@ static void swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
     best->freq_khz[up] = rising->freq_khz[rung[up] + 1];
     best->level[up] = rising->level[rung[up] + 1];
     best->freq_khz[down] = freq;
-    best->work_khz = base_khz + step.work_khz + change;
+    best->work_khz = step.work_khz + change;
 }
 
 /*
@@ -233,29 +234,26 @@ static void swap(const struct ladder ladders[DOMAINS], int64_t left_uw, const in
 void allocate(const struct ladder ladders[DOMAINS], int32_t budget_uw, struct allocation *best)
 {
     int32_t rung[DOMAINS] = {0};
-    int64_t base_khz = 0;
     for (int d = 0; d < DOMAINS; d++)
         if (ladders[d].busy == 0 && budget_uw == INT32_MAX)
             rung[d] = ladders[d].rungs - 1;
     int64_t left = budget_uw - climb(ladders, budget_uw, rung);
-    for (int d = 0; d < DOMAINS; d++)
-        base_khz += ladders[d].freq_khz[rung[d]] * ladders[d].busy;
     take(ladders, rung, best);
-    best->work_khz = base_khz;
-    fill(ladders, left, rung, base_khz, best);
+    best->work_khz = 0;
+    fill(ladders, left, rung, 0, best);
     for (int d = 0; d < DOMAINS; d++) {
         if (rung[d] == 0)
             continue;
         const struct ladder *l = &ladders[d];
         int32_t high = rung[d]--;
         int32_t lost = (l->freq_khz[high] - l->freq_khz[rung[d]]) * l->busy;
-        fill(ladders, left + l->power_uw[high] - l->power_uw[rung[d]], rung, base_khz - lost, best);
+        fill(ladders, left + l->power_uw[high] - l->power_uw[rung[d]], rung, -lost, best);
         rung[d] = high;
     }
     for (int up = 0; up < DOMAINS; up++)
         for (int down = 0; down < DOMAINS; down++)
             if (up != down)
-                swap(ladders, left, rung, base_khz, up, down, best);
+                swap(ladders, left, rung, up, down, best);
     total(ladders, best);
 }
 
