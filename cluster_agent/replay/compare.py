@@ -37,6 +37,7 @@ class Run:
     policy: str
     group: str  # trace, machine, cap and closed loop: replays that can be compared
     trace: str
+    not_modelled: dict[str, int]  # jobs of the log by what they state and the replay leaves out
     metrics: dict[str, Any]
     job: list[str]
     submit_s: Int64s
@@ -135,7 +136,8 @@ def read(folder: Path) -> Run:
         end_s, width = column("finish_time"), column("requested_number_of_resources")
         name = "power.csv"
         return Run(
-            folder, policy, group, title, metrics, [row["job_id"] for row in rows], submit_s, start_s, end_s, width,
+            folder, policy, group, title, dict(trace.get("not_modelled", {})), metrics,
+            [row["job_id"] for row in rows], submit_s, start_s, end_s, width,
             [row["allocated_resources"] for row in rows], _power(folder),
         )  # fmt: skip
     except OSError as error:

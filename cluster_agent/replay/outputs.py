@@ -24,7 +24,7 @@ from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads import swf
-from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.job_log import Workload, not_modelled
 
 CSV_COLUMNS: Final = (
     "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,"
@@ -209,9 +209,11 @@ def manifest(
 ) -> dict[str, Any]:
     """What a replay on processors is made from."""
     of_trace = workload.log.path, workload.log.sha256, len(workload.jobs), workload.findings
-    return manifest_of(
+    made_from = manifest_of(
         command, of_trace, {"processors": workload.processors, "given_by": machine}, cap, choice, version
     )
+    made_from["trace"]["not_modelled"] = not_modelled(workload)
+    return made_from
 
 
 def manifest_of(

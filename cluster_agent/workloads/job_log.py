@@ -15,7 +15,11 @@ from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
 from cluster_agent.workloads.swf import (
     ALLOCATED,
     CANCELLED,
+    MEMORY_WANTED,
     NUMBER,
+    PARTITION,
+    PRECEDING,
+    QUEUE,
     REQUEST,
     RUN,
     STATUS,
@@ -53,6 +57,26 @@ class Workload:
     def dropped(self) -> int:
         """Job lines of the log that are not replayed."""
         return sum(finding.count for finding in self.findings if finding.done == "dropped")
+
+
+def not_modelled(workload: Workload) -> dict[str, int]:
+    """How many jobs state what no replay on processors looks at, by what it is. Queues and partitions matter where
+    there are several: jobs outside of the largest one may have had other rules or other processors."""
+    columns = workload.log.columns[:, workload.row]
+    found = {
+        "are in another queue than most": _outside_largest(columns[QUEUE]),
+        "are in another partition than most": _outside_largest(columns[PARTITION]),
+        "request memory": int((columns[MEMORY_WANTED] > 0).sum()),
+        "wait for a preceding job": int((columns[PRECEDING] > 0).sum()),
+    }
+    return {what: jobs for what, jobs in found.items() if jobs}
+
+
+def _outside_largest(values: Int64s) -> int:
+    """How many of those that are known are not the most frequent one."""
+    known = values[values >= 0]
+    _, place = np.unique(known, return_inverse=True)  # as in ``Workload.users``
+    return len(known) - int(np.bincount(place, minlength=1).max())
 
 
 def machine_of(log: Log) -> int | None:

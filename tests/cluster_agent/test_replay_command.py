@@ -108,6 +108,27 @@ def test_equal_replays_write_equal_files_and_the_manifest_says_from_what(log: Pa
         "parameters": {"estimate": "mean2", "correct": "incremental", "ties": "instant"},
     }
     assert [finding["count"] for finding in manifest["trace"]["findings"]] == [1, 1]
+    assert manifest["trace"]["not_modelled"] == {}
+
+
+def test_what_jobs_state_and_no_replay_looks_at_is_counted_and_said_in_the_report(tmp_path: Path) -> None:
+    """Queue, partition, memory, preceding job: of four jobs that are replayed and one that is dropped."""
+    lines = ["1 0 -1 9 2 -1 -1 2 9 -1 1 3 -1 -1 1 1 -1 -1", "2 1 -1 9 2 -1 -1 2 9 -1 1 3 -1 -1 1 1 -1 -1"]
+    lines += ["3 2 -1 9 2 -1 -1 2 9 64 1 3 -1 -1 2 1 1 60", "4 3 -1 9 2 -1 -1 2 9 64 1 3 -1 -1 -1 -1 2 -1"]
+    lines += ["5 4 -1 9 99 -1 -1 99 9 64 1 3 -1 -1 7 7 1 -1"]
+    log = tmp_path / "site.swf"
+    log.write_text("; MaxProcs: 10\n" + "\n".join(lines) + "\n")
+    assert clusterctl("replay", log, "--out", tmp_path / "out").returncode == 0
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["trace"]["not_modelled"] == {
+        "are in another queue than most": 1,
+        "request memory": 2,
+        "wait for a preceding job": 2,
+    }
+    said = clusterctl("report", tmp_path / "out").stdout
+    assert (
+        "Not modelled: jobs that are in another queue than most (1), request memory (2), wait for a preceding job (2)."
+        in said
+    )
 
 
 def test_the_schedule_as_a_log_replays_to_itself(log: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import MoldableJobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.workloads.job_log import Workload, prepare
+from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
 from cluster_agent.workloads.swf import Finding, read_swf
 from nodectl import __version__
@@ -100,6 +100,7 @@ def replay_with_configurations(
         machine = {"nodes": of.nodes, "given_by": setting.machine}
         command = ["clusterctl", *sys.argv[1:]]
         made_from = manifest_of(command, of_trace, machine, f"{of.bound_w:g}", choice, __version__)
+        made_from["trace"]["not_modelled"] = not_modelled(of.workload)
         made_from["configurations"] = of.tables.manifest()
         made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
         times_s, watts = power_of(result)

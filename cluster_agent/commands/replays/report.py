@@ -50,7 +50,10 @@ def report(folders: tuple[str, ...], baseline: str | None, html_file: str | None
     tables = [(group, *_tables(of_group, baseline, published)) for group, of_group in groups.items()]
     if html_file:
         _write(html_file, _html(tables, groups), "--html")
-    text = "\n\n".join([f"# Replays\n\n{NOTE}", *(f"## {group}\n\n" + _markdown(found) for group, *found in tables)])
+    parts = [f"# Replays\n\n{NOTE}"]
+    for group, *found in tables:
+        parts += [f"## {group}", *_left_out(groups[group]), _markdown(found)]
+    text = "\n\n".join(parts)
     if markdown_file:
         _write(markdown_file, text + "\n", "--markdown")
     elif not html_file:
@@ -95,6 +98,14 @@ def _tables(
             cells += ["", ""] if one is None else [f"{one.mean:+.4g}", f"{one.low:+.4g} to {one.high:+.4g}"]
         differences.append([*cells, str(found[0].jobs if found[0] else 0)])
     return rows, differences
+
+
+def _left_out(runs: Sequence[Run]) -> list[str]:
+    """A line about what jobs of the log state and the replays do not look at, or none."""
+    found = {what: jobs for run in runs for what, jobs in run.not_modelled.items()}
+    if not found:
+        return []
+    return ["Not modelled: jobs that " + ", ".join(f"{what} ({jobs:,})" for what, jobs in found.items()) + "."]
 
 
 def _published(folders: Sequence[str]) -> dict[tuple[str, str], float]:
@@ -144,6 +155,7 @@ def _html(tables: Sequence[tuple[str, list[list[str]], list[list[str]]]], groups
     body = [f"<h1>Replays</h1><p class=note>{html.escape(NOTE)}</p>"]
     for group, *found in tables:
         body.append(f"<h2>{html.escape(group)}</h2>")
+        body += [f"<p class=note>{html.escape(line)}</p>" for line in _left_out(groups[group])]
         body += [_html_table(rows) for rows in found if len(rows) > 1]
         for title, image in report_plots.of_group(groups[group]):
             alt = html.escape(title)
