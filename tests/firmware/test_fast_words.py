@@ -409,6 +409,20 @@ def test_a_pair_that_a_poll_meets_first_is_in_force_after_the_next_also_where_th
     assert must(host, PERFORMANCE, 0x6, 3) == [2_000_000, 800_000]
 
 
+def test_a_refused_word_is_forgotten_with_the_memory_that_it_stood_in() -> None:
+    host = HostController()
+    host.advance_slots(1)
+    host.fast_channel(2)[cap_word(0, 0)] = 1_000  # below the lowest
+    host.advance_slots(1)
+    host.map_fast_channel(2, None, 0)
+    host.fast_channel(1)[cap_word(0, 0)] = 90_000  # what was refused is tried again
+    host.advance_slots(1)
+    memory = bytearray(4096)
+    host.map_fast_channel(2, memory, 0x9000)
+    host.advance_slots(1)
+    assert must(host, POWERCAP, 0x4, 0) == [90_000]
+
+
 if __name__ == "__main__":
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     for number in range(-(-total // 5000)):

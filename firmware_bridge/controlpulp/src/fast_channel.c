@@ -156,10 +156,11 @@ void fast_channel_poll(struct scmi *s)
     int carried_out = 0;
     for (int i = 0; polled && i < AGENTS * REQUESTS; i++) { /* each request of each agent once */
         int agent = s->fast_agent;
+        volatile uint32_t *window = board_fast_window(s->fw->board, agent);
         if (carried_out == MOST_REQUESTS)
             return;
-        if ((polled >> agent & 1u) || s->fast_retry[agent]) /* what was carried out may allow what was refused */
-            carried_out += poll_request(s, agent, board_fast_window(s->fw->board, agent), s->fast_request);
+        if (window && ((polled >> agent & 1u) || s->fast_retry[agent])) /* one may have allowed what was refused */
+            carried_out += poll_request(s, agent, window, s->fast_request);
         if (++s->fast_request == REQUESTS) {
             s->fast_request = 0;
             s->fast_agent = agent + 1 < AGENTS ? agent + 1 : 0;

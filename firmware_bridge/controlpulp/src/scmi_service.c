@@ -99,8 +99,10 @@ static void cap_changed(struct scmi *s, int agent, uint32_t p)
 void scmi_forget_words(struct scmi *s, int agent, uint32_t first, uint32_t words)
 {
     volatile uint32_t *window = board_fast_window(s->fw->board, agent);
-    for (uint32_t w = first; window && w < first + words; w++) { /* at most 2 times */
-        window[w] = s->fast_seen[agent][w] = FAST_EMPTY;
+    for (uint32_t w = first; w < first + words; w++) { /* at most 2 times */
+        s->fast_seen[agent][w] = FAST_EMPTY;
+        if (window)
+            window[w] = FAST_EMPTY;
         s->fast_refused[agent] &= ~(1ull << w);
         s->fast_retry[agent] &= ~(1ull << w);
         s->fast_torn[agent] &= ~(1ull << w);
