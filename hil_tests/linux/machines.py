@@ -49,9 +49,10 @@ def missing_for_user_mode() -> str | None:
 
 
 def last_words(log: str) -> str:
-    """The line of a kernel's log that says why it has ended: its panic, or the last one."""
+    """What a kernel's log says of its end: the line before its panic and the panic, or the last line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return next((line for line in lines if "panic" in line.lower()), lines[-1] if lines else "it says nothing")
+    at = next((at for at, line in enumerate(lines) if line.startswith("Kernel panic")), None)
+    return "; ".join(lines[max(at - 1, 0) : at + 1]) if at is not None else lines[-1] if lines else "it says nothing"
 
 
 # ---- QEMU ----
