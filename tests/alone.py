@@ -16,8 +16,6 @@ ALONE: Final = ("tests/twin/test_served_", "tests/twin/test_host.py", "tests/tes
 
 LONGEST: Final = (
     "tests/fabric/test_chaos.py",
-    "tests/calibration/test_calibrate_kernels.py",
-    "tests/demo/test_demo.py",
     "tests/nodectl/test_node_",
     "tests/cluster_agent/test_clusterctl_service.py",
     "tests/test_operations.py",
