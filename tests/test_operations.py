@@ -1,7 +1,8 @@
 """The command blocks of docs/operations.md, run in their order under a real systemd.
 
 What only the package index can give is there already: lines that make an environment or call pip take this tree's wheel
-instead. The new head is the same machine without what it had as the old one. Blocks of type ``console`` are not run.
+instead. The new head is the same machine without what it had as the old one: ``ssh`` and ``scp`` to it act here, and
+after the copy the old head's settings and store are removed. Blocks of type ``console`` are not run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from nodectl.commands.run import configure
 from tests.nodectl.booted_node import FOUND_UW, LIMIT, Site, add_meter, hardware
 from tests.sealed_systemd import DROP_IN, ROOT, install, sealed_systemd
 
@@ -23,7 +25,8 @@ NODE, HEAD = ("agent", "writer", "restore", "metrics"), ("clusterctl", "clusterc
 UNITS = (*(f"nodectl-{name}" for name in NODE), *HEAD)
 """All of them: one without its drop-in would pull in the distribution's own units, which tidy /dev."""
 FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
-TO_NEW_HEAD = re.compile(r"^scp .* new-head:/var/tmp/$", re.MULTILINE)
+ON_NEW_HEAD = re.compile(r"^ssh new-head (.*)$", re.MULTILINE)
+TO_NEW_HEAD = re.compile(r"^scp (.*) new-head:(\S+)$", re.MULTILINE)
 FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
 
 
@@ -47,6 +50,13 @@ def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
     headings = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
     only_words = {"When it fails"}
     assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
+
+
+def test_the_settings_of_a_node_of_a_cluster_can_be_copied(tmp_path: Path) -> None:
+    settings = tmp_path / "nodectl.toml"
+    settings.write_text(PAGE.read_text().partition("```toml\n")[2].partition("```")[0])
+    found = configure(settings, {})
+    assert (found.cluster.url, found.cluster.name, found.writes) == ("tcp://10.0.0.1:7410", "n01", True)
 
 
 def test_a_purge_takes_the_key_that_the_page_gives_a_node(tmp_path: Path) -> None:
@@ -86,7 +96,8 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
         following = [heading for heading, _ in found[1:]] + [""]
         for (heading, commands), after in zip(found, following, strict=True):
             script = FROM_INDEX.sub("rm -rf /opt/nodectl; cp -a /srv/new/nodectl /opt/nodectl", commands)
-            script = TO_NEW_HEAD.sub("rm -rf /var/lib/clusterctl /etc/nodectl", script)
+            script = ON_NEW_HEAD.sub(r"\1", script)
+            script = TO_NEW_HEAD.sub(r"cp \1 \2; rm -rf /var/lib/clusterctl /etc/nodectl", script)
             script = script.replace("/usr/local/bin", "/opt/bin")  # /usr is read-only in there
             done = site.run("sh", "-exc", f"mkdir -p /opt/bin; PATH=/opt/bin:/usr/sbin:/usr/bin:/sbin:/bin\n{script}")
             assert done.returncode == 0, f"{heading}:\n{done.stdout}\n{done.stderr}\n{site.log}"
