@@ -113,7 +113,8 @@ def _site_limits(ceilings: Ceilings, config: Config) -> list[str]:
     """What the site or another program has set below the hardware's most; equal limits share a line."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, value in ceilings.site.items():
-        highest, unit = ceilings.highest(name), SIGNS[name.rpartition("_")[2]]
+        highest, unit = ceilings.highest(name), name.rpartition("_")[2]
+        unit = SIGNS.get(unit, unit)
         if highest is not None and value >= highest:
             continue
         most = f" (the hardware: {highest} {unit})" if highest else ""

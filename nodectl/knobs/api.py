@@ -48,7 +48,7 @@ Reason = Literal[
 
 
 SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
-"""A knob's ``unit``, as people write it."""
+"""A knob's ``unit``, as people write it; units of other knobs stand for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WholeNumber:
 
     def shown(self, value: int) -> str:
         """The number and its unit."""
-        return f"{value} {SIGNS[self.unit]}"
+        return f"{value} {SIGNS.get(self.unit, self.unit)}"
 
     def recipe(self) -> Recipe | None:
         """None: only this program can put the knob back."""

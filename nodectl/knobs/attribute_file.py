@@ -36,7 +36,7 @@ class NumberFile(WholeNumber):
         """The value in force, as digits."""
         text = read_text(self._files, self.path)
         if not text.isdigit():
-            raise KnobError(f"{self.path} has {text!r}, not a number of {SIGNS[self.unit]}")
+            raise KnobError(f"{self.path} has {text!r}, not a number of {SIGNS.get(self.unit, self.unit)}")
         return text
 
     def check(self) -> None:

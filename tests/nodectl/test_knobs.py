@@ -3,12 +3,13 @@
 import pytest
 
 from nodectl.knobs import EffectWatch, KnobError, find_knobs, open_knob
+from nodectl.knobs.attribute_file import NumberFile
 from nodectl.knobs.registry import KINDS
 from nodectl.write.saves import read_save
 from nodectl.write.writer import Writer
 from pmu.decode import decode
 from pmu.node import Instruments, discover
-from tests.nodectl.file_tree import POWERCAP, file_node
+from tests.nodectl.file_tree import POWERCAP, RootedFiles, file_node
 from twin.faults.active import Fault
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
@@ -322,3 +323,15 @@ def test_a_value_is_judged_once_and_only_after_its_latency(bench):
     assert node.see(1, period_s=0.01) == []
     assert len(node.see(10)) == 1
     assert node.see(10) == []
+
+
+def test_a_knob_of_ones_own_is_told_in_its_own_unit(tmp_path):
+    class Bias(NumberFile):
+        unit = "bias"
+
+    files = RootedFiles(tmp_path)
+    files.put("/sys/bias", "often")
+    knob = Bias(files, "/sys/bias")
+    assert knob.shown(6) == "6 bias"
+    with pytest.raises(KnobError, match="'often', not a number of bias"):
+        knob.read()
