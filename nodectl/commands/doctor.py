@@ -19,7 +19,7 @@ from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH, Config
 from nodectl.controller import delegation
 from nodectl.knobs import known_tools
-from nodectl.knobs.api import SIGNS
+from nodectl.knobs.api import unit_sign
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
@@ -113,8 +113,7 @@ def _site_limits(ceilings: Ceilings, config: Config) -> list[str]:
     """What the site or another program has set below the hardware's most; equal limits share a line."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, value in ceilings.site.items():
-        highest, unit = ceilings.highest(name), name.rpartition("_")[2]
-        unit = SIGNS.get(unit, unit)
+        highest, unit = ceilings.highest(name), unit_sign(name.rpartition("_")[2])
         if highest is not None and value >= highest:
             continue
         most = f" (the hardware: {highest} {unit})" if highest else ""

@@ -47,8 +47,12 @@ Reason = Literal[
 """Why a knob does not follow; empty where there is nothing to explain or no cause was found."""
 
 
-SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
-"""A knob's ``unit``, as people write it; units of other knobs stand for themselves."""
+_SIGNS: Final = {"khz": "kHz", "mhz": "MHz", "mw": "mW", "uw": "uW"}
+
+
+def unit_sign(unit: str) -> str:
+    """A knob's ``unit`` as people write it; that of a site's own kind stands for itself."""
+    return _SIGNS.get(unit, unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class WholeNumber:
 
     def shown(self, value: int) -> str:
         """The number and its unit."""
-        return f"{value} {SIGNS.get(self.unit, self.unit)}"
+        return f"{value} {unit_sign(self.unit)}"
 
     def recipe(self) -> Recipe | None:
         """None: only this program can put the knob back."""

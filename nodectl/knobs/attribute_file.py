@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nodectl.knobs.api import SIGNS, KnobError, Reason, WholeNumber
+from nodectl.knobs.api import KnobError, Reason, WholeNumber, unit_sign
 from nodectl.knobs.recipe import FileRecipe
 from pmu.ports import Files
 
@@ -36,7 +36,7 @@ class NumberFile(WholeNumber):
         """The value in force, as digits."""
         text = read_text(self._files, self.path)
         if not text.isdigit():
-            raise KnobError(f"{self.path} has {text!r}, not a number of {SIGNS.get(self.unit, self.unit)}")
+            raise KnobError(f"{self.path} has {text!r}, not a number of {unit_sign(self.unit)}")
         return text
 
     def check(self) -> None:

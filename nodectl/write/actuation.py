@@ -13,7 +13,7 @@ from nodectl.config import Config
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
-from nodectl.knobs.api import SIGNS
+from nodectl.knobs.api import unit_sign
 from nodectl.knobs.known_tools import Names
 from nodectl.knobs.registry import rows_of_several
 from nodectl.knobs.timing import Deadline
@@ -229,7 +229,7 @@ class Actuation:
             self._log_once(
                 "ceiling",
                 kept,
-                f"stays at {bounded[kept[0]]} {SIGNS.get(unit, unit)}, which the site or another program has set;"
+                f"stays at {bounded[kept[0]]} {unit_sign(unit)}, which the site or another program has set;"
                 f" {settings[kept[0]]} were requested (may_raise would allow them)",
             )
         if waiting := [name for name in bounded if name in unknown]:
