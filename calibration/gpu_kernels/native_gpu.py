@@ -2,8 +2,8 @@
 
 Launches take some 10 ms and are started in pairs, so the card waits for the host some 10 us of 20 ms (estimated). Of
 ``gpu-fma`` the result of every thread is compared with what exact arithmetic gives, now and then and at the end; of
-``gpu-stream`` numbers at both ends of the array, at the end. The tests have no card: they assemble
-the PTX and call a driver of their own.
+``gpu-stream`` numbers at both ends of the array, at the end. The tests have no card: they assemble the PTX
+and call a driver of their own.
 """
 
 from __future__ import annotations

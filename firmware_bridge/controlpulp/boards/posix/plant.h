@@ -1,6 +1,6 @@
 /*
  * The emulated chip that the controller manages: a plant, in a shared library that is loaded at start
- * (twin/pulp/library.c is one). The library exports these two functions by name; board and plant share no other
+ * (twin/pulp/library.c is one). The library exports plant_open and plant_advance; board and plant share no other
  * declaration.
  */
 #ifndef PLANT_H
