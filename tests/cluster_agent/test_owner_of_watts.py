@@ -31,13 +31,13 @@ def test_a_policy_and_a_sharer_go_together_only_if_the_policy_knows_no_watts(nam
 
 
 def test_the_matrix_of_the_docs_has_every_policy_on_its_side() -> None:
-    lines = DOCS.read_text().splitlines()
-    owners, others = (
-        next(line for line in lines if line.startswith(start)) for start in ("| owns watts |", "| does not |")
-    )
+    rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| own ")]
     for name in registry.names():
-        owns = registry.choose(name).composed.owns_watts
-        assert (f"`{name}`" in owners, f"`{name}`" in others) == (owns, not owns), name
+        [(policies, alone, under_a_sharer)] = [row for row in rows if f"`{name}`" in row[0]]
+        owns, live = registry.choose(name).composed.owns_watts, registry.runs_live(registry.policy(name))
+        assert policies.startswith("own watts:" if owns else "own none:"), name
+        assert (alone == "yes", under_a_sharer == "yes") == (live and owns, live and not owns), name
+        assert {alone, under_a_sharer} <= {"yes", "rejected"}
 
 
 @pytest.mark.parametrize("policy", ["powercap:mode=shut", "eco:share=0", "easy-capped:rule=est", "rmap:th=0.1"])
