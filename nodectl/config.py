@@ -176,7 +176,7 @@ class Foreign(msgspec.Struct, frozen=True):
     ] = 3
     kinds: Annotated[
         dict[str, type_action],
-        Meta(description="Another action for some kinds of knobs: cpu, gpu, rapl, uncore, epp, scmi."),
+        Meta(description="Another action for kinds of knobs, by the first part of their names: rapl, scmi, …"),
     ] = {}
 
     def of(self, knob: str) -> type_action:
@@ -342,10 +342,6 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from _limit_problems(config)
 
 
-KNOB_KINDS: Final = ("cpu", "gpu", "rapl", "uncore", "epp", "scmi")
-"""The first parts of knobs' names, by which ``foreign.kinds`` and ``may_raise`` name them."""
-
-
 def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     declared = config.gpu.locked_clock_mhz
     clocks = declared if isinstance(declared, dict) else {"": declared}
@@ -354,13 +350,22 @@ def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock; 0: no lock"
         if gpu and not gpu.isdigit() and not gpu.startswith(("GPU-", "MIG-")):
             yield ("gpu", "locked_clock_mhz", gpu), f"{gpu!r} is no index or UUID of a GPU"
+    yield from _kind_problems(config)
+
+
+def _kind_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not config.foreign.kinds and not config.may_raise:
+        return
+    from nodectl.knobs.registry import first_parts  # only here: few settings name a kind, and all commands read some
+
+    known = first_parts()
     for kind in config.foreign.kinds:
-        if kind not in KNOB_KINDS:
-            yield ("foreign", "kinds", kind), f"there are no knobs of this kind{nearest(kind, KNOB_KINDS)}"
+        if kind not in known:
+            yield ("foreign", "kinds", kind), f"there are no knobs of this kind{nearest(kind, known)}"
     for pattern in config.may_raise:
         kind = "scmi" if "#" in pattern else pattern.partition("/")[0]
-        if pattern != "*" and kind not in KNOB_KINDS:
-            yield ("may_raise",), f"{pattern!r} names no knob, such as rapl/*{nearest(kind, KNOB_KINDS)}"
+        if pattern != "*" and kind not in known:
+            yield ("may_raise",), f"{pattern!r} names no knob, such as rapl/*{nearest(kind, known)}"
 
 
 def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

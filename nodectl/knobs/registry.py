@@ -21,6 +21,11 @@ DOMAINS: Final[dict[str, Domain]] = {kind.domain.name: kind.domain for kind in K
 """What policies can be chosen for, by name."""
 
 
+def first_parts() -> tuple[str, ...]:
+    """The first parts of knobs' names, by which settings name kinds; "scmi" for what is behind a controller."""
+    return tuple(dict.fromkeys((*(kind.pattern.partition("/")[0] for kind in KINDS), "scmi")))
+
+
 def kind_of(name: str) -> KnobKind | None:
     """The kind of the knob with that name."""
     return next((kind for kind in KINDS if kind.has(name)), None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nodectl.config import Foreign
-from nodectl.knobs import Outcome, open_knob
+from nodectl.knobs import Outcome, open_knob, registry
 from nodectl.knobs.known_tools import LOOK_AGAIN_NS, TOOLS, Names, remarks, running
 from nodectl.loop.agent import Agent
 from nodectl.loop.notices import Notices
@@ -138,6 +139,15 @@ def test_a_kind_of_knob_may_have_an_action_of_its_own():
 def test_a_wrong_setting_is_named(tmp_path, wrong, message):
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, **wrong)
+
+
+def test_settings_can_name_a_kind_of_knob_as_soon_as_it_is_registered(tmp_path, monkeypatch):
+    fan = replace(registry.KINDS[0], pattern=r"fan/\d+/pwm", domain=None)
+    named = {"foreign": {"kinds": {"fan": "yield"}}, "may_raise": ["fan/*"]}
+    with pytest.raises(ConfigError, match="there are no knobs of this kind"):
+        settings(tmp_path, **named)
+    monkeypatch.setattr(registry, "KINDS", (*registry.KINDS, fan))
+    assert settings(tmp_path, **named).foreign.of("fan/0/pwm") == "yield"
 
 
 def test_a_knob_that_was_set_again_is_logged_once_while_it_lasts():
