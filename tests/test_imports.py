@@ -104,6 +104,38 @@ def test_neither_ledger_nor_lease_reads_a_clock() -> None:
     assert read == []
 
 
+BEHIND_THE_PORTS = {
+    "pmu/build_native.py": "runs when the package is built",
+    "pmu/descriptors.py": "counts the descriptors of its own process",
+    "pmu/instruments/job_progress.py": "a file of a job, which no port serves",
+    "pmu/instruments/kept.py": "keeps descriptors of the real files, below the port",
+    "pmu/instruments/perf_groups.py": "the native counters, below the port",
+    "pmu/system.py": "the ports of a real machine",
+}
+
+
+def ways_around(source: Path) -> Iterator[str]:
+    """Where a file could read files or a clock by itself."""
+    calls = {"open", *(f"os.{name}" for name in ("open", "read", "pread", "write", "pwrite", "listdir", "scandir"))}
+    for line, top in imported_packages(source):
+        if top in ("time", "datetime", "pathlib", "glob", "io", "psutil", "socket", "subprocess"):
+            yield f"{line}: import {top}"
+    for node in ast.walk(ast.parse(source.read_text(), str(source))):
+        if isinstance(node, ast.Call) and (called := ast.unparse(node.func)) in calls:
+            yield f"{node.lineno}: {called}"
+
+
+def test_the_machine_is_reached_through_the_ports_alone() -> None:
+    """What reads, decides or moves opens no file and reads no clock: else it would see the host below the twin."""
+    rooms = [ROOT / "pmu", *(ROOT / "nodectl" / room for room in ("decide", "policies", "knobs"))]
+    found: dict[str, list[str]] = {}
+    for source in sorted(path for room in rooms for path in room.rglob("*.py")):
+        if ways := list(ways_around(source)):
+            found[source.relative_to(ROOT).as_posix()] = ways
+    assert {name: ways for name, ways in found.items() if name not in BEHIND_THE_PORTS} == {}
+    assert set(BEHIND_THE_PORTS) <= set(found), "an exemption that nothing needs any more"
+
+
 def test_what_is_no_dependency_is_imported_from_an_extra_that_can_be_named() -> None:
     """So that whoever lacks it reads what to install; names of modules and of packages differ (zmq, pyzmq)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

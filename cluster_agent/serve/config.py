@@ -63,7 +63,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
 
     tdp_w: Annotated[float, Meta(description="What a node counts before its first report.", ge=0)] = 0.0
     failing_together: Annotated[
-        int, Meta(description="How many may reboot at once, by default the nodes of one chassis.", ge=0)
+        int, Meta(description="How many may reboot at once, such as the nodes of a chassis.", ge=0)
     ] = 1
     lease_s: Annotated[float, Meta(description="How long a grant lasts; nodes report once a second.", ge=2, le=300)] = (
         10.0
