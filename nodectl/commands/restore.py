@@ -42,14 +42,19 @@ def restore(state_dir: str, leave_cluster: bool, dry_run: bool, as_json: bool) -
     there = [path for path, _ in places.with_boots("") if is_there(path)]
     result = _restore(ports, state_dir, places, dry_run, leave_cluster) if there else Restoration()
     if as_json:
-        report = {"outcomes": result.outcomes, "remarks": result.remarks, "complete": result.is_complete}
+        report = {
+            "outcomes": result.outcomes,
+            "remarks": result.remarks,
+            "complete": result.is_complete,
+            "dry_run": dry_run,
+        }
         echo(json_text(report))
         return 0 if result.is_complete else 1
     for remark in result.remarks:
         echo(remark)
     if result.outcomes:
         cells = [(outcome.knob, outcome.status, outcome.detail) for outcome in result.outcomes]
-        echo_block(render(("knob", "status", "what"), cells))
+        echo_block(render(("knob", "would be" if dry_run else "status", "what"), cells))
     elif not result.remarks:
         echo(f"nothing to restore: no save in {' or '.join(path for path, _ in places.with_boots(''))}")
     return 0 if result.is_complete else 1

@@ -32,7 +32,7 @@ static void complain(const char *line)
 static void put_back_one(const options_t *options, record_t *record, restoration_t *result)
 {
     outcome_t outcome;
-    char name[TEXT] = "?", line[TEXT + LINE + 32];
+    char name[TEXT] = "?", line[TEXT + LINE + 48];
 
     json_text(record->name, name, sizeof name);
     rule_put_back(&options->world, record, options->dry_run, options->leaves_cluster, &outcome);
@@ -45,7 +45,8 @@ static void put_back_one(const options_t *options, record_t *record, restoration
     result->n_restored += outcome.status == RESTORED;
     if (is_with_a_program && outcome.status == RESTORED)
         return;
-    snprintf(line, sizeof line, "%s  %s  %s", name, STATUS_NAMES[outcome.status], outcome.detail);
+    snprintf(line, sizeof line, "%s  %s%s  %s", name, options->dry_run ? "would be " : "", STATUS_NAMES[outcome.status],
+             outcome.detail);
     say(line);
 }
 

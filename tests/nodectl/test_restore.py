@@ -167,7 +167,8 @@ def test_a_defect_in_one_knob_does_not_keep_the_others(moved, state_dir):
 def test_the_command_restores_and_says_so(moved, state_dir, monkeypatch, capsys):
     monkeypatch.setattr("nodectl.commands.restore.system_ports", lambda: reopen(moved.files), raising=False)
     assert main(["restore", "--state-dir", state_dir, "--dry-run"]) == 0
-    assert "would go from 1200000" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "would go from 1200000" in said and said.split()[:3] == ["knob", "would", "be"]
     assert main(["restore", "--state-dir", state_dir, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["complete"] and [outcome["status"] for outcome in report["outcomes"]] == ["restored"] * 4

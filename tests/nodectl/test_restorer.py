@@ -131,7 +131,8 @@ def test_python_and_c_do_the_same_with_a_knob_and_say_the_same(
                 ((name, *words),) = rows(ran)
                 assert name == kind["name"] and ran.stderr == ""
                 status = ran.returncode
-                said.append((words[0], words[1]))
+                assert words[0].startswith("would be ") == dry_run
+                said.append((words[0].removeprefix("would be "), words[1]))
             assert said[-1][0] == case["status"] and status == (1 if case["status"] == "vanished" else 0)
             if dry_run:
                 assert text_of(node, kind) == case["present"]

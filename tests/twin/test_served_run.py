@@ -66,6 +66,16 @@ def mountinfo() -> str:
     return Path("/proc/self/mountinfo").read_text()
 
 
+def test_what_an_agent_keeps_on_an_emulated_node_is_not_kept_on_the_host() -> None:
+    state = Path("/var/lib/nodectl")
+    name = f"of-an-emulated-node-{os.getpid()}"
+    agent = f"{sys.executable} -m nodectl.cli run --duration 1s >/dev/null 2>&1; touch {state}/{name}; ls {state}"
+    done = twin("run", "--machine", MACHINE, "--", "sh", "-c", agent)
+    assert done.returncode == 0, done.stderr
+    assert {"journal", name} <= set(done.stdout.split())
+    assert not (state / name).exists()
+
+
 # ---- ending --------------------------------------------------------------------------------------------------------
 
 

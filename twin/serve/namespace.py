@@ -93,6 +93,7 @@ sys.path.insert(0, {root!r})
 from twin.smi.smi_program import main
 sys.exit(main())
 """
+_STATE = "/var/lib/nodectl"  # where an agent keeps journals, jobs, tables: of this node, not of the host
 _MPS = "/tmp/nvidia-mps"  # default socket directory of NVIDIA's multi-process service
 
 _CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
@@ -116,6 +117,10 @@ def leave_host(notify_socket: str | None, extra_devices: Iterable[str]) -> None:
         mounts.make_read_only("/boot")
     if os.path.isdir(_MPS):
         mounts.mount("nodectl-twin", _MPS, "tmpfs")
+    with contextlib.suppress(OSError):
+        os.mkdir(_STATE, 0o700)  # on the host, where else the first agent of a run would make it
+    if os.path.isdir(_STATE):
+        mounts.mount("nodectl-twin", _STATE, "tmpfs", options="mode=0755")
 
 
 def _replace_run(notify_socket: str | None) -> None:
