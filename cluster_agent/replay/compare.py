@@ -37,6 +37,7 @@ class Run:
     policy: str
     group: str  # trace, machine, cap and closed loop: replays that can be compared
     trace: str
+    is_plain: bool  # on the log's own processors, without cap, closed loop or tables: as published figures are
     not_modelled: dict[str, int]  # jobs of the log by what they state and the replay leaves out
     metrics: dict[str, Any]
     job: list[str]
@@ -120,6 +121,7 @@ def read(folder: Path) -> Run:
         parts["job watts"] = manifest.get("job_watts")
         parts["configurations"] = manifest.get("configurations", {}).get("given")
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
+        is_plain = manifest["machine"].get("given_by") == "MaxProcs" and not any(list(parts.values())[1:])
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
 
         name = "jobs.csv"
@@ -136,7 +138,7 @@ def read(folder: Path) -> Run:
         end_s, width = column("finish_time"), column("requested_number_of_resources")
         name = "power.csv"
         return Run(
-            folder, policy, group, title, dict(trace.get("not_modelled", {})), metrics,
+            folder, policy, group, title, is_plain, dict(trace.get("not_modelled", {})), metrics,
             [row["job_id"] for row in rows], submit_s, start_s, end_s, width,
             [row["allocated_resources"] for row in rows], _power(folder),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from firmware_bridge.errors import MessageError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import find
 from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, decode
-from firmware_bridge.scmi.messages.header import MessageType, Protocol, Sender, unpack_header
+from firmware_bridge.scmi.messages.header import MessageType, Protocol, Sender, protocol_name, unpack_header
 from firmware_bridge.scmi.messages.words import as_json, describe
 from firmware_bridge.scmi.transports.url import open_client
 from nodectl.commands import scmi_line
@@ -153,8 +153,9 @@ def discover(url: str, as_json_text: bool) -> None:
         return
     echo(f"{identity.vendor} {identity.sub_vendor} {identity.implementation:#x}, seen as agent {identity.agent}"
                f" ({identity.agent_name}) of {', '.join(identity.agents[1:])}")  # fmt: skip
-    names = {int(protocol): protocol.name.lower() for protocol in Protocol}
-    spoken = (f"{names.get(protocol, 'vendor')} {protocol:#x} {v:#x}" for protocol, v in identity.versions.items())
+    spoken = (
+        f"{protocol_name(protocol)} {protocol:#x} {version:#x}" for protocol, version in identity.versions.items()
+    )
     echo(f"protocols: {', '.join(spoken)}")
     if caps:
         rows = [(f"{d.number}", d.name, "-" if d.is_root else f"{d.parent}", "yes" if d.can_set_cap else "no",

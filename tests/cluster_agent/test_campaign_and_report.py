@@ -150,6 +150,27 @@ def test_a_part_of_a_campaign_can_be_run_with_a_policy_of_ones_own(
     assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", capsys.readouterr().out), "published figures stay"
 
 
+@pytest.mark.parametrize(
+    ("listed", "is_shown"),
+    [
+        ("", True),
+        ("jobs = 500\n", True),
+        ("jobs = 501\n", False),
+        ('machines = ["32"]\n', False),
+        ('closed_loops = ["think=log"]\n', False),
+    ],
+)
+def test_a_published_figure_stands_next_to_a_replay_of_that_log_as_it_is_alone(
+    campaign: Path, capsys: pytest.CaptureFixture[str], listed: str, is_shown: bool
+) -> None:
+    text = TOML + listed if listed.startswith("jobs") else listed + TOML
+    campaign.write_text(text)
+    out = campaign.parent / "out"
+    assert main(["campaign", str(campaign), "--out", str(out)]) == 0
+    assert main(["report", str(out)]) == 0
+    assert ("| 12.5 |" in capsys.readouterr().out) == is_shown
+
+
 def test_a_policy_of_a_file_is_the_baseline_by_its_printed_name(
     campaign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from firmware_bridge.errors import MessageError, ScmiError, UnknownMessageError
 from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, Dialect, decode, encode
-from firmware_bridge.scmi.messages.header import Kind, Sender
+from firmware_bridge.scmi.messages.header import Kind, Sender, protocol_name
 from firmware_bridge.scmi.messages.message import WIRES, Body, Command, Failed, Message, command, response
 from firmware_bridge.scmi.messages.value_layout import U32
 from firmware_bridge.scmi.messages.words import as_json, describe, describe_bytes
@@ -266,3 +266,11 @@ def test_two_messages_in_one_place_are_refused():
 
 def test_an_error_status_outside_the_standard_is_kept():
     assert "status -77" in describe(Message(0, Failed(0x18, 0x5, -77)))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name"),
+    [(0x13, "performance"), (0x12, "system power"), (0x14, "clock"), (0x80, "vendor"), (0x1F, "unknown")],
+)
+def test_a_protocol_of_the_standard_is_never_taken_for_a_vendors(protocol: int, name: str) -> None:
+    assert protocol_name(protocol) == name

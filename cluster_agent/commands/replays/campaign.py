@@ -34,11 +34,12 @@ DONE = "campaign.json"
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A published mean bounded slowdown, shown next to ours."""
+    """A published mean bounded slowdown, shown next to ours where the replay is of that log, as it is."""
 
     trace: str  # the file's name without its endings
     policy: str
     AVEbsld: float
+    jobs: int = 0  # of the log that it is of; 0: unknown
 
 
 class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

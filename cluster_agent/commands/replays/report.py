@@ -62,20 +62,20 @@ def report(folders: tuple[str, ...], baseline: str | None, html_file: str | None
 
 
 def _tables(
-    runs: Sequence[Run], baseline: str | None, published: dict[tuple[str, str], float]
+    runs: Sequence[Run], baseline: str | None, published: dict[tuple[str, str], Published]
 ) -> tuple[list[list[str]], list[list[str]]]:
     """The results of each replay, and how they differ from the baseline."""
     has_watts = any(run.metrics.get("energy_j") is not None for run in runs)
-    has_published = any((run.trace, run.policy) in published for run in runs)
+    wanted = [_published_of(run, published) for run in runs]
+    has_published = any(value is not None for value in wanted)
     title = ["policy", "bounded slowdown", *(["published"] if has_published else []), "median", "p95", "max"]
     title += ["mean wait s", "p95 wait s", "utilisation %"]
     title += ["energy kWh", "over cap W s", "kills"] if has_watts else []
     rows = [title]
-    for run in runs:
+    for run, value in zip(runs, wanted, strict=True):
         slowdown, metrics = run.slowdown, run.metrics
         used = metrics["utilisation"]
-        wanted = [_number(published.get((run.trace, run.policy)))] if has_published else []
-        cells = [run.policy, _number(float(slowdown.mean())), *wanted]
+        cells = [run.policy, _number(float(slowdown.mean())), *([_number(value)] if has_published else [])]
         cells += [_number(float(one)) for one in (*np.percentile(slowdown, [50, 95]), slowdown.max())]
         cells += [_number(float(run.wait_s.mean())), _number(float(np.percentile(run.wait_s, 95)))]
         cells.append(_number(100 * (used["cores"] if isinstance(used, dict) else used)))
@@ -108,16 +108,22 @@ def _left_out(runs: Sequence[Run]) -> list[str]:
     return ["Not modelled: jobs that " + ", ".join(f"{what} ({jobs:,})" for what, jobs in found.items()) + "."]
 
 
-def _published(folders: Sequence[str]) -> dict[tuple[str, str], float]:
+def _published_of(run: Run, published: dict[tuple[str, str], Published]) -> float | None:
+    """What was published for this replay; None for another cut of the log, or under other conditions."""
+    one = published.get((run.trace, run.policy))
+    return one.AVEbsld if one and run.is_plain and one.jobs in (0, run.metrics["jobs"]) else None
+
+
+def _published(folders: Sequence[str]) -> dict[tuple[str, str], Published]:
     """Published values by trace and policy, from campaigns that list some."""
-    found: dict[tuple[str, str], float] = {}
+    found: dict[tuple[str, str], Published] = {}
     for folder in folders:
         path = Path(folder) / "published.json"
         if not path.exists():
             continue
         try:
             for one in msgspec.json.decode(path.read_bytes(), type=list[Published]):
-                found[one.trace, name_of(one.policy)] = one.AVEbsld
+                found[one.trace, name_of(one.policy)] = one
         except OSError as error:
             raise ClusterError(f"{path}: {error.strerror}; run the campaign again") from None
         except (msgspec.DecodeError, UnicodeDecodeError, WrongUseError):

@@ -7,7 +7,7 @@ header bit for bit, so only the sender distinguishes command and response.
 from __future__ import annotations
 
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from firmware_bridge.errors import MessageError
 
@@ -62,6 +62,17 @@ class Protocol(IntEnum):
     PERFORMANCE = 0x13
     SENSOR = 0x15
     POWERCAP = 0x18
+
+
+UNSUPPORTED: Final = {0x11: "power domain", 0x12: "system power", 0x14: "clock", 0x16: "reset", 0x17: "voltage"}
+"""Other protocols of the standard, which are only named."""
+
+
+def protocol_name(protocol: int) -> str:
+    """A protocol in words."""
+    if protocol in list(Protocol):
+        return Protocol(protocol).name.lower()
+    return UNSUPPORTED.get(protocol, "vendor" if protocol >= 0x80 else "unknown")
 
 
 class Header(NamedTuple):
