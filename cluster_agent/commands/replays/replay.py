@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from cluster_agent.cluster import load_machine
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import measures, outputs
 from cluster_agent.replay.event_log import ReplayMeter, Setting, write_log
+from cluster_agent.replay.log_run import Result
 from cluster_agent.replay.log_run import replay as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.interfaces import unmetered
@@ -43,7 +45,11 @@ MOST_PROCESSORS = 2**31 - 1
     help="Default: easy; see `clusterctl policies`.",
 )
 @click.option("--machine", metavar="PROCESSORS|NAME", help="Processors (default: the log's MaxProcs), or a machine.")
-@click.option("--cap", metavar="WATTS|FILE[:PROFILE]|rte:FILE:...", help="Power cap; needs a machine with watts.")
+@click.option(
+    "--cap",
+    metavar="WATTS|FILE[:PROFILE]|rte:FILE:...",
+    help="Power cap; needs a machine with watts. With rmap: of all packages.",
+)
 @click.option("--instance", metavar="NAME", help="Which instance of a table of jobs (Eurora).")
 @click.option(
     "--configurations", metavar="cab|FILE[:KEY=VALUE,...]", help="Ways to run each job, for policies that choose them."
@@ -133,6 +139,8 @@ def replay(
             f"{trace}: no job was ever started under {policy}: the allowed watts or joules are too few for any of"
             f" {len(workload.jobs)}; give more"
         )
+    if remark := _outside(watts, caps, result):
+        echo(f"{trace}: {remark}", to_stderr=True)
     if log_file:
         meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
         scheduler = NativeScheduler(
@@ -154,6 +162,19 @@ def replay(
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _outside(watts: Watts | None, caps: Sequence[Cap], result: Result) -> str:
+    """That a cap or budget is in force only while there is no job; "" where it is not so."""
+    submit_s = result.workload.jobs.submit_s
+    first_s, last_s = int(submit_s.min()), int(max(submit_s.max(), result.schedule.end_s.max()))
+    windows = [("cap", one.from_s, one.to_s) for one in caps]
+    if watts is not None and watts.budget is not None:
+        windows.append(("budget", watts.budget.from_s, watts.budget.to_s))
+    if not windows or any(from_s < last_s and to_s > first_s for _, from_s, to_s in windows):
+        return ""
+    what, from_s, to_s = windows[0]
+    return f"the {what} from {from_s} to {to_s} s limits nothing: jobs come and run from {first_s} to {last_s} s"
 
 
 def _only_plain(setting: Setting) -> None:
