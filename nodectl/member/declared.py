@@ -92,6 +92,11 @@ def problems(config: Config, layout: Layout, files: Files, controller: CapContro
 
 def _watts(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:
     cluster, rest_w = config.cluster, config.caps.rest_w
+    if not rest_w:
+        yield (
+            "caps.rest_w is 0: the node is above its cap by what board, fans and memory draw:"
+            " set it as docs/configuration.md says under Rest power"
+        )
     gpus_least_w = sum(gpu.min_power_limit_w for gpu in layout.gpus)
     packages_least_w = controller.least_w or _of_packages(layout, files, "min")
     least_w = packages_least_w + gpus_least_w + rest_w

@@ -78,6 +78,11 @@ def test_a_sound_declaration_has_no_findings_and_neither_has_a_node_of_no_cluste
     assert found(layout, Config(), {}) == []
 
 
+def test_a_node_that_counts_no_watts_outside_its_packages_is_found(layout):
+    (line,) = found(layout, config(rest_w=0.0), ARMED)
+    assert line.startswith("caps.rest_w is 0: the node is above its cap by what board, fans and memory draw")
+
+
 def test_a_mop_or_a_safe_cap_below_what_the_knobs_can_be_set_to_is_found(layout):
     low = config(mop_w=290.0, safe_w=299.5)
     assert found(layout, low, ARMED | limits(70, 250)) == [

@@ -158,8 +158,9 @@ def _share(params: Params, models: list[SpeedModel], model: Ints, tag: Ints, vie
         caps_mw[node] = np.floor(exact).astype(np.int64)
         speed[ready.job] = reached
         is_full = (reached >= 1 - 1e-12)[per_node]
-        full = np.where(view.need_mw[node] >= 0, Reason.NEED, Reason.FULL_SPEED)
-        reason[node] = np.where(is_full, full, Reason.SLOWED)
+        is_measured = view.need_mw[node] >= 0
+        full = np.where(is_measured, Reason.NEED, Reason.FULL_SPEED)
+        reason[node] = np.where(is_full, full, np.where(is_measured, Reason.SLOWED, Reason.UNMEASURED))
         left_mw = mw - int(caps_mw.sum())
         if is_full.all() and left_mw > 0:
             low_mw, high_mw = caps_mw[node], view.tdp_mw[node]

@@ -150,6 +150,7 @@ class Reason(enum.IntEnum):
     OWN = 11
     FULL_POWER = 12
     POLICY = 13
+    UNMEASURED = 14
 
 
 _WORDS: Final = {
@@ -167,6 +168,8 @@ _WORDS: Final = {
     Reason.OWN: "by a rule of this sharer's own",
     Reason.FULL_POWER: "its highest cap, since its job measures the node",
     Reason.POLICY: "as the scheduling policy plans with its job",
+    Reason.UNMEASURED: "slowed with all nodes of its job; what it draws at full speed is not measured yet, so it counts"
+    " with the most of its model's table",
 }
 
 
