@@ -159,50 +159,40 @@ static int32_t nobody(scheduler_t *s, int64_t now_s, int32_t *starts)
  * A place for everybody
  ****************************************************************/
 
-/* What is free from now on if every running job ends as expected. 0, or -1: no memory. */
-static int plan_running(scheduler_t *s, int64_t now_s)
-{
-    profile_t *profile = &s->profile;
-    if (profile_reserve(profile, s->n_running + 1) < 0)
-        return -1;
-    profile->count = 1;
-    profile->steps[0] = (step_t){.from_s = now_s, .free = s->free_in_pass};
-    for (int32_t i = scheduler_first_ahead(s, now_s); i < s->n_running; i++) {
-        step_t *last = &profile->steps[profile->count - 1];
-        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
-        if (last->from_s < end_s) {
-            last[1] = (step_t){.from_s = end_s, .free = last->free};
-            last++;
-            profile->count++;
-        }
-        last->free += s->running[i].width;
-    }
-    return 0;
-}
-
 /*
  * Conservative backfilling, planned again in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): each waiting job
- * in turn gets the earliest place that delays no job before it. Only places that begin now matter: once fewer
- * processors are free now than the narrowest of the remaining jobs needs, those need no place.
+ * in turn gets the earliest place that delays no job before it; where it may run at several frequencies, the highest of
+ * those with the earliest place. Only places that begin now matter: once fewer processors are free now than the
+ * narrowest of the remaining jobs needs, those need no place.
  */
 static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
+    const resources_t *resources = s->phases.resources;
     profile_t *profile = &s->profile;
-    if (plan_running(s, now_s) < 0)
+    if (resources->plan(s, now_s) < 0)
         return -1;
 
     int32_t count = 0, narrowest = INT32_MAX, i;
     for (i = s->head; i < s->tail && profile->steps[0].free >= s->narrowest; i++) {
-        const waiting_t *next = &s->queue[i];
-        int64_t from_s = profile_earliest(profile, next->width, next->estimate_s);
-        if (profile_take(profile, from_s, next->estimate_s, next->width) < 0)
+        const waiting_t next = s->queue[i];
+        if (s->has_started[next.job]) /* a gap */
+            continue;
+        int64_t earliest_s = INT64_MAX;
+        claim_t claim, taken;
+        int started = 0;
+        for (int32_t level = 0; !started && resources->claim(s, &next, level, &claim); level++) {
+            int64_t from_s = profile_earliest(profile, &claim);
+            started = from_s == now_s ? resources->start_placed(s, now_s, next.job, level) : 0;
+            if (from_s < earliest_s || started)
+                taken = claim, earliest_s = from_s;
+        }
+        if (started < 0 || (earliest_s < INT64_MAX && profile_take(profile, earliest_s, &taken, 1) < 0))
             return -1;
-        if (from_s == now_s) {
-            starts[count++] = next->job;
-            s->overtook[next->job] = 1;
-            scheduler_start(s, now_s, next->job);
-        } else if (next->width < narrowest) {
-            narrowest = next->width;
+        if (started) {
+            starts[count++] = next.job;
+            s->overtook[next.job] = 1;
+        } else if (next.width < narrowest) {
+            narrowest = next.width;
         }
     }
     if (i == s->tail)
@@ -213,37 +203,41 @@ static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
 /*
  * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in turn
  * gives up its place and takes the earliest one that all other places allow. So a place only moves forward, as long as
- * estimates are upper bounds. A place whose time has passed, since a job before it ran longer, is void.
+ * estimates are upper bounds. A place whose time has passed, since a job before it ran longer, is void. Only where watts
+ * are not planned.
  */
 static int32_t compress(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
+    const resources_t *resources = s->phases.resources;
     profile_t *profile = &s->profile;
-    if (plan_running(s, now_s) < 0)
+    claim_t claim;
+    if (resources->plan(s, now_s) < 0)
         return -1;
     for (int32_t i = s->head; i < s->tail; i++) {
         const waiting_t *next = &s->queue[i];
         s->is_reserved[next->job] &= s->reserved_s[next->job] >= now_s;
-        if (s->is_reserved[next->job] &&
-            profile_take(profile, s->reserved_s[next->job], next->estimate_s, next->width) < 0)
+        resources->claim(s, next, 0, &claim);
+        if (s->is_reserved[next->job] && profile_take(profile, s->reserved_s[next->job], &claim, 1) < 0)
             return -1;
     }
 
     int32_t count = 0;
     for (int32_t i = s->head; i < s->tail; i++) {
-        const waiting_t *next = &s->queue[i];
-        if (s->is_reserved[next->job] &&
-            profile_take(profile, s->reserved_s[next->job], next->estimate_s, -next->width) < 0)
+        const waiting_t next = s->queue[i];
+        resources->claim(s, &next, 0, &claim);
+        if (s->is_reserved[next.job] && profile_take(profile, s->reserved_s[next.job], &claim, -1) < 0)
             return -1;
-        int64_t from_s = profile_earliest(profile, next->width, next->estimate_s);
-        if (profile_take(profile, from_s, next->estimate_s, next->width) < 0)
+        int64_t from_s = profile_earliest(profile, &claim);
+        if (profile_take(profile, from_s, &claim, 1) < 0)
             return -1;
-        s->reserved_s[next->job] = from_s;
-        s->is_reserved[next->job] = 1;
-        if (from_s == now_s) {
-            starts[count++] = next->job;
-            s->overtook[next->job] = i > s->head;
-            scheduler_start(s, now_s, next->job);
-        }
+        s->reserved_s[next.job] = from_s;
+        s->is_reserved[next.job] = 1;
+        if (from_s != now_s)
+            continue;
+        if (resources->start_placed(s, now_s, next.job, 0) < 0)
+            return -1;
+        starts[count++] = next.job;
+        s->overtook[next.job] = i > s->head;
     }
     return count;
 }

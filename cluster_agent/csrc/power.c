@@ -308,7 +308,7 @@ void power_give_back(scheduler_t *s, int32_t job)
     p->n_beyond -= p->highest[job] >= p->rows[p->row].kept;
     if (p->nodes)
         nodes_give_back(p->nodes, intervals, p->interval_count[job]);
-    else
+    else if (p->interval_count[job])
         placement_give_back(&p->placement, intervals, p->interval_count[job]);
 }
 

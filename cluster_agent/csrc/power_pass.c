@@ -1,6 +1,6 @@
 #include "power_inside.h"
 
-static void count_free(scheduler_t *s, int32_t k)
+static void count_free(scheduler_t *s, int64_t now_s, int32_t k)
 {
     power_t *p = s->power;
     outlook_t *outlook = &p->outlook[k];
@@ -8,7 +8,7 @@ static void count_free(scheduler_t *s, int32_t k)
 
     outlook->cold = 0;
     if (kept >= s->composition.processors) {
-        outlook->free = s->free;
+        outlook->free = scheduler_free_now(s, now_s);
         outlook->cold = p->nodes ? p->nodes->n_cold : 0;
         return;
     }
@@ -28,7 +28,7 @@ static void look_out(scheduler_t *s, int64_t now_s)
         const plan_row_t *row = &p->rows[k];
         outlook_t *outlook = &p->outlook[k];
         int64_t at_s = greatest(row->from_s, now_s);
-        count_free(s, k);
+        count_free(s, now_s, k);
         if (row->cap_uw == NO_CAP || !p->model.asks_watts) {
             outlook->headroom_uw = outlook->expected_uw = NO_CAP;
             continue;
@@ -143,7 +143,8 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     int32_t width = s->jobs.width[job];
 
     p->interval_first[job] = p->placement.n_intervals;
-    p->interval_count[job] = take(p, width, kept);
+    /* processors that are free before their job has ended are given out by whoever sees the end */
+    p->interval_count[job] = s->composition.frees_at_estimate ? 0 : take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
     p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
@@ -168,7 +169,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     for (int32_t k = p->row; k < p->n_rows; k++) {
         outlook_t *outlook = &p->outlook[k];
         if (p->nodes)
-            count_free(s, k);
+            count_free(s, now_s, k);
         else
             outlook->free -= scheduler_held_below(s, job, p->rows[k].kept);
         if (outlook->headroom_uw == NO_CAP)
@@ -298,6 +299,7 @@ static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
         .found = {.at_s = now_s},
         .least_uw = s->jobs.width[head] * extra_uw(p, head, lowest_of(p, head)),
         .row = p->row,
+        .ended = scheduler_first_ahead(s, now_s),
         .running_uw = p->running_uw,
         .drawn_uw = p->ledger.drawn_uw,
         .present_cold_uw = power_cold_uw(s, now_s, 1),
@@ -427,6 +429,53 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
     return start(s, now_s, head->job, level, &need) < 0 ? -1 : 1;
 }
 
+/* Processors, and watts under each cap that is known, as running jobs are expected to end. Where nodes are switched this
+ * would not be true (policy_phases.py). */
+static int plan(scheduler_t *s, int64_t now_s)
+{
+    const power_t *p = s->power;
+    profile_t *profile = &s->profile;
+    int64_t at_s = now_s, free = s->free_in_pass, running_uw = p->running_uw;
+    int32_t k = p->row, ended = scheduler_first_ahead(s, now_s);
+
+    if (profile_reserve(profile, s->n_running + p->n_rows + 1) < 0)
+        return -1;
+    for (profile->count = 0;;) {
+        profile->steps[profile->count++] = (step_t){at_s, free, left_uw(p, k, INT64_MAX, running_uw, 0)};
+        int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
+        int64_t row_s = k + 1 < p->n_rows ? p->rows[k + 1].from_s : INT64_MAX;
+        at_s = least(end_s, row_s);
+        if (at_s == INT64_MAX)
+            return 0;
+        for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= at_s; ended++) {
+            free += s->running[ended].width;
+            running_uw -= p->extra_uw[s->running[ended].job];
+        }
+        while (k + 1 < p->n_rows && p->rows[k + 1].from_s <= at_s)
+            k++;
+    }
+}
+
+static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim)
+{
+    const power_t *p = s->power;
+    if (level > lowest_of(p, waiting->job))
+        return 0;
+    claim->width = waiting->width;
+    claim->uw = waiting->width * extra_uw(p, waiting->job, level);
+    claim->length_s = power_stretched(p, waiting->estimate_s, level);
+    return 1;
+}
+
+/* The caps are kept even if it and all running jobs run to their limits. */
+static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    need_t need;
+    if (!is_admissible(s, now_s, job, level, &need))
+        return 0;
+    return start(s, now_s, job, level, &need) < 0 ? -1 : 1;
+}
+
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
 static int allows_rise(scheduler_t *s, int64_t now_s, int64_t rise_uw, int64_t limit_s)
 {
@@ -462,6 +511,9 @@ const resources_t PROCESSORS_AND_WATTS = {
     .start_head = start_head,
     .reserve = reserve,
     .start_behind = start_behind,
+    .plan = plan,
+    .claim = claim,
+    .start_placed = start_placed,
     .finish = switch_off,
     .waits = power_waits,
     .give_back = power_give_back,

@@ -18,18 +18,18 @@ int profile_reserve(profile_t *profile, int32_t count)
     return 0;
 }
 
-int64_t profile_earliest(const profile_t *profile, int64_t width, int64_t length_s)
+int64_t profile_earliest(const profile_t *profile, const claim_t *claim)
 {
     const step_t *steps = profile->steps;
     int32_t begin = 0;
 
     for (int32_t i = 0; i < profile->count; i++) {
-        if (steps[i].free < width)
+        if (steps[i].free < claim->width || steps[i].uw < claim->uw)
             begin = i + 1;
-        else if (i + 1 == profile->count || steps[i + 1].from_s - steps[begin].from_s >= length_s)
+        else if (i + 1 == profile->count || steps[i + 1].from_s - steps[begin].from_s >= claim->length_s)
             return steps[begin].from_s;
     }
-    return INT64_MAX; /* wider than the machine: the caller has sorted such jobs out */
+    return INT64_MAX; /* more watts than the last cap allows; the caller has sorted out who is wider than the machine */
 }
 
 /* The index of the step that begins at `at_s`, which is made by splitting the one that holds it. */
@@ -47,18 +47,22 @@ static int32_t split(profile_t *profile, int64_t at_s)
     if (step->from_s == at_s)
         return low;
     memmove(step + 2, step + 1, (size_t)(profile->count - low - 1) * sizeof *step);
-    step[1] = (step_t){.from_s = at_s, .free = step->free};
+    step[1] = *step;
+    step[1].from_s = at_s;
     profile->count++;
     return low + 1;
 }
 
-int profile_take(profile_t *profile, int64_t from_s, int64_t length_s, int64_t width)
+int profile_take(profile_t *profile, int64_t from_s, const claim_t *claim, int sign)
 {
     if (profile_reserve(profile, profile->count + 2) < 0)
         return -1;
     int32_t first = split(profile, from_s);
-    int32_t end = split(profile, from_s + length_s);
-    for (int32_t i = first; i < end; i++)
-        profile->steps[i].free -= width;
+    int32_t end = split(profile, from_s + claim->length_s);
+    for (int32_t i = first; i < end; i++) {
+        step_t *step = &profile->steps[i];
+        step->free -= sign * claim->width;
+        step->uw -= step->uw == NO_CAP ? 0 : sign * claim->uw;
+    }
     return 0;
 }

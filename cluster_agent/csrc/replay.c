@@ -10,6 +10,7 @@ struct replay {
     jobs_t jobs;
     const int64_t *submit_s;
     int32_t batch, pauses_before_passes;
+    int32_t frees_at_estimate;
     scheduler_t *scheduler;
     placement_t placement;
 
@@ -105,6 +106,7 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->batch = batch;
     r->pauses_before_passes = pauses_before_passes;
     r->processors = composition->processors;
+    r->frees_at_estimate = composition->frees_at_estimate;
     r->scheduler = scheduler_new(composition, jobs);
     r->end_s = column(n, sizeof *r->end_s);
     r->ended_jobs = column(n, sizeof *r->ended_jobs);
@@ -190,6 +192,12 @@ int32_t replay_answer(replay_t *r, const answers_t *answers)
  * The simulated machine
  ****************************************************************/
 
+/* Whether the scheduler gives out processors itself: the policy needs to know them, or there are nodes that differ. */
+static int is_placed(const replay_t *r)
+{
+    return r->caps_s || (r->meter && !r->frees_at_estimate);
+}
+
 /* The job leaves the machine, but not yet the scheduler. */
 static void meter_leaving(replay_t *r, int32_t job)
 {
@@ -215,7 +223,7 @@ static void end_job(replay_t *r)
     if (r->meter)
         meter_leaving(r, job);
     scheduler_end(r->scheduler, job);
-    if (!r->meter && !r->caps_s)
+    if (!is_placed(r))
         placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
     has_ended(r, job);
     r->is_pass_due = 1;
@@ -353,7 +361,7 @@ static int32_t pass(replay_t *r)
 /* Gives processors to the jobs decided at this instant, after all jobs that end at it have given theirs back. */
 static int32_t place(replay_t *r)
 {
-    if (r->meter || r->caps_s) { /* the scheduler has done it */
+    if (is_placed(r)) {
         r->n_starts = 0;
         return 0;
     }
@@ -544,17 +552,17 @@ const int64_t *replay_starts(const replay_t *r)
 
 const interval_t *replay_intervals(const replay_t *r)
 {
-    return r->meter ? scheduler_placement(r->scheduler)->intervals : r->placement.intervals;
+    return is_placed(r) ? scheduler_placement(r->scheduler)->intervals : r->placement.intervals;
 }
 
 const int64_t *replay_interval_first(const replay_t *r)
 {
-    return r->meter ? scheduler_interval_first(r->scheduler) : r->interval_first;
+    return is_placed(r) ? scheduler_interval_first(r->scheduler) : r->interval_first;
 }
 
 const int32_t *replay_interval_count(const replay_t *r)
 {
-    return r->meter ? scheduler_interval_count(r->scheduler) : r->interval_count;
+    return is_placed(r) ? scheduler_interval_count(r->scheduler) : r->interval_count;
 }
 
 const int64_t *replay_ends(const replay_t *r)

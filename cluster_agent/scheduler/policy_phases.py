@@ -108,7 +108,8 @@ class Declared(NamedTuple):
 HEAD: Final = "a head of the queue"
 ORDER: Final = "the order of the queue for itself"
 FIRST_ESTIMATES: Final = "plans that are first estimates"
-PROFILE: Final = "a plan of processors alone"
+PROFILE: Final = "a plan that jobs alone change"
+PLACES: Final = "places that are kept"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
@@ -116,10 +117,6 @@ SWITCHING: Final = "nodes that are off for a cap"
 JOB_WATTS: Final = "the watts of jobs in advance"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
-ON_WATTS: Final = Declared(
-    "a machine with watts",
-    takes={PROFILE: "has watts to plan, too", EARLY: "counts a job's watts until it has ended"},
-)
 LIVE: Final = Declared(
     "a live partition",
     takes={
@@ -187,15 +184,14 @@ class Composition:
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
-        declared = self.declared
-        needs_watts = any(WATTS in one.needs for one in declared)
-        if reason := clash([*declared, ON_WATTS] if needs_watts else declared):
+        if reason := clash(self.declared):
             raise ValueError(reason)
 
     @property
     def declared(self) -> list[Declared]:
         """What its phases declare."""
         keeps_places = {HEAD: "gives every job a place"}
+        until_end = "counts a job's watts until it has ended"
         phases = [
             (Declared("estimate=clairvoyant", (RUN_TIMES,)), self.estimate == "clairvoyant"),
             (Declared("correct=incremental", (FIRST_ESTIMATES,)), self.correct == "incremental"),
@@ -208,19 +204,27 @@ class Composition:
             (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
             (Declared("guard", (HEAD,)), self.guard is not None),
             (Declared("backfill=conservative", (PROFILE,)), self.backfill == "conservative"),
-            (Declared("backfill=compress", (PROFILE,), keeps_places), self.backfill == "compress"),
+            (Declared("backfill=compress", (PROFILE, PLACES), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
-            (Declared("idle_off_s", (WATTS,)), self.idle_off_s is not None),
-            (Declared("a policy that knows watts", (WATTS,)), self.power is not None),
-            (Declared("a mode that switches nodes off", (SWITCHING,)), bool(self.power and self.power.idle)),
+            (
+                Declared("idle_off_s", (WATTS,), {PROFILE: "switches nodes", EARLY: until_end}),
+                self.idle_off_s is not None,
+            ),
+            (
+                Declared("a policy that knows watts", (WATTS,), {PLACES: "plans again in each pass", EARLY: until_end}),
+                self.power is not None,
+            ),
+            (
+                Declared("a mode that switches nodes off", (SWITCHING,), {PROFILE: "switches nodes"}),
+                bool(self.power and self.power.idle),
+            ),
+            (
+                Declared("a budget of joules", takes={PROFILE: "stores joules for the head alone"}),
+                bool(self.power and self.power.budget),
+            ),
             (Declared("of=given", (JOB_WATTS,)), self.power is not None and self.power.admitted == "given"),
         ]
         return [one for one, is_used in phases if is_used]
-
-    @property
-    def goes_with_watts(self) -> bool:
-        """Whether it can be replayed on a machine with watts, planning with them or not."""
-        return clash([*self.declared, ON_WATTS]) is None
 
     @property
     def frees_at_estimate(self) -> bool:

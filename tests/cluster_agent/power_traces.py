@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -64,42 +65,58 @@ def off_by_cap(nodes: int) -> Idle:
     return idle
 
 
-powers = st.builds(
-    Power,
-    floor_mhz=st.sampled_from([None, 1500, 1000]),
-    react=st.sampled_from(
-        [
-            None,
-            power_phases.fits_by_killing,
-            power_phases.fits_by_killing_hungriest,
-            power_phases.fits_by_slowing,
-            power_phases.fits_by_slowing_then_killing,
-            eco_reaction.kills("least-lost"),
-            eco_reaction.slows_then_kills("newest-start", "singly"),
-            eco_reaction.slows_then_kills("newest-submit", "together"),
-        ]
-    ),
-    idle=st.sampled_from([None, off_by_cap(1), off_by_cap(3)]),
-    requeue=st.booleans(),
-    reacts_to_ends=st.sampled_from(["unheard", "unheard", "before", "after"]),
-    starts_slowed=st.booleans(),
-    looks_ahead=st.sampled_from([True, True, False]),
-)
+def powers(*idle: Idle | None) -> st.SearchStrategy[Power]:
+    """Any policy's watts, with one of these ways to switch nodes off."""
+    return st.builds(
+        Power,
+        floor_mhz=st.sampled_from([None, 1500, 1000]),
+        react=st.sampled_from(
+            [
+                None,
+                power_phases.fits_by_killing,
+                power_phases.fits_by_killing_hungriest,
+                power_phases.fits_by_slowing,
+                power_phases.fits_by_slowing_then_killing,
+                eco_reaction.kills("least-lost"),
+                eco_reaction.slows_then_kills("newest-start", "singly"),
+                eco_reaction.slows_then_kills("newest-submit", "together"),
+            ]
+        ),
+        idle=st.sampled_from(idle),
+        requeue=st.booleans(),
+        reacts_to_ends=st.sampled_from(["unheard", "unheard", "before", "after"]),
+        starts_slowed=st.booleans(),
+        looks_ahead=st.sampled_from([True, True, False]),
+    )
 
-compositions = st.builds(
-    composition,
-    estimate=st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
-    history=st.sampled_from(["user", "similar"]),
-    fixed=st.sampled_from(["submission", "start"]),
-    shadow=st.sampled_from([1.0, 1.0, 1.5, float("inf")]),
-    guard=st.sampled_from([None, None, 1.5, 3.0]),
-    correct=st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
-    order=st.sampled_from([None, widest_first]),
+
+def any_composition(**phases: st.SearchStrategy[Any]) -> st.SearchStrategy[Composition]:
+    """Any estimate, order and guard with these phases."""
+    return st.builds(
+        composition,
+        estimate=st.sampled_from(["requested", "clairvoyant", "mean2", "learned"]),
+        history=st.sampled_from(["user", "similar"]),
+        fixed=st.sampled_from(["submission", "start"]),
+        shadow=st.sampled_from([1.0, 1.0, 1.5, float("inf")]),
+        guard=st.sampled_from([None, None, 1.5, 3.0]),
+        correct=st.sampled_from(["requested", "incremental", "doubling", "doubling-capped"]),
+        order=st.sampled_from([None, widest_first]),
+        scan=st.sampled_from(["queue", "shortest"]),
+        **phases,
+    )
+
+
+compositions = any_composition(
     backfill=st.sampled_from(["none", "list", "easy", "easy"]),
-    scan=st.sampled_from(["queue", "shortest"]),
-    power=st.one_of(st.none(), powers, powers, powers),
+    power=st.one_of(st.none(), *[powers(None, off_by_cap(1), off_by_cap(3))] * 3),
     idle_off_s=st.sampled_from([None, 1, 3, 12]),
 )
+
+with_places = st.one_of(
+    any_composition(backfill=st.just("conservative"), power=st.one_of(st.none(), powers(None), powers(None))),
+    any_composition(backfill=st.just("compress")),
+)
+"""A place for every job; one that is kept only where watts are not planned."""
 
 
 def watts_of(composition: Composition, on: Machine, jobs: Jobs, has_predictions: bool) -> Watts:

@@ -187,8 +187,7 @@ def test_every_policy_runs_in_a_closed_loop_and_decides_the_same_again(
 ) -> None:
     """Caps and watts of single jobs where it knows watts; a scheduler that gets the log decides the same."""
     choice = registry.choose(GIVEN.get(name, name))
-    metered = METERED if choice.composition.goes_with_watts else ("--machine", "256")
-    on = CAPPED if choice.composition.power is not None else metered
+    on = CAPPED if choice.composition.power is not None else METERED
     sample, log = tmp_path / "log.swf", tmp_path / "events"
     sample.write_text("".join(SAMPLE.read_text().splitlines(keepends=True)[:90]))
     command = ["replay", str(sample), "--policy", choice.text, *on, "--closed-loop", text, "--json", "--log", str(log)]

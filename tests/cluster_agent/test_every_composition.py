@@ -19,7 +19,7 @@ from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.orders.priority import Priority
-from cluster_agent.scheduler.policy_phases import ON_WATTS, Composition, clash
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import USER, Log
@@ -48,6 +48,7 @@ RESOURCES: Final[dict[str, dict[str, Any]]] = {
     "processors, ties=sc15": {"ties": "sc15"},
     "metered": {},
     "metered, idle off": {"idle_off_s": 3},
+    "metered, ties=sc15": {"ties": "sc15"},
     "cap": {"power": Power(floor_mhz=1000)},
     "cap, switched off": {"power": Power(idle=off_by_cap(1))},
     "cap, idle off": {"power": Power(), "idle_off_s": 3},
@@ -94,21 +95,23 @@ def test_every_composition_runs_or_says_in_one_line_which_phases_do_not_go_toget
     ran = refused = 0
     for (estimate, phases), backfill, guard in product(ESTIMATES.items(), BACKFILLS, GUARDS):
         given = {**ORDERS[order], **phases, **RESOURCES[resources], "backfill": backfill, "guard": guard}
-        needs_a_head, plans_processors = guard is not None, backfill in ("conservative", "compress")
-        expected = (backfill == "compress" and needs_a_head) or (
-            plans_processors and not resources.startswith("processors")
+        switches = "idle off" in resources or "switched off" in resources
+        expected = (backfill in ("conservative", "compress") and (switches or resources == "budget")) or (
+            backfill == "compress" and (guard is not None or resources == "cap")
         )
+        composition, reason = None, ""
         try:
             composition = Composition(**given)
-            reason = "" if resources.startswith("processors") else clash([*composition.declared, ON_WATTS]) or ""
         except ValueError as error:
             reason = str(error)
         assert bool(reason) == expected, (estimate, backfill, guard, reason)
-        if reason:
+        if composition is None:
             assert "\n" not in reason and ("backfill=" in reason or "guard" in reason)
             refused += 1
             continue
         for loop in LOOPS.values():
             check(replayed(composition, resources, loop), resources)
             ran += 1
-    assert (ran, refused) == ((135, 5) if resources.startswith("processors") else (90, 20))
+    assert (ran, refused) == {"cap": (120, 10)}.get(
+        resources, (90, 20) if switches or resources == "budget" else (135, 5)
+    )

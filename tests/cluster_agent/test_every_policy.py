@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.cap_steps import Cap
-from cluster_agent.cli import main
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -35,9 +34,9 @@ SWITCHING_OFF = [
 
 
 def replayed(name: str, jobs: Jobs, caps: list[Cap]) -> NativeReplay:
-    """On a machine with watts where the policy goes with them; one that knows none is metered all the same."""
+    """On a machine with watts; a policy that knows none is metered all the same."""
     composition = registry.choose(name).composition
-    watts = Watts.of(machine(1.0, True), composition.power) if composition.goes_with_watts else None
+    watts = Watts.of(machine(1.0, True), composition.power)
     replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
     replay.run(EVERYTHING_ENDED)
     return replay
@@ -90,8 +89,16 @@ def test_booting_and_switching_off_keep_a_cap_known_from_the_start(name: str, jo
         assert cap_w < on.idle_w + 5 * 20 or drawn_w <= cap_w + 1e-6
 
 
-@pytest.mark.parametrize("policy", ["conservative", "conservative:ends=compress", "easy:ties=sc15"])
-def test_a_policy_that_does_not_go_with_watts_is_turned_away(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not replayed as another one: without its backfilling conservative would be first come, first served."""
-    assert main(["replay", str(SAMPLE), "--policy", policy, "--machine", "curie"]) == 2
-    assert "give the processors as a number" in capsys.readouterr().err
+SAME_METERED = [name for name in NAMES if registry.choose(name).composition.power is None]
+
+
+@pytest.mark.parametrize("name", [*SAME_METERED, "conservative:ends=compress", "easy-sjbf:estimate=mean2,ties=sc15"])
+@settings(max_examples=25)
+@given(jobs=traces(), caps=cap_lists())
+def test_a_policy_that_knows_no_watts_decides_the_same_where_they_are_metered(
+    name: str, jobs: Jobs, caps: list[Cap]
+) -> None:
+    metered, plain = replayed(name, jobs, caps), NativeReplay(registry.choose(name).composition, jobs, PROCESSORS)
+    plain.run(EVERYTHING_ENDED)
+    assert metered.start_s.tolist() == plain.start_s.tolist()
+    assert [metered.processors(job) for job in range(len(jobs))] == [plain.processors(job) for job in range(len(jobs))]

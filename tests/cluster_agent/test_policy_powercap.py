@@ -93,3 +93,24 @@ def test_shut_takes_the_nodes_of_the_published_table(share: float, off: int) -> 
 def test_a_rule_without_a_choice_is_refused() -> None:
     with pytest.raises(WrongUseError, match="rule=printed needs mode=mix"):
         choose("powercap:mode=shut,rule=printed")
+
+
+def test_with_conservative_backfilling_no_job_delays_one_before_it_in_watts() -> None:
+    """Four nodes, and watts for three: the last job would fit next to the head, but not next to the one behind that."""
+    rows = [(0, 10, 10, 2, 0), (0, 10, 10, 2, 0), (0, 10, 10, 3, 0), (0, 30, 30, 1, 0)]
+    cap = [Cap(0, 1000, 350.0)]
+    assert replayed("powercap:mode=idle", rows, cap).start_s.tolist() == [0, 10, 30, 0]
+    assert replayed("powercap:mode=idle,backfill=conservative", rows, cap).start_s.tolist() == [0, 10, 20, 30]
+
+
+def test_a_place_that_begins_now_at_a_lower_frequency_is_better_than_a_later_one() -> None:
+    """Below 340 W two jobs run at 70 W each beyond the idle nodes, where one at 100 W would make the other wait."""
+    rows = [(0, 10, 10, 2, 0), (0, 10, 10, 2, 0)]
+    found = replayed("powercap:mode=dvfs,backfill=conservative", rows, [Cap(0, 1000, 340.0)])
+    assert (found.start_s.tolist(), found.level.tolist()) == ([0, 0], [0, 1])
+
+
+@pytest.mark.parametrize("mode", ["mix", "shut"])
+def test_a_mode_that_switches_nodes_off_has_no_place_for_everybody(mode: str) -> None:
+    with pytest.raises(WrongUseError, match="backfill=conservative needs a plan that jobs alone change, and a mode that"):
+        choose(f"powercap:mode={mode},backfill=conservative")

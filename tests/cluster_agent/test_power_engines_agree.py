@@ -17,7 +17,15 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition, Scan
 from cluster_agent.scheduler.power_phases import Power
-from tests.cluster_agent.power_traces import cap_lists, compositions, machine, machines, off_by_cap, watts_of
+from tests.cluster_agent.power_traces import (
+    cap_lists,
+    compositions,
+    machine,
+    machines,
+    off_by_cap,
+    watts_of,
+    with_places,
+)
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 from tests.oracle.power_scheduler import PowerReferenceScheduler
 
@@ -41,6 +49,10 @@ from tests.oracle.power_scheduler import PowerReferenceScheduler
 def test_with_watts_too_the_engines_give_the_same_schedule(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
 ) -> None:
+    check_engines(jobs, composition, caps, on, has_predictions)
+
+
+def check_engines(jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool) -> None:
     watts = watts_of(composition, on, jobs, has_predictions)
     reference = PowerReferenceScheduler(composition, jobs, watts, caps)
     simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)
@@ -69,6 +81,14 @@ def test_with_watts_too_the_native_scheduler_decides_alike_in_both_loops(
     replay.run(EVERYTHING_ENDED)
     assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in range(len(jobs))]
     assert replay.end_s.tolist() == [simulated.end_s.get(job, -1) for job in range(len(jobs))]
+
+
+@settings(max_examples=200)
+@given(jobs=traces(), composition=with_places, caps=cap_lists(), on=machines, has_predictions=st.booleans())
+def test_a_place_for_everybody_is_planned_in_watts_too(
+    jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
+) -> None:
+    check_engines(jobs, composition, caps, on, has_predictions)
 
 
 def crowd(rng: np.random.Generator, jobs: int) -> Jobs:

@@ -33,6 +33,15 @@ class Need(NamedTuple):
     wake_uw: int  # what nodes that boot for it have saved by being off
 
 
+class Place(NamedTuple):
+    """What a running or planned job takes, and when."""
+
+    from_s: int
+    to_s: int
+    width: int
+    uw: int
+
+
 @dataclass(slots=True)
 class Reservation:
     """When the head will start (None: not as long as the plan lasts), and what it leaves to others."""
@@ -154,6 +163,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
             ledger.book(now_s, self._cluster_uw(now_s))
         self._estimate_again(now_s)
         self._order(now_s)
+        if self.composition.backfill == "compress":
+            return self._backfill_compress(now_s)
         started = []
         self._guard_where_one_fits(now_s)
         while self.queue and (level := self._admit(now_s, self.queue[0])) is not None:
@@ -161,6 +172,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
             self._guard(now_s)
         if self.composition.backfill in ("easy", "list") and self.queue:
             started += self._backfill(now_s)
+        elif self.composition.backfill == "conservative":
+            started += self._backfill_conservative(now_s)
         self._switch_off(now_s)
         return started
 
@@ -262,6 +275,57 @@ class PowerReferenceScheduler(ReferenceScheduler):
                     started.append(self._start_at(now_s, job, level))
                     break
         return started
+
+    def _backfill_conservative(self, now_s: int) -> list[int]:
+        """Every job in turn gets the earliest place, in processors and in watts, next to all before it. One that begins
+        now is taken at the highest frequency that keeps the caps even if jobs outlive their estimates."""
+        places = [
+            Place(now_s, max(self.expected_end_s(job), now_s + 1), self._width(job), self._draws_uw(job))
+            for job in self.running
+        ]
+        started = []
+        for job in list(self.queue):
+            found: list[Place] = []
+            for level in range(self.watts.lowest_start(job) + 1):
+                uw = self._width(job) * self._extra_uw(job, level)
+                length_s = self._stretched(self.estimate_s[job], level)
+                from_s = self._earliest_s(now_s, places, self._width(job), uw, length_s)
+                if from_s is None:
+                    continue
+                place = Place(from_s, from_s + length_s, self._width(job), uw)
+                if from_s == now_s and self._is_admissible(now_s, job, level):
+                    started.append(self._start_at(now_s, job, level))
+                    found = [place]
+                    break
+                found.append(place)
+            places += sorted(found, key=lambda place: place.from_s)[:1]
+        return started
+
+    def _earliest_s(self, now_s: int, places: list[Place], width: int, uw: int, length_s: int) -> int | None:
+        """When so much is left for so long; None: never."""
+        changes_s = {now_s, *(row.from_s for row in self.rows[self.present + 1 :])}
+        changes_s |= {one.to_s for one in places} | {one.from_s for one in places}
+        for from_s in sorted(changes_s):
+            looks_s = [from_s, *(at_s for at_s in changes_s if from_s < at_s < from_s + length_s)]
+            if all(self._has_left(at_s, places, width, uw) for at_s in looks_s):
+                return from_s
+        return None
+
+    def _has_left(self, at_s: int, places: list[Place], width: int, uw: int) -> bool:
+        there = [one for one in places if one.from_s <= at_s < one.to_s]
+        if sum(one.width for one in there) + width > self.processors:
+            return False
+        row = next(self._rows(at_s, at_s + 1))
+        if row.cap_uw == NO_CAP or not self.watts.asks_watts:
+            return True
+        return row.idle_uw + row.off_uw + row.switching_uw + sum(one.uw for one in there) + uw <= row.cap_uw
+
+    def _draws_uw(self, job: int) -> int:
+        """Above idle, at its frequency."""
+        return self._width(job) * self._extra_uw(job, self.levels[job])
+
+    def _start_in_place(self, now_s: int, job: int) -> int:
+        return self._start_at(now_s, job, 0)
 
     def _reserve(self, now_s: int, head: int) -> Reservation:
         """When the head is expected to fit in processors, watts and joules, and what it leaves over of those."""

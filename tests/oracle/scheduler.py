@@ -266,8 +266,11 @@ class ReferenceScheduler(OneFrequency):
             self.reserved_s[job] = profile.earliest(*self._shape(job))
             profile.take(self.reserved_s[job], *self._shape(job))
             if self.reserved_s[job] == now_s:
-                started.append(self._start(now_s, job))
+                started.append(self._start_in_place(now_s, job))
         return started
+
+    def _start_in_place(self, now_s: int, job: int) -> int:
+        return self._start(now_s, job)
 
     def _start(self, now_s: int, job: int) -> int:
         self.queue.remove(job)

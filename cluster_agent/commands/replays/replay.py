@@ -21,7 +21,7 @@ from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.policy_phases import ON_WATTS, Composition, clash
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
@@ -238,11 +238,6 @@ def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, li
             what = f"--cap {cap}" if cap is not None else f"--policy {setting.policy}"
             raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
         return None, []
-    if reason := clash([*composition.declared, ON_WATTS]):
-        raise WrongUseError(
-            f"--policy {setting.policy} --machine {machine}: {reason}; choose another policy, or give the processors as"
-            " a number"
-        )
     watts = Watts.of(load_machine(machine), composition.power)
     if cap is None:
         return watts, []

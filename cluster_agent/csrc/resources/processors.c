@@ -41,4 +41,45 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
     return 1;
 }
 
-const resources_t PROCESSORS = {.start_head = start_head, .reserve = reserve, .start_behind = start_behind};
+static int plan(scheduler_t *s, int64_t now_s)
+{
+    profile_t *profile = &s->profile;
+    if (profile_reserve(profile, s->n_running + 1) < 0)
+        return -1;
+    profile->count = 1;
+    profile->steps[0] = (step_t){.from_s = now_s, .free = s->free_in_pass};
+    for (int32_t i = scheduler_first_ahead(s, now_s); i < s->n_running; i++) {
+        step_t *last = &profile->steps[profile->count - 1];
+        int64_t end_s = ends_after(s->running[i].expected_end_s, now_s);
+        if (last->from_s < end_s) {
+            last[1] = (step_t){.from_s = end_s, .free = last->free};
+            last++;
+            profile->count++;
+        }
+        last->free += s->running[i].width;
+    }
+    return 0;
+}
+
+static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim)
+{
+    (void)s;
+    *claim = (claim_t){.width = waiting->width, .length_s = waiting->estimate_s};
+    return level == 0;
+}
+
+static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    (void)level;
+    scheduler_start(s, now_s, job);
+    return 1;
+}
+
+const resources_t PROCESSORS = {
+    .start_head = start_head,
+    .reserve = reserve,
+    .start_behind = start_behind,
+    .plan = plan,
+    .claim = claim,
+    .start_placed = start_placed,
+};

@@ -1,4 +1,4 @@
-"""EASY under a power cap, by four levers: leave nodes idle, switch them off, lower frequencies, or a mix of both.
+"""Backfilling under a power cap, by four levers: nodes left idle, switched off, at lower frequencies, or a mix of both.
 
 A job starts only if the cluster, every running job at its maximum watts, stays under every known cap for as long as the
 job may run (*admit*, Glesser §4.5). Switch-off is planned when a cap becomes known: the fewest nodes, whole racks and
@@ -26,17 +26,19 @@ MIX_FLOOR_MHZ = 2000
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs if a cap begins below the present power."""
+    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs if a cap begins below the present power;
+    ``backfill``: who gets a reservation, the head or, in a mode that leaves nodes on, every job."""
 
     mode: Mode = "mix"
     rule: Rule | None = None
     kill: bool = False
     floor_mhz: int | None = None
     application: str | None = None
+    backfill: Literal["easy", "conservative"] = "easy"
 
 
 def compose(params: Params) -> Composition:
-    """EASY in processors and watts, with the levers of the mode."""
+    """Backfilling in processors and watts, with the levers of the mode."""
     if params.rule is not None and params.mode != "mix":
         raise ValueError(f"rule={params.rule} needs mode=mix, the only one that chooses")
     if params.floor_mhz is not None and params.mode in ("shut", "idle"):
@@ -45,7 +47,7 @@ def compose(params: Params) -> Composition:
     floor_mhz = default_mhz if params.floor_mhz is None else params.floor_mhz
     return Composition(
         **params.phases(),
-        backfill="easy",
+        backfill=params.backfill,
         power=Power(
             floor_mhz=floor_mhz,
             idle=switches_off(params, floor_mhz or 0) if params.mode in ("mix", "shut") else None,
