@@ -168,6 +168,12 @@ int32_t scheduler_set_unlike(scheduler_t *scheduler, const unlike_t *model);
 /* After that: where the units of a job that was started are, on *count nodes. */
 const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int32_t *count);
 
+/* The job has these nodes: before scheduler_adopt, or in place of those on which it was started. 0, or -1: no memory. */
+int32_t scheduler_place(scheduler_t *scheduler, int32_t job, const placed_t *placed, int32_t count);
+
+/* From now on these caps are in force, in place of all before; at least one. They belong to the caller. */
+void scheduler_set_caps(scheduler_t *scheduler, int32_t n_caps, const int64_t *from_s, const double *watts);
+
 /* The joules of the running job so far, if it is metered; to be called before it ends or is killed. */
 void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);
 

@@ -153,7 +153,7 @@ static int64_t units_that_fit(const int64_t *room, const int64_t *need, int64_t 
     for (int32_t kind = 0; kind < NODE_KINDS; kind++)
         if (need[kind] > 0)
             most = least(most, room[kind] / need[kind]);
-    return most;
+    return greatest(most, 0); /* a node that is away while its job runs on has less than no place */
 }
 
 static int by_place(const void *a, const void *b)
@@ -207,10 +207,9 @@ static void change(const nodes_and_watts_t *u, int64_t *room, int32_t job, const
             room[(int64_t)placed->node * NODE_KINDS + kind] += sign * placed->count * need[kind];
 }
 
-/* Starts the job on the nodes found. 1, or -1: no memory. */
-static int start(scheduler_t *s, int64_t now_s, int32_t job)
+/* The job takes the nodes found. 1, or -1: no memory. */
+static int take(nodes_and_watts_t *u, int32_t job)
 {
-    nodes_and_watts_t *u = s->unlike;
     if (u->n_placed + u->n_found > u->capacity) {
         int64_t capacity = 2 * u->capacity + u->n_found + 1024;
         placed_t *placed = realloc(u->placed, (size_t)capacity * sizeof *placed);
@@ -227,6 +226,14 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job)
     u->in_order[u->n_in_order++] = job;
     u->model.counted_w[job] = u->model.admitted_w[job];
     u->running_w += u->model.admitted_w[job];
+    return 1;
+}
+
+/* Starts the job on the nodes found. 1, or -1: no memory. */
+static int start(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    if (take(s->unlike, job) < 0)
+        return -1;
     scheduler_start(s, now_s, job);
     return 1;
 }
@@ -322,6 +329,28 @@ const resources_t UNLIKE_NODES = {
     .start_behind = start_behind,
     .give_back = give_back,
 };
+
+/****************************************************************
+ * What only a live partition does
+ ****************************************************************/
+
+int32_t scheduler_place(scheduler_t *s, int32_t job, const placed_t *placed, int32_t count)
+{
+    nodes_and_watts_t *u = s->unlike;
+    if (s->has_started[job])
+        give_back(s, job);
+    memcpy(u->found, placed, (size_t)count * sizeof *placed);
+    u->n_found = count;
+    return take(u, job) < 0 ? -1 : 0;
+}
+
+void scheduler_set_caps(scheduler_t *s, int32_t n_caps, const int64_t *from_s, const double *watts)
+{
+    unlike_t *model = &s->unlike->model;
+    model->n_caps = n_caps;
+    model->cap_from_s = from_s;
+    model->cap_w = watts;
+}
 
 /****************************************************************
  * The record

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define NODE_KINDS 4 /* cores, GPUs, MICs, memory */
+#define NODE_KINDS 5 /* cores, GPUs, MICs, memory, and places: 1 of each node, taken by a job that has it alone */
 
 #define PLACE_FIRST 0 /* nodes in the order of their numbers */
 #define PLACE_PACK 1  /* first nodes without an accelerator that the job would block, then the fullest */

@@ -25,10 +25,12 @@ from cluster_agent.scheduler.native.native_tables import (
     owned,
     pointer,
 )
-from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.native.native_unlike import CUnlike, placed
 from cluster_agent.scheduler.policy_phases import Composition, Order
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
 from cluster_agent.scheduler.queue import columns, served
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 NEVER_S: Final = 2**63 - 1
 
@@ -115,12 +117,27 @@ class NativeScheduler:
         """The running job runs longer than its estimate: returns its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
 
-    def adopt(self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0) -> int:
+    def adopt(
+        self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0,
+        nodes: Sequence[int] = (),
+    ) -> int:  # fmt: skip
         """Add a job that runs already. ``estimate_s``: how long the scheduler is to expect it to run (0: the policy's
-        estimate); ``level``: its frequency, -1: it draws no more than idle processors. Returns its expected end."""
+        estimate); ``level``: its frequency, -1: it draws no more than idle processors; ``nodes``: where its units are,
+        if nodes differ. Returns its expected end."""
+        if self._unlike is not None:
+            self.place(job, nodes)
         if lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job, level) < 0:
             raise RuntimeError("defect: more jobs run than there are processors")
         return self.expected_end_s(job)
+
+    def place(self, job: int, nodes: Sequence[int]) -> None:
+        """With nodes that differ: the job has one unit on each of these, wherever it was started."""
+        if lib.scheduler_place(self._scheduler, job, [(node, 1) for node in nodes], len(nodes)) < 0:
+            raise MemoryError
+
+    def placed(self, job: int) -> Placed:
+        """With nodes that differ: those of a job that was started."""
+        return placed(self._scheduler, job)
 
     def past(self, submitted_s: int, started_s: int, ended_s: int, job: int, joules: float | None) -> None:
         """Learn from a job that ended before: its run time, and the joules that it took, if that is known. Such jobs
@@ -140,7 +157,7 @@ class NativeScheduler:
 
     def restore_joules(self, now_s: int, stored_j: float) -> None:
         """A budget whose window has begun has stored so many joules."""
-        if lib.scheduler_next_reading(self._scheduler) <= now_s:
+        if self._watts is not None and lib.scheduler_next_reading(self._scheduler) <= now_s:
             self._meter()
             lib.scheduler_restore_joules(self._scheduler, now_s, stored_j)
 
@@ -158,6 +175,12 @@ class NativeScheduler:
         self._plan(now_s)
         if is_reacting:
             self._governor.announced_s.insert(0, now_s)
+
+    def set_cap(self, cap: PowerCap, now_s: int) -> None:
+        """With nodes that differ: from now on this cap is known, in place of the one before; this calls for a pass."""
+        assert self._unlike is not None
+        self._unlike.set_cap(self._scheduler, cap)
+        self._cap_seen_s = now_s
 
     def queue(self) -> list[int]:
         """The jobs that wait, in the order in which they were served last."""

@@ -20,7 +20,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import (
     PowerSource,
     allowed_w,
 )
-from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, PLACES, NodeJobs, Nodes
 
 BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
 PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
@@ -53,18 +53,17 @@ class CUnlike:
         self._unmetered: list[int] = []
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
+        self._c_cap = _c_cap(cap)
         columns = [
-            ("int64_t", nodes.has),
-            ("int64_t", np.array(cap.time_s, np.int64)),
-            ("double", np.array(cap.watts, np.float64)),
+            ("int64_t", _with_places(nodes.has, 1)),
             ("int64_t", jobs.units),
-            ("int64_t", jobs.need),
+            ("int64_t", _with_places(jobs.need, 0)),
             ("double", self.admitted_w),
             ("double", self._counted_w),
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
         placing = PLACINGS[composition.placing]
-        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *others])
+        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
         job = queue.job.astype(np.int64)
@@ -78,6 +77,16 @@ class CUnlike:
             max_wait_s=self.jobs.max_wait_s[job],
         )
         return np.lexsort((job, self._composition.rule(columns, now_s)))
+
+    def set_cap(self, scheduler: Any, cap: PowerCap) -> None:
+        """From now on the native scheduler keeps this cap."""
+        self.cap, self._c_cap = cap, _c_cap(cap)
+        lib.scheduler_set_caps(scheduler, len(cap.time_s), *self._c_cap)
+
+    def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
+        """Fill in a row of a table that grows."""
+        self.jobs.units[job], self.jobs.need[job], self.admitted_w[job] = units, need, watts
+        self._total[job] = self.jobs.need[job] * units
 
     # --- watts that are predicted
 
@@ -126,6 +135,17 @@ class CUnlike:
             self.submitted(job)
         self.meter()
         self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
+
+
+def _c_cap(cap: PowerCap) -> tuple[Any, Any]:
+    return ffi.new("int64_t[]", cap.time_s), ffi.new("double[]", cap.watts)
+
+
+def _with_places(table: Int64s, places: int) -> Int64s:
+    """With the column ``PLACES``, unless the table has one."""
+    if table.shape[1] > PLACES:
+        return table
+    return np.concatenate([table, np.full((len(table), 1), places, np.int64)], axis=1)
 
 
 def placed(scheduler: Any, job: int) -> Placed:

@@ -21,6 +21,9 @@ RESOURCES: Final = ("cores", "gpus", "mics", "memory_kib")
 CORES, GPUS, MICS, MEMORY = range(len(RESOURCES))
 """The columns of every table of resources."""
 
+PLACES: Final = len(RESOURCES)
+"""A column more of the engine: each node has one place, which a job takes that has its nodes alone (live ones do)."""
+
 KIB_PER_GIB: Final = 1 << 20
 
 
