@@ -48,6 +48,10 @@ NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 @click.option("--grace", default="30s", show_default=True, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option("--no-requeue", is_flag=True, help="Do not run it again when a node loses it.")
 @click.option("--eco", is_flag=True, help="It may be slowed for a power cap; it is then killed last (policy eco).")
+@click.option("--cores", type=click.IntRange(0), default=0, help="So many cores of each node (prb, easy-capped).")
+@click.option("--gpus", type=click.IntRange(0), default=0, help="So many GPUs of each node.")
+@click.option("--mics", type=click.IntRange(0), default=0, help="So many MICs of each node.")
+@click.option("--memory", type=click.FloatRange(0), default=0.0, metavar="GB", help="So much memory of each node.")
 @click.option("--script", default="", metavar="FILE", help="Run this script (-: stdin); its arguments follow after --.")
 @json_option
 @socket_option
@@ -89,7 +93,8 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "nodes": given["nodes"], "output": given["output"], "error": given["error"],
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
-        "eco": given["eco"],
+        "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
+        "memory_gb": given["memory"],
     }  # fmt: skip
 
 

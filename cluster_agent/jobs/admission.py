@@ -14,6 +14,7 @@ from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.policy_phases import LIVE, WITHOUT_SWITCHING, WITHOUT_WATTS, Composition, clash
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
@@ -25,7 +26,7 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 """A time as emulated nodes read it; a bare number is in seconds."""
 
 
-def check_live(composition: Composition, has_watts: bool = False, can_switch: bool = False) -> None:
+def check_live(composition: Composition | NodeComposition, has_watts: bool = False, can_switch: bool = False) -> None:
     """``WrongUseError`` for a policy that needs what the partition does not have."""
     partition = [LIVE, *([] if has_watts else [WITHOUT_WATTS]), *([] if can_switch else [WITHOUT_SWITCHING])]
     if reason := clash([*composition.declared, *partition]):
@@ -61,10 +62,20 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
 
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:
-    """``WrongUseError`` if too few nodes can run the job, by what they have declared to run."""
+    """``WrongUseError`` if too few nodes can run the job, by what they have and what they have declared to run."""
     spec, able = job.spec, runners(job, nodes)
     if len(able) >= spec.nodes:
         return
+    if spec.requested and all(node.has is None for node in nodes):
+        raise WrongUseError(
+            f"{spec.requested} per node requested, but the partition's policy takes all nodes as alike: leave that out"
+        )
+    having = sum(has_resources(job, node) for node in nodes)
+    if having < spec.nodes:
+        raise WrongUseError(
+            f"{spec.nodes} node{'s' if spec.nodes > 1 else ''} with {spec.requested or '1 core'} requested, but by its"
+            f" machine file the partition has {having}"
+        )
     refusing = [node for node in nodes if not can_run(job, node)]
     if not refusing:
         raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
@@ -100,8 +111,8 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 
 def can_run(job: Job, node: Node) -> bool:
-    """Whether the node would accept the job, by what it has declared to run."""
-    if job.on and node.name not in job.on:
+    """Whether the node would accept the job, by what it has and what it has declared to run."""
+    if (job.on and node.name not in job.on) or not has_resources(job, node):
         return False
     if not node.runs_only or (_is_plain(job) and job.spec.command[:3] == CALIBRATION):
         return True
@@ -112,6 +123,11 @@ def can_run(job: Job, node: Node) -> bool:
         and all(map(_is_time, words[1:]))
         and (not node.runs_names or any(_fits(words[0], name) for name in node.runs_names))
     )
+
+
+def has_resources(job: Job, node: Node) -> bool:
+    """Whether the node has what the job requests of each node."""
+    return not job.spec.requested if node.has is None else job.spec.fits(node.has)
 
 
 def _names_command(job: Job, node: Node) -> bool:

@@ -31,8 +31,14 @@ LONGEST_S: Final = 10 * 366 * 86_400
 Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 
 
+KIB_PER_GB: Final = 1 << 20
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the submitter requests. ``command`` runs once on each of the nodes; see ``JobStart``."""
+    """What the submitter requests. ``command`` runs once on each of the nodes; see ``JobStart``. Cores, GPUs, MICs and
+    memory are what each of these must have at least; the job has its nodes alone."""
 
     command: list[str]
     walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
@@ -52,6 +58,26 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the job is requeued once if it is lost with a node."""
     eco: bool = False
     """Whether it may be slowed for a power cap, and be killed after others (policy ``eco``)."""
+    cores: Count = 0
+    gpus: Count = 0
+    mics: Count = 0
+    memory_gb: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
+
+    @property
+    def per_node(self) -> tuple[int, int, int, int]:
+        """Cores, GPUs, MICs and KiB of memory that a node must have; every job needs a core."""
+        return max(self.cores, 1), self.gpus, self.mics, round(self.memory_gb * KIB_PER_GB)
+
+    def fits(self, has: tuple[int, int, int, int]) -> bool:
+        """Whether a node that has this is enough."""
+        return all(need <= one for need, one in zip(self.per_node, has, strict=True))
+
+    @property
+    def requested(self) -> str:
+        """The same in words; empty: any node does."""
+        counts = [(self.cores, "core"), (self.gpus, "GPU"), (self.mics, "MIC")]
+        words = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
+        return ", ".join([*words, *([f"{self.memory_gb:g} GB"] if self.memory_gb else [])])
 
 
 METHOD: Final = "energy as nodes report it"

@@ -44,6 +44,7 @@ class Node:
     spoke_s: float = float("-inf")
     idle_s: float | None = None
     switched: Switched | None = None  # None: it is on like any other
+    has: tuple[int, int, int, int] | None = None  # as ``JobSpec.per_node``; None: the policy takes nodes as alike
 
     @property
     def state(self) -> NodeState:

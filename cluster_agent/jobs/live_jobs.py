@@ -31,6 +31,7 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
+from cluster_agent.jobs.live_nodes import OwnedNodes
 from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
@@ -40,6 +41,7 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.queue import patient
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
 
@@ -60,6 +62,16 @@ REMEMBERED: Final = 10_000
 """Ours: how many of the jobs that ended last a scheduler learns from after a restart."""
 
 
+def owner_of(composition: Composition | NodeComposition, machine: Machine | None) -> OwnedWatts | OwnedNodes | None:
+    """The watts of a partition of this machine, if its policy owns them; ``WrongUseError`` for one that does not
+    fit."""
+    if machine is None:
+        return None
+    if isinstance(composition, NodeComposition):
+        return OwnedNodes(machine, composition)
+    return OwnedWatts(machine, composition.power) if composition.power is not None else None
+
+
 class Partition:
     """The jobs and nodes of one partition. ``now``: Unix time that does not jump (``steady_time``), since silence is
     measured by it. After a restart the engine's clock may begin earlier than it was; that only delays expected ends.
@@ -72,7 +84,7 @@ class Partition:
     def __init__(
         self,
         nodes: Sequence[str],
-        composition: Composition,
+        composition: Composition | NodeComposition,
         store: JobStore,
         now: Callable[[], float],
         say: Callable[[str], None] = lambda line: None,
@@ -84,14 +96,16 @@ class Partition:
     ) -> None:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn."""
         check_live(composition, machine is not None, power is not None)
+        self.watts = owner_of(composition, machine)
+        """None: the policy leaves watts to a sharer."""
+        if isinstance(composition, NodeComposition):
+            composition = Composition()  # its phases are those of ``OwnedNodes``
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
         self._composition, self._store, self._now, self._say = composition, store, now, say
-        self.watts = OwnedWatts(machine, composition.power) if machine and composition.power else None
-        """None: the policy leaves watts to a sharer."""
         self._full_w = machine.node.busy_w[0] if machine and machine.has_watts else None
         self._meter = meter
         self._by_plan = 0  # nodes that the scheduler's plan has off, so that they need no placeholders
@@ -134,6 +148,7 @@ class Partition:
         new = {name: Node(name, drained=drained.get(name)) for name in names}
         self.nodes = dict(sorted({**self.nodes, **new}.items()))
         self.power.load(new)
+        self._note_resources()
         self._has_grown = True
 
     def submit(self, uid: int, user: str, spec: JobSpec, on: Sequence[str] = (), full_power: bool = False) -> Job:
@@ -295,12 +310,12 @@ class Partition:
         return self._overruns[0][0] if self._overruns else None
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        """Give the job the free nodes with the lowest names."""
+        """Give the job its nodes."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
         if sum(node.may_start for node in self.nodes.values()) < started.spec.nodes:
             raise RuntimeError("defect: the scheduler started a job for which there are no nodes")
-        free = self._free(started)[: started.spec.nodes]
+        free = self._nodes_for(job, started)
         if len(free) < started.spec.nodes:
             self._set_aside(job, started)
             return
@@ -328,7 +343,7 @@ class Partition:
         """End the job for a cap. Until its nodes say that it has ended they are occupied, with the caps of idle
         ones."""
         one = self.runs.by_row.pop(job)
-        row = self._occupy(one.job, now_s)
+        row = self._occupy(one.job.nodes, now_s)
         one.is_killed, one.waits_as, one.row = True, job, row
         self.runs.by_row[row] = one
         for name, part in one.parts.items():
@@ -361,6 +376,10 @@ class Partition:
         off_mw = {node.name: 0 for node in self.nodes.values() if is_off_for_cap(node) and not is_coming(node)}
         return off_mw | self.watts.caps_mw(self.runs.by_row.values())
 
+    def planned_mw(self) -> dict[str, int]:
+        """The same, and the caps of nodes without a job that are not those of any idle node."""
+        return self.watts.idle_caps_mw() | self.caps_mw() if self.watts is not None else {}
+
     # --- inside
 
     def _rows_needed(self) -> int:
@@ -382,6 +401,9 @@ class Partition:
             users = sorted({*composition.priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
             composition = replace(composition, priority=with_strangers(composition.priority))
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
+        if isinstance(self.watts, OwnedNodes):
+            self._note_resources()
+            return table, self.watts.begin(list(self.nodes), table.jobs, self._is_paused, self._say)
         watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
         return table, LiveScheduler(
             composition,
@@ -445,9 +467,27 @@ class Partition:
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
         their nodes."""
-        is_any = not (self._is_mixed or job.on)
+        is_any = not (self._is_mixed or job.on or job.spec.requested)
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
+
+    def _nodes_for(self, row: int, job: Job) -> list[Node]:
+        """For a job that starts: where the policy has placed it, else the free nodes with the lowest names; too few if
+        the free ones would refuse it."""
+        free = self._free(job)
+        if isinstance(self.watts, OwnedNodes):
+            placed = self.watts.placed(self._scheduler, row)
+            own = [node for node in free if node.name in placed]
+            if len(own) == job.spec.nodes:
+                return own
+            if len(free) >= job.spec.nodes:  # the policy does not know what nodes run, nor of jobs that name theirs
+                self._scheduler.place(row, self.watts.at(node.name for node in free[: job.spec.nodes]))
+        return free[: job.spec.nodes]
+
+    def _note_resources(self) -> None:
+        if isinstance(self.watts, OwnedNodes):
+            for node in self.nodes.values():
+                node.has = self.watts.has(node.name)
 
     def _set_aside(self, row: int, job: Job) -> None:
         """Withdraw a job that all free nodes would refuse, since the scheduler takes all nodes as alike: to the
@@ -470,11 +510,12 @@ class Partition:
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
         if job.reason == CAPPED:
-            row, expected_end_s = self._occupy(job, now_s), ENDLESS_S
+            row, expected_end_s = self._occupy(job.nodes, now_s), ENDLESS_S
             self._killed_s[row] = self._now()
         else:
             row = self._add(job, int(job.queued_s))
-            expected_end_s = self._scheduler.adopt(int(job.queued_s), int(job.started_s), row, level=job.level)
+            times_s = int(job.queued_s), int(job.started_s)
+            expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, nodes=self._at(job.nodes))
         one = known or Run(
             row, job, {name: Part("", last=job.parts.get(name)) for name in job.nodes}, expected_end_s,
             signal=signal.SIGTERM if job.is_being_ended else 0,
@@ -497,11 +538,18 @@ class Partition:
             self.watts.add(row, job)
         return row
 
-    def _occupy(self, job: Job, now_s: int) -> int:
-        """A row that has the nodes of a job that is being killed, and draws what idle nodes do."""
-        row = self._table.add(0, -1, now_s, ENDLESS_S, job.spec.nodes)
-        self._scheduler.adopt(now_s, now_s, row, ENDLESS_S, level=-1)
+    def _occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S) -> int:
+        """A row that has these nodes, which are away or have a job that is being killed, and draws what idle nodes
+        do."""
+        row = self._table.add(0, -1, now_s, length_s, len(names))
+        if isinstance(self.watts, OwnedNodes):
+            self.watts.occupy(row, len(names))
+        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, nodes=self._at(names))
         return row
+
+    def _at(self, names: Sequence[str]) -> list[int]:
+        """Where nodes are in the engine, which has to know that only if they differ."""
+        return self.watts.at(names) if isinstance(self.watts, OwnedNodes) else []
 
     def _row(self, job: Job, now_s: int) -> int:
         row = self._add(job, min(int(job.queued_s), now_s))
@@ -578,9 +626,8 @@ class Partition:
                 self._has_room = True
             if is_away and node.away_row is None:
                 away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
-                node.away_row = self._table.add(0, -1, now_s, away_s, 1)
+                node.away_row = self._occupy([node.name], now_s, away_s)
                 node.away_until_s = now_s + away_s if comes else None
-                self._scheduler.adopt(now_s, now_s, node.away_row, away_s, level=-1)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -617,8 +664,7 @@ class Partition:
     def _wait_again(self, one: Run) -> None:
         """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""
         job = one.job
-        assert self.watts is not None
-        if not (self.watts.power.requeue and job.spec.requeue):
+        if not (job.spec.requeue and (self.watts is None or self.watts.requeues)):
             self._over(job, "failed", None, CAPPED)
             return
         place_s = job.queued_s

@@ -74,6 +74,11 @@ class OwnedWatts:
         self._budget: NodeBudget | None = None
         self._announced: NodeBudget | None = None
 
+    @property
+    def requeues(self) -> bool:
+        """Whether a job that was killed for a cap waits again."""
+        return self.power.requeue
+
     # --- for the engine
 
     def begin(self, nodes: int, rows: int) -> Watts:
@@ -134,6 +139,10 @@ class OwnedWatts:
     def idle_mw(self) -> int:
         """The cap of a node without a job."""
         return self._of.idle_uw // UW_PER_MW
+
+    def idle_caps_mw(self) -> dict[str, int]:
+        """Of the nodes without a job, those whose caps are not ``idle_mw``."""
+        return {}
 
     def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
         """The caps of nodes with a job. One that is being killed has that of an idle node."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
@@ -27,11 +28,15 @@ def why_waiting(
 ) -> dict[int, str]:
     """Per number of each queued job. ``order`` is the queue; a job that is not in it is wider than the partition, or
     has just come. ``owns_watts``: whether the policy starts a job only if there are watts for it."""
-    idle = sum(node.may_start for node in nodes)
     why: dict[int, str] = {}
+    idle_of: dict[str, int] = {}  # by what jobs request of a node
     for place, job in enumerate(order):
+        if (requested := job.spec.requested) not in idle_of:
+            idle_of[requested] = sum(node.may_start and has_resources(job, node) for node in nodes)
+        idle = idle_of[requested]
         if place == 0:
-            why[job.id] = _of_head(job, idle, nodes, runs, now_s)
+            having = [node for node in nodes if has_resources(job, node)]
+            why[job.id] = _of_head(job, idle, having, runs, now_s)
             if owns_watts and job.spec.nodes <= idle:
                 why[job.id] = f"first in the queue: {_needs(job, idle)}; it waits for watts"
         else:
@@ -59,8 +64,9 @@ def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Ru
 
 
 def _needs(job: Job, idle: int) -> str:
-    number = job.spec.nodes
-    return f"needs {number} node{'s' if number > 1 else ''}, and {idle} {'is' if idle == 1 else 'are'} idle"
+    number, requested = job.spec.nodes, job.spec.requested
+    what = f"node{'s' if number > 1 else ''}{f' with {requested}' if requested else ''}"
+    return f"needs {number} {what}, and {idle} {'is' if idle == 1 else 'are'} idle"
 
 
 def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> list[tuple[float, int, str]]:

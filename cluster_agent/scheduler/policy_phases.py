@@ -115,6 +115,8 @@ WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
 SWITCHING: Final = "nodes that are off for a cap"
 JOB_WATTS: Final = "the watts of jobs in advance"
+NODE_PREDICTIONS: Final = "predictions on nodes that differ"
+CONFIGURATIONS: Final = "a table of each job's configurations"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 LIVE: Final = Declared(
@@ -123,6 +125,8 @@ LIVE: Final = Declared(
         EARLY: "has none",
         RUN_TIMES: "has none: choose another estimate",
         JOB_WATTS: "has none: choose another one",
+        NODE_PREDICTIONS: "has none: choose easy-capped",
+        CONFIGURATIONS: "has none: choose another policy",
     },
 )
 WITHOUT_WATTS: Final = Declared(

@@ -17,12 +17,13 @@ from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.live_watts import OwnedWatts
+from cluster_agent.jobs.live_jobs import owner_of
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
@@ -117,7 +118,8 @@ class JobSettings(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="A machine file, for a policy that owns watts: of its first nodes, the watts of an idle one,"
-            " and of a busy one at each level, which are its caps. A relative path is relative to this file."
+            " and of a busy one at each level, which are its caps; for `prb` and `easy-capped` what the nodes of each"
+            " group have and draw, and which these are (`hosts`). A relative path is relative to this file."
         ),
     ] = ""
     down_after_s: Annotated[
@@ -133,10 +135,10 @@ class JobSettings(msgspec.Struct, frozen=True):
     power: PowerSettings | None = None
 
     @property
-    def composition(self) -> Composition:
+    def composition(self) -> Composition | NodeComposition:
         """``WrongUseError`` for a policy that does not run live."""
-        composed = registry.choose(self.policy).composition
-        if composed.idle_off_s is not None:
+        composed = registry.choose(self.policy).live
+        if isinstance(composed, Composition) and composed.idle_off_s is not None:
             if self.power is None:
                 raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
             if composed.idle_off_s < LEAST_IDLE_S:
@@ -148,7 +150,8 @@ class JobSettings(msgspec.Struct, frozen=True):
     @property
     def power_times(self) -> PowerTimes | None:
         """When nodes are switched; None: never."""
-        idle_off_s = registry.choose(self.policy).composition.idle_off_s
+        composed = registry.choose(self.policy).live
+        idle_off_s = composed.idle_off_s if isinstance(composed, Composition) else None
         if self.power is None or idle_off_s is None:
             return self.power.times if self.power else None
         return replace(self.power.times, idle_off_s=float(idle_off_s))
@@ -159,8 +162,7 @@ class JobSettings(msgspec.Struct, frozen=True):
         if not self.machine:
             return None
         machine = load_machine(self.machine)
-        if power := self.composition.power:
-            OwnedWatts(machine, power)
+        owner_of(self.composition, machine)
         return machine
 
     @property
@@ -278,6 +280,8 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if jobs.power is not None:
         yield from _power_problems(jobs.power)
+        if jobs.power.idle_off_s and isinstance(jobs.composition, NodeComposition):
+            yield "jobs.power.idle_off_s", f"{jobs.policy} does not say which nodes to boot for a job: 0 leaves all on"
 
 
 def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:

@@ -201,6 +201,10 @@ class JobService:
         """The caps of nodes with a job, as the policy plans with them."""
         return self._live.caps_mw() if self._live else {}
 
+    def planned_mw(self) -> Mapping[str, int]:
+        """The same, and the caps of idle nodes that are not ``idle_mw``."""
+        return self._live.planned_mw() if self._live else {}
+
     def set_budget(self, budget: NodeBudget) -> None:
         """From the next turn on the nodes may draw this together."""
         self._is_due |= self._live is not None and self._live.set_budget(budget)

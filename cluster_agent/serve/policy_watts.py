@@ -23,8 +23,8 @@ from cluster_agent.serve.job_service import JobService
 def node_budget(
     ledger: Ledger, now_s: float, planned_mw: Mapping[str, int], idle_mw: int, later_s: float
 ) -> NodeBudget:
-    """``planned_mw``: the caps of nodes with a job; others have ``idle_mw``. ``later_s``: how far the clock of the
-    result is ahead of the ledger's."""
+    """``planned_mw``: the caps of nodes, with a job or not; those that it lacks have ``idle_mw``. ``later_s``: how far
+    the clock of the result is ahead of the ledger's."""
     ledger.pass_time(now_s)
     accounts, settle_s = ledger.accounts, ledger.settle_s
     plan_mw = np.array([planned_mw.get(name, idle_mw) for name in accounts.names], np.int64)
@@ -50,7 +50,7 @@ def node_budget(
 def pass_budget(ledger: Ledger, now_s: float, jobs: JobService) -> None:
     """Say what the nodes may draw to a policy that owns watts; to no other."""
     if jobs.idle_mw is not None:
-        jobs.set_budget(node_budget(ledger, now_s, jobs.caps_mw(), jobs.idle_mw, jobs.now() - now_s))
+        jobs.set_budget(node_budget(ledger, now_s, jobs.planned_mw(), jobs.idle_mw, jobs.now() - now_s))
 
 
 def caps_sharer(jobs: Callable[[], JobService | None]) -> Sharer:
@@ -62,8 +62,9 @@ def caps_sharer(jobs: Callable[[], JobService | None]) -> Sharer:
         check_budget(view, available_mw)
         service = jobs()
         given = service.caps_mw() if service is not None else {}
+        planned = service.planned_mw() if service is not None else {}
         idle = (service.idle_mw if service is not None else None) or 0
-        wanted = np.array([given.get(name, idle) for name in view.nodes], np.int64)
+        wanted = np.array([planned.get(name, idle) for name in view.nodes], np.int64)
         caps: Ints = np.maximum(np.minimum(wanted, view.tdp_mw), view.mop_mw)
         over_mw = int(caps.sum()) - available_mw
         if over_mw > 0:

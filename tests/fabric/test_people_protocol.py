@@ -59,7 +59,8 @@ ON_THE_WIRE = {
     "submit": (
         Submit(["a"], 60, "/"),
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
-         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False},
+         "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False,
+         "cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -75,7 +76,8 @@ ON_THE_WIRE = {
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
         {"node": "n0", "spec": {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "",
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
-                                "grace_s": 30, "requeue": True, "eco": False}},
+                                "grace_s": 30, "requeue": True, "eco": False, "cores": 0, "gpus": 0, "mics": 0,
+                                "memory_gb": 0.0}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it."""

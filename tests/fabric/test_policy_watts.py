@@ -71,7 +71,7 @@ def test_a_drop_counts_one_settle_time_before_it_comes_and_a_rise_when_it_does()
 
 
 def caps(given: dict[str, int], available_mw: int) -> list[int]:
-    service: Any = SimpleNamespace(caps_mw=lambda: given, idle_mw=150_000)
+    service: Any = SimpleNamespace(caps_mw=lambda: given, planned_mw=lambda: given, idle_mw=150_000)
     names = ["a", "b", "c"]
     view = View.of(names, np.full(3, 500_000), np.full(3, 200_000), [])
     return [int(cap) for cap in caps_sharer(lambda: service)(view, available_mw).caps_mw]
@@ -100,7 +100,18 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
             "jobs.power.off_command: must",
         ),
         ("[jobs]\npolicy = 'powercap:mode=dvfs,floor_mhz=9000'\nmachine = 'curie'", "jobs.machine: curie: 9000 MHz"),
-        ("[jobs]\npolicy = 'prb'\nmachine = 'curie'", "jobs.policy: "),
+        ("[jobs]\npolicy = 'prb'", "jobs.policy: a policy that knows watts needs watts, and a live partition without"),
+        ("[jobs]\npolicy = 'prb'\nmachine = 'eurora'", "jobs.machine: eurora: the machine has no watts; give busy_w"),
+        (
+            "[jobs]\npolicy = 'prb'\nmachine = 'curie'\n[jobs.power]\noff_command = 'off %N'\non_command = 'on %N'\n"
+            "idle_off_s = 60",
+            "jobs.power.idle_off_s: prb does not say which nodes to boot for a job: 0 leaves all on",
+        ),
+        (
+            "[jobs]\npolicy = 'rmap'\nmachine = 'curie'",
+            "jobs.policy: a choice among configurations needs a table of each job's configurations, and a live"
+            " partition has none: choose another policy",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
@@ -140,6 +151,8 @@ def test_a_policy_that_owns_the_watts_is_accepted_with_a_machine(tmp_path: Path)
         "powercap:mode=idle",
         "energy-budget:joules=1e9,from_s=1,to_s=9",
         "easy-power:rule=est",
+        "prb:rule=est",
+        "easy-capped",
     ):
         settings.write_text(f"{HEAD}[jobs]\npolicy = '{policy}'\nmachine = 'curie'\n")
         assert read_settings(settings).jobs is not None

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.table import Configuration
+from cluster_agent.scheduler.policy_phases import CONFIGURATIONS, Declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class MoldableComposition:
     def owns_watts(self) -> bool:
         """Always: a configuration is nodes and watts (``owner``)."""
         return True
+
+    @property
+    def declared(self) -> list[Declared]:
+        """What its phases declare."""
+        return [Declared("a choice among configurations", (CONFIGURATIONS,))]
 
 
 def whole_uw(watts: float) -> int:

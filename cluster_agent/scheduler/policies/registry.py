@@ -92,6 +92,15 @@ class Choice(msgspec.Struct, frozen=True):
         return composed
 
     @property
+    def live(self) -> Composition | NodeComposition:
+        """For a live partition; ``WrongUseError`` if the policy needs what no such partition has."""
+        composed = self.composed if self.policy.on_processors is None else self.composition
+        if reason := clash([*composed.declared, LIVE]):
+            raise WrongUseError(reason)
+        assert not isinstance(composed, MoldableComposition)
+        return composed
+
+    @property
     def has_configurations(self) -> bool:
         """Whether the policy chooses among configurations of each job."""
         return isinstance(self.composed, MoldableComposition)
@@ -158,7 +167,7 @@ def runs_live(policy: Policy) -> bool:
         composed = (policy.on_processors or policy.compose)(policy.params())
     except (TypeError, ValueError):  # parameters without defaults
         return False
-    return isinstance(composed, Composition) and clash([*composed.declared, LIVE]) is None
+    return clash([*composed.declared, LIVE]) is None
 
 
 def choose(text: str) -> Choice:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Admitted, Predictor
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
@@ -76,6 +77,12 @@ class NodeComposition:
     def owns_watts(self) -> bool:
         """Always: watts are one of the resources (``owner``)."""
         return True
+
+    @property
+    def declared(self) -> list[Declared]:
+        """What its phases declare."""
+        watts = Declared("a policy that knows watts", (WATTS,))
+        return [watts, *([] if self.admitted == "given" else [Declared(f"of={self.admitted}", (NODE_PREDICTIONS,))])]
 
 
 @dataclass(frozen=True, slots=True)

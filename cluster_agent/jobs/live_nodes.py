@@ -1,0 +1,191 @@
+"""The nodes and watts of a live partition whose nodes differ, for a policy that places jobs on nodes.
+
+The engine is that of replays on unlike nodes (``csrc/resources/unlike_nodes.c``). Two things are different here. A node
+has one job at a time, so a job is one unit on each of its nodes, and a unit takes the one place of its node. And idle
+nodes draw from the same budget, so the engine's cap is the budget less what all nodes draw idle, and a job counts what
+its nodes draw above that: each the most of any node on which it could run. A node's own cap is at most that, so the
+caps never add up to more than the engine has counted. They go through the ledger, which raises one only once others
+have come down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+import numpy as np
+
+from cluster_agent.cluster import Machine, NodeGroup
+from cluster_agent.errors import WrongUseError
+from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
+from cluster_agent.jobs.job_runs import Run
+from cluster_agent.jobs.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.queue import patient
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
+from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes
+
+Has = tuple[int, int, int, int]
+"""What a node has, or a job requests of each of its nodes: cores, GPUs, MICs, KiB of memory."""
+
+NOTHING: Final = (0, 0, 0, 0)
+
+
+class OwnedNodes:
+    """What ``live_watts.OwnedWatts`` is where nodes are alike. ``machine``: its groups say what their nodes have and
+    draw, and by ``hosts`` which nodes these are."""
+
+    requeues = True
+    """Of a job that another policy has killed: its place is kept."""
+
+    def __init__(self, machine: Machine, composition: NodeComposition) -> None:
+        if not machine.has_watts:
+            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        if sum(not group.hosts for group in machine.groups) > 1:
+            raise WrongUseError(
+                f"{machine.name}: which nodes are of which of its {len(machine.groups)} groups? Give hosts, patterns of"
+                " names, for every [[nodes]] but one"
+            )
+        self._machine, self._composition = machine, composition
+        self._groups: dict[str, NodeGroup | None] = {}
+        self._names: list[str] = []
+        self._at: dict[str, int] = {}
+        self._idle_mw: dict[str, int] = {}
+        self._unlike: CUnlike | None = None
+        self._budget: NodeBudget | None = None
+        self._announced: NodeBudget | None = None
+
+    def has(self, name: str) -> Has:
+        """What the node has, as the machine file says; nothing if it is of no group there."""
+        group = self._group(name)
+        return _has(group) if group is not None else NOTHING
+
+    # --- for the engine
+
+    def begin(
+        self, names: Sequence[str], jobs: Jobs, is_paused: Callable[[], bool], say: Callable[[str], None]
+    ) -> LiveScheduler:
+        """A scheduler of a new table of jobs."""
+        self._names = list(names)
+        self._groups = {name: self._group(name) for name in names}
+        self._idle_mw = {name: _mw(group.idle_w) for name, group in self._groups.items() if group is not None}
+        self._at = {name: place for place, name in enumerate(names)}
+        self._announced = None
+        rows = len(jobs)
+        table = NodeJobs(
+            jobs,
+            name=(),
+            units=np.zeros(rows, np.int64),
+            need=np.zeros((rows, PLACES + 1), np.int64),
+            watts=np.zeros(rows, np.float64),
+            knows_watts=np.ones(rows, np.bool_),
+            queue=(),
+            max_wait_s=np.zeros(rows, np.int64),
+        )
+        nodes = Nodes(np.array([self.has(name) for name in names] or [NOTHING], np.int64))
+        self._unlike = unlike = CUnlike(self._composition, table, nodes, UNCAPPED)
+        assert unlike.phases.order is not None
+        phases = replace(unlike.phases, order=patient(unlike.phases.order, say))
+        return LiveScheduler(phases, jobs, unlike.processors, None, is_paused, unlike=unlike)
+
+    def add(self, row: int, job: Job) -> None:
+        """The job has this row of the table. Without a request for cores it counts those of the smallest node that it
+        could have."""
+        cores, *others = job.spec.per_node
+        fitting = self._fitting(job.spec)
+        if not job.spec.cores and fitting:
+            cores = min(group.cores for group in fitting)
+        above_mw = max((_above_idle_mw(group, job.spec) for group in fitting), default=0)
+        self._fill(row, job.spec.nodes, [cores, *others, 1], job.spec.nodes * above_mw / 1000)
+
+    def occupy(self, row: int, nodes: int) -> None:
+        """The row takes so many nodes, and draws no more than idle ones."""
+        self._fill(row, nodes, [*NOTHING, 1], 0.0)
+
+    def ended(self, job: Job) -> None:
+        """Nothing is learned."""
+
+    def at(self, names: Iterable[str]) -> list[int]:
+        """Their places in the engine."""
+        return [self._at[name] for name in names]
+
+    def placed(self, scheduler: NativeScheduler, row: int) -> set[str]:
+        """Where a job was started."""
+        return {self._names[place] for place in scheduler.placed(row).node.tolist()}
+
+    def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
+        """Put a new budget in force. Whether a pass is due."""
+        budget = self._budget
+        if budget is None or budget == self._announced:
+            return False
+        self._announced = budget
+        scheduler.set_cap(self._cap(budget, now_s), now_s)
+        return True
+
+    # --- for the keeper of the budget
+
+    def set_budget(self, budget: NodeBudget) -> bool:
+        """Whether this is another budget than before."""
+        is_new, self._budget = budget != self._budget, budget
+        return is_new
+
+    @property
+    def idle_mw(self) -> int:
+        """The cap of a node that the machine file does not have: its MOP."""
+        return 0
+
+    def idle_caps_mw(self) -> dict[str, int]:
+        """The caps of nodes without a job."""
+        return self._idle_mw
+
+    def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
+        """The caps of nodes with a job. One that is being killed has that of an idle node."""
+        caps: dict[str, int] = {}
+        for one in runs:
+            for name, part in one.parts.items():
+                group = self._groups.get(name)
+                if group is not None and not part.is_over:
+                    above_mw = 0 if one.is_killed else _above_idle_mw(group, one.job.spec)
+                    caps[name] = _mw(group.idle_w) + above_mw
+        return caps
+
+    # --- inside
+
+    def _group(self, name: str) -> NodeGroup | None:
+        """The first group that names it, else the one that names no nodes."""
+        groups = self._machine.groups
+        named = (group for group in groups if any(fnmatchcase(name, pattern) for pattern in group.hosts))
+        return next(named, next((group for group in groups if not group.hosts), None))
+
+    def _fitting(self, spec: JobSpec) -> list[NodeGroup]:
+        return [group for group in self._machine.groups if spec.fits(_has(group))]
+
+    def _fill(self, row: int, units: int, need: list[int], watts: float) -> None:
+        assert self._unlike is not None
+        self._unlike.add(row, units, need, watts)
+
+    def _cap(self, budget: NodeBudget, now_s: int) -> PowerCap:
+        idle_w = sum(self._idle_mw.values()) / 1000
+        caps = budget.caps(now_s)
+        if not caps:
+            return UNCAPPED
+        return PowerCap((0, *(cap.from_s for cap in caps[1:])), tuple(cap.watts - idle_w for cap in caps))
+
+
+def _has(group: NodeGroup) -> Has:
+    return group.cores, group.gpus, group.mics, round(group.memory_gb * KIB_PER_GB)
+
+
+def _mw(watts: float) -> int:
+    return int(watts * 1000)
+
+
+def _above_idle_mw(group: NodeGroup, spec: JobSpec) -> int:
+    """What a busy node of the group draws with these accelerators, more than an idle one."""
+    busy_w = (group.busy_max_w or group.busy_w)[0] + spec.gpus * group.gpu_w + spec.mics * group.mic_w
+    return _mw(busy_w) - _mw(group.idle_w)
