@@ -50,6 +50,7 @@ class NodeGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_gb: float = 0.0
     gpu_w: float = 0.0  # one busy GPU, on top of busy_w
     mic_w: float = 0.0
+    rest_w: float = 0.0  # live, with configurations: of a busy node, all but its packages
     hosts: tuple[str, ...] = ()  # live: patterns of the nodes' names, such as "gpu*"; empty: all that no group names
 
 

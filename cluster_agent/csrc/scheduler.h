@@ -156,6 +156,9 @@ int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
 /* After that: when a row of the tables could start if no other job waited; INT64_MAX: never. */
 int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t row);
 
+/* After that: the watts of all jobs stay within another bound from now on. */
+void scheduler_set_bound(scheduler_t *scheduler, double watts, int64_t uw);
+
 /* After that, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
 

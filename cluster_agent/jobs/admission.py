@@ -13,7 +13,15 @@ from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.scheduler.policy_phases import LIVE, WITHOUT_SWITCHING, WITHOUT_WATTS, Composition, clash
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
+from cluster_agent.scheduler.policy_phases import (
+    LIVE,
+    WITHOUT_CONFIGURATIONS,
+    WITHOUT_SWITCHING,
+    WITHOUT_WATTS,
+    Composition,
+    clash,
+)
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
@@ -26,15 +34,26 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 """A time as emulated nodes read it; a bare number is in seconds."""
 
 
-def check_live(composition: Composition | NodeComposition, has_watts: bool = False, can_switch: bool = False) -> None:
+def check_live(
+    composition: Composition | NodeComposition | MoldableComposition,
+    has_watts: bool = False,
+    can_switch: bool = False,
+    has_configurations: bool = False,
+) -> None:
     """``WrongUseError`` for a policy that needs what the partition does not have."""
-    partition = [LIVE, *([] if has_watts else [WITHOUT_WATTS]), *([] if can_switch else [WITHOUT_SWITCHING])]
+    lacks = (
+        (has_watts, WITHOUT_WATTS),
+        (can_switch, WITHOUT_SWITCHING),
+        (has_configurations, WITHOUT_CONFIGURATIONS),
+    )
+    partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
 
 
-def check_job(job: Job, nodes: Collection[str]) -> None:
-    """``WrongUseError`` for a job that could never run on these nodes."""
+def check_job(job: Job, nodes: Collection[str], most_nodes: int = 0) -> None:
+    """``WrongUseError`` for a job that could never run on these nodes. ``most_nodes``: it may get more than it
+    requests."""
     spec = job.spec
     if not spec.command and not spec.script:
         raise WrongUseError("nothing to run: give a command or a script")
@@ -49,7 +68,7 @@ def check_job(job: Job, nodes: Collection[str]) -> None:
             raise WrongUseError(str(error)) from None
     if not spec.workdir.startswith("/"):
         raise WrongUseError(f"workdir {spec.workdir!r} is not an absolute path")
-    names = sorted(nodes, key=len)[-spec.nodes :]
+    names = sorted(nodes, key=len)[-max(spec.nodes, most_nodes) :]
     try:
         size = largest_start(job, names)
     except msgspec.MsgspecError as error:

@@ -166,6 +166,17 @@ class Account(msgspec.Struct):
         return None
 
 
+class Configured(msgspec.Struct, frozen=True):
+    """The configuration in which a job was started: nodes, cores of each, cap of each package, how long it is expected
+    to run, and the cap of each node."""
+
+    nodes: int
+    cores: int
+    cap_w: float
+    length_s: int
+    node_mw: int
+
+
 class Job(msgspec.Struct):
     """A job as stored. Times in Unix seconds."""
 
@@ -193,6 +204,8 @@ class Job(msgspec.Struct):
     """Of the frequencies or caps of the machine file, 0 the highest: what the policy gives it."""
     planned_uw: int = 0
     """What each of its nodes is planned to draw, where the policy predicts it; 0: it does not."""
+    configured: Configured | None = None
+    """Where the policy chooses among configurations; None: it does not, or the job waits."""
     is_cancelled: bool = False
     tag: str = ""
     """The tag by which it is shared watts, and its source: user, node agent, job history."""
@@ -238,9 +251,14 @@ class Job(msgspec.Struct):
                 path = path.replace(mark, text)
             return path
 
+        env, walltime_s = spec.env, spec.walltime_s
+        if (configured := self.configured) is not None:  # slower than requested, it may take longer
+            env = {**env, "NODECTL_CORES": str(configured.cores)}
+            walltime_s = min(max(walltime_s, configured.length_s), LONGEST_S)
+
         return JobStart(
             job=self.id, attempt=self.attempt, uid=self.uid, command=spec.command, script=spec.script,
-            workdir=spec.workdir, output=filled(spec.output or standard), error=filled(spec.error), env=spec.env,
-            walltime_s=spec.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
+            workdir=spec.workdir, output=filled(spec.output or standard), error=filled(spec.error), env=env,
+            walltime_s=walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
             nodes=self.nodes, tag=spec.tag,
         )  # fmt: skip

@@ -19,10 +19,10 @@ would give the nodes that wait for the booting one to other jobs, and a wide job
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, TypeAlias
 
 from cluster_agent.cluster import Machine
 from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
@@ -31,11 +31,14 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
+from cluster_agent.jobs.live_configurations import OwnedConfigurations
 from cluster_agent.jobs.live_nodes import OwnedNodes
 from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting
+from cluster_agent.scheduler.configurations.choices import MoldableComposition
+from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.orders.priority import with_strangers
@@ -62,11 +65,18 @@ REMEMBERED: Final = 10_000
 """Ours: how many of the jobs that ended last a scheduler learns from after a restart."""
 
 
-def owner_of(composition: Composition | NodeComposition, machine: Machine | None) -> OwnedWatts | OwnedNodes | None:
+Live: TypeAlias = Composition | NodeComposition | MoldableComposition
+
+
+def owner_of(
+    composition: Live, machine: Machine | None, configurations: Mapping[str, Rows] | None = None
+) -> OwnedWatts | OwnedNodes | OwnedConfigurations | None:
     """The watts of a partition of this machine, if its policy owns them; ``WrongUseError`` for one that does not
     fit."""
     if machine is None:
         return None
+    if isinstance(composition, MoldableComposition):
+        return OwnedConfigurations(machine, composition, configurations or {})
     if isinstance(composition, NodeComposition):
         return OwnedNodes(machine, composition)
     return OwnedWatts(machine, composition.power) if composition.power is not None else None
@@ -84,7 +94,7 @@ class Partition:
     def __init__(
         self,
         nodes: Sequence[str],
-        composition: Composition | NodeComposition,
+        composition: Live,
         store: JobStore,
         now: Callable[[], float],
         say: Callable[[str], None] = lambda line: None,
@@ -93,13 +103,15 @@ class Partition:
         power: PowerTimes | None = None,
         machine: Machine | None = None,
         meter: Meter = unmetered,
+        configurations: Mapping[str, Rows] | None = None,
     ) -> None:
-        """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn."""
-        check_live(composition, machine is not None, power is not None)
-        self.watts = owner_of(composition, machine)
+        """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn;
+        ``configurations``: by application, for a policy that chooses among them."""
+        check_live(composition, machine is not None, power is not None, configurations is not None)
+        self.watts = owner_of(composition, machine, configurations)
         """None: the policy leaves watts to a sharer."""
-        if isinstance(composition, NodeComposition):
-            composition = Composition()  # its phases are those of ``OwnedNodes``
+        if not isinstance(composition, Composition):
+            composition = Composition()  # its phases are those of ``OwnedNodes``, ``OwnedConfigurations``
         if composition.order:
             composition = replace(composition, order=patient(composition.order, say))
         self.nodes = {name: Node(name) for name in sorted(nodes)}
@@ -157,7 +169,8 @@ class Partition:
             id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now(), on=list(on),
             full_power=full_power,
         )  # fmt: skip
-        check_job(job, self.nodes)
+        most_nodes = self.watts.most_nodes(job) if isinstance(self.watts, OwnedConfigurations) else 0
+        check_job(job, self.nodes, most_nodes)
         check_runs(job, self.nodes.values())
         self._store.add(job)
         self.jobs[job.id] = job
@@ -313,12 +326,15 @@ class Partition:
         """Give the job its nodes."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
-        if sum(node.may_start for node in self.nodes.values()) < started.spec.nodes:
+        width = self.watts.width(job, started) if self.watts is not None else started.spec.nodes
+        if sum(node.may_start for node in self.nodes.values()) < width:
             raise RuntimeError("defect: the scheduler started a job for which there are no nodes")
-        free = self._nodes_for(job, started)
-        if len(free) < started.spec.nodes:
+        free = self._nodes_for(job, started, width)
+        if len(free) < width:
             self._set_aside(job, started)
             return
+        if isinstance(self.watts, OwnedConfigurations):
+            started.configured = self.watts.chosen(job, started)
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
@@ -401,7 +417,7 @@ class Partition:
             users = sorted({*composition.priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
             composition = replace(composition, priority=with_strangers(composition.priority))
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
-        if isinstance(self.watts, OwnedNodes):
+        if isinstance(self.watts, OwnedNodes | OwnedConfigurations):
             self._note_resources()
             return table, self.watts.begin(list(self.nodes), table.jobs, self._is_paused, self._say)
         watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
@@ -471,18 +487,18 @@ class Partition:
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 
-    def _nodes_for(self, row: int, job: Job) -> list[Node]:
+    def _nodes_for(self, row: int, job: Job, width: int) -> list[Node]:
         """For a job that starts: where the policy has placed it, else the free nodes with the lowest names; too few if
         the free ones would refuse it."""
         free = self._free(job)
         if isinstance(self.watts, OwnedNodes):
             placed = self.watts.placed(self._scheduler, row)
             own = [node for node in free if node.name in placed]
-            if len(own) == job.spec.nodes:
+            if len(own) == width:
                 return own
-            if len(free) >= job.spec.nodes:  # the policy does not know what nodes run, nor of jobs that name theirs
-                self._scheduler.place(row, self.watts.at(node.name for node in free[: job.spec.nodes]))
-        return free[: job.spec.nodes]
+            if len(free) >= width:  # the policy does not know what nodes run, nor of jobs that name theirs
+                self._scheduler.place(row, self.watts.at(node.name for node in free[:width]))
+        return free[:width]
 
     def _note_resources(self) -> None:
         if isinstance(self.watts, OwnedNodes):
@@ -514,8 +530,9 @@ class Partition:
             self._killed_s[row] = self._now()
         else:
             row = self._add(job, int(job.queued_s))
+            more = self.watts.adopted(row, job, now_s) if self.watts is not None else {}
             times_s = int(job.queued_s), int(job.started_s)
-            expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, nodes=self._at(job.nodes))
+            expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, **more)
         one = known or Run(
             row, job, {name: Part("", last=job.parts.get(name)) for name in job.nodes}, expected_end_s,
             signal=signal.SIGTERM if job.is_being_ended else 0,
@@ -542,14 +559,9 @@ class Partition:
         """A row that has these nodes, which are away or have a job that is being killed, and draws what idle nodes
         do."""
         row = self._table.add(0, -1, now_s, length_s, len(names))
-        if isinstance(self.watts, OwnedNodes):
-            self.watts.occupy(row, len(names))
-        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, nodes=self._at(names))
+        more = self.watts.occupy(row, names) if self.watts is not None else {}
+        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, **more)
         return row
-
-    def _at(self, names: Sequence[str]) -> list[int]:
-        """Where nodes are in the engine, which has to know that only if they differ."""
-        return self.watts.at(names) if isinstance(self.watts, OwnedNodes) else []
 
     def _row(self, job: Job, now_s: int) -> int:
         row = self._add(job, min(int(job.queued_s), now_s))
@@ -684,7 +696,7 @@ class Partition:
     def _queue_again(self, job: Job, reason: str) -> None:
         """To the end of the queue, since its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
-        job.nodes, job.queued_s, job.expected_end_s = [], self._now(), None
+        job.nodes, job.queued_s, job.expected_end_s, job.configured = [], self._now(), None, None
         if self._fits(job):
             self._fresh.append(job)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -103,9 +103,18 @@ class OwnedNodes:
         above_mw = max((_above_idle_mw(group, job.spec) for group in fitting), default=0)
         self._fill(row, job.spec.nodes, [cores, *others, 1], job.spec.nodes * above_mw / 1000)
 
-    def occupy(self, row: int, nodes: int) -> None:
-        """The row takes so many nodes, and draws no more than idle ones."""
-        self._fill(row, nodes, [*NOTHING, 1], 0.0)
+    def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
+        """Where a job is that runs already."""
+        return {"nodes": self.at(job.nodes)}
+
+    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """The row takes these nodes, and draws no more than idle ones."""
+        self._fill(row, len(names), [*NOTHING, 1], 0.0)
+        return {"nodes": self.at(names)}
+
+    def width(self, row: int, job: Job) -> int:
+        """How many nodes a job that starts gets."""
+        return job.spec.nodes
 
     def ended(self, job: Job) -> None:
         """Nothing is learned."""

@@ -9,7 +9,7 @@ A job's walltime is wall-clock time, at whatever level it runs. So the engine pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Any, Final
@@ -98,6 +98,18 @@ class OwnedWatts:
             self._planned_uw[row] = job.planned_uw
         self._lowest[row] = self._of.lowest if job.spec.eco else 0
         job.level = min(job.level, len(self._of.plan_uw) - 1)  # the machine file may have changed
+
+    def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
+        """What the scheduler has to know more of a job that runs already."""
+        return {}
+
+    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """The same of a row that takes these nodes, and draws no more than idle ones."""
+        return {}
+
+    def width(self, row: int, job: Job) -> int:
+        """How many nodes a job that starts gets."""
+        return job.spec.nodes
 
     def ended(self, job: Job) -> None:
         """Predictions learn from what its nodes have drawn."""

@@ -116,7 +116,8 @@ RUN_TIMES: Final = "run times in advance"
 SWITCHING: Final = "nodes that are off for a cap"
 JOB_WATTS: Final = "the watts of jobs in advance"
 NODE_PREDICTIONS: Final = "predictions on nodes that differ"
-CONFIGURATIONS: Final = "a table of each job's configurations"
+CONFIGURATIONS: Final = "a table of configurations"
+REPLAY: Final = "a replay"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 LIVE: Final = Declared(
@@ -126,13 +127,17 @@ LIVE: Final = Declared(
         RUN_TIMES: "has none: choose another estimate",
         JOB_WATTS: "has none: choose another one",
         NODE_PREDICTIONS: "has none: choose easy-capped",
-        CONFIGURATIONS: "has none: choose another policy",
+        REPLAY: "is none: choose a rule that ships",
     },
 )
 WITHOUT_WATTS: Final = Declared(
     "a live partition without `machine`", takes={WATTS: "does not know them: give one in [jobs]"}
 )
 """Where the settings do not say what a node draws."""
+WITHOUT_CONFIGURATIONS: Final = Declared(
+    "a live partition without `configurations`", takes={CONFIGURATIONS: "has none: give a file in [jobs]"}
+)
+"""Where the settings do not say in which ways jobs can run."""
 WITHOUT_SWITCHING: Final = Declared(
     "a live partition without [jobs.power]", takes={SWITCHING: "has none: choose another mode"}
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -17,13 +17,15 @@ from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.live_jobs import owner_of
+from cluster_agent.jobs.live_jobs import Live, owner_of
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
+from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
+from cluster_agent.workloads.moldable_trace import read_tables
+from cluster_agent.workloads.swf import TraceError
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.extension import ExtensionFailedError, below, split
 from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
@@ -122,6 +124,13 @@ class JobSettings(msgspec.Struct, frozen=True):
             " group have and draw, and which these are (`hosts`). A relative path is relative to this file."
         ),
     ] = ""
+    configurations: Annotated[
+        str,
+        Meta(
+            description="For `rmap` and `moldable`: a file of application,nodes,cores,cap_w,time_s,watts (CSV); a job's"
+            " application is its name. A relative path is relative to this file."
+        ),
+    ] = ""
     down_after_s: Annotated[
         float,
         Meta(description="A node that has not reported its jobs for so long is down; it reports once a second.", ge=3),
@@ -135,7 +144,7 @@ class JobSettings(msgspec.Struct, frozen=True):
     power: PowerSettings | None = None
 
     @property
-    def composition(self) -> Composition | NodeComposition:
+    def composition(self) -> Live:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).live
         if isinstance(composed, Composition) and composed.idle_off_s is not None:
@@ -144,7 +153,7 @@ class JobSettings(msgspec.Struct, frozen=True):
             if composed.idle_off_s < LEAST_IDLE_S:
                 raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
             composed = replace(composed, idle_off_s=None)  # below
-        check_live(composed, bool(self.machine), self.power is not None)
+        check_live(composed, bool(self.machine), self.power is not None, bool(self.configurations))
         return composed
 
     @property
@@ -162,8 +171,18 @@ class JobSettings(msgspec.Struct, frozen=True):
         if not self.machine:
             return None
         machine = load_machine(self.machine)
-        owner_of(self.composition, machine)
+        owner_of(self.composition, machine, self.tables)
         return machine
+
+    @property
+    def tables(self) -> Mapping[str, Rows] | None:
+        """Configurations by application, as the policy knows them; ``WrongUseError`` for a file that is none."""
+        if not self.configurations:
+            return None
+        tables = read_tables(self.configurations)
+        if tables.is_generated:
+            raise WrongUseError(f"{self.configurations} is generated, and of another machine: give a file")
+        return tables.known
 
     @property
     def times(self) -> Times:
@@ -222,6 +241,8 @@ def read_settings(path: Path) -> Settings:
     jobs = given.get("jobs")
     if isinstance(jobs, dict) and isinstance(machine := jobs.get("machine"), str) and machine.endswith(".toml"):
         jobs["machine"] = str(path.parent / machine)
+    if isinstance(jobs, dict) and isinstance(table := jobs.get("configurations"), str) and ".csv" in table:
+        jobs["configurations"] = str(path.parent / table)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -273,6 +294,11 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.policy", str(error).removeprefix("--policy ")
         return
     try:
+        _ = jobs.tables
+    except (WrongUseError, TraceError) as error:
+        yield "jobs.configurations", str(error).removeprefix("--configurations ")
+        return
+    try:
         _ = jobs.live_machine
     except WrongUseError as error:
         yield "jobs.machine", str(error).removeprefix("--machine ")
@@ -280,7 +306,7 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if jobs.power is not None:
         yield from _power_problems(jobs.power)
-        if jobs.power.idle_off_s and isinstance(jobs.composition, NodeComposition):
+        if jobs.power.idle_off_s and not isinstance(jobs.composition, Composition):
             yield "jobs.power.idle_off_s", f"{jobs.policy} does not say which nodes to boot for a job: 0 leaves all on"
 
 

@@ -278,7 +278,7 @@ class JobService:
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power_times if self.can_switch else None,
-            machine=settings.live_machine, meter=self._meter.read,
+            machine=settings.live_machine, meter=self._meter.read, configurations=settings.tables,
         )  # fmt: skip
         if self._why_shut:
             self._say(f"the alarm is over: {self._why_shut}")

@@ -1,4 +1,5 @@
-"""A partition of real processes whose nodes differ, under `easy-capped`: placed jobs, a kill, and a lower budget."""
+"""Partitions of real processes: nodes that differ under `easy-capped`, with a kill and a lower budget; a job that runs
+in one of its configurations."""
 
 from __future__ import annotations
 
@@ -90,3 +91,28 @@ def test_jobs_are_placed_by_what_nodes_have_and_neither_a_kill_nor_a_lower_budge
     cluster.until(lambda: row(cluster, waiting)["state"] == "running")
     cluster.until(lambda: caps_w(cluster) == {"g0": 150.0, "n0": 300.0, "n1": 300.0})
     cluster.check(began_s)
+
+
+def test_a_job_runs_in_the_configuration_that_is_chosen_with_its_cores_and_its_caps(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(MACHINE.replace("idle_w = 150", "idle_w = 150\nrest_w = 60", 1))
+    table = "application,nodes,cores,cap_w,time_s,watts\nlu,2,16,115,100,480\nlu,2,8,65,160,300\n"
+    (tmp_path / "table.csv").write_text(table)
+    jobs = {"policy": "moldable:rule=energy,slowdown=2", "machine": "site.toml", "configurations": "table.csv"}
+    with Cluster(tmp_path, 620.0, jobs=jobs, sharer="none") as cluster:
+        serve = cluster.serve()
+        for name in ("n0", "n1"):
+            cluster.node(name, cap_w=150.0)
+        cluster.until(lambda: sum(one["jobs"] == "idle" for one in cluster.ask("nodes") or []) == 2)
+        text = "echo $NODECTL_CORES on $NODECTL_NODES > cores-$NODECTL_NODE; exec sleep 600"
+        command = ["-D", str(tmp_path), "-J", "lu", "-N", "2", "--", "/bin/sh", "-c", text]
+        job = int(cluster.ctl("submit", *command).stdout.removeprefix("job "))
+        cluster.until(lambda: caps_w(cluster) == {"n0": 210.0, "n1": 210.0})
+        told = [tmp_path / f"cores-{name}" for name in cluster.names]
+        cluster.until(lambda: [path.read_text() for path in told if path.exists()] == ["8 on n0,n1\n"] * 2)
+        serve.send_signal(signal.SIGKILL)
+        serve.wait()
+        cluster.serve()
+        cluster.until(lambda: row(cluster, job)["state"] == "running")
+        cluster.until(lambda: caps_w(cluster) == {"n0": 210.0, "n1": 210.0})
+        stored = cluster.ask("jobs", str(job))["job"]["configured"]
+        assert stored == {"nodes": 2, "cores": 8, "cap_w": 65.0, "length_s": 5760, "node_mw": 210_000}

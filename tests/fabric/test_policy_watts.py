@@ -109,8 +109,24 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
         ),
         (
             "[jobs]\npolicy = 'rmap'\nmachine = 'curie'",
-            "jobs.policy: a choice among configurations needs a table of each job's configurations, and a live"
-            " partition has none: choose another policy",
+            "jobs.policy: a choice among configurations needs a table of configurations, and a live partition without"
+            " `configurations` has none: give a file in [jobs]",
+        ),
+        (
+            "[jobs]\npolicy = 'moldable'\nconfigurations = 'table.csv'",
+            "jobs.policy: a choice among configurations needs watts, and a live partition without `machine` does not",
+        ),
+        (
+            "[jobs]\npolicy = 'moldable'\nmachine = 'curie'\nconfigurations = 'tabel.csv'",
+            "tabel.csv: there is no such file",
+        ),
+        (
+            "[jobs]\npolicy = 'moldable'\nmachine = 'curie'\nconfigurations = 'cab'",
+            "jobs.configurations: cab is generated, and of another machine: give a file",
+        ),
+        (
+            "[jobs]\npolicy = 'moldable'\nmachine = 'curie'\nconfigurations = 'table.csv'",
+            "jobs.machine: curie: a configuration has 99 cores, a node 16",
         ),
     ],
 )
@@ -119,6 +135,7 @@ def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
 ) -> None:
     settings = tmp_path / "cluster.toml"
     settings.write_text(HEAD + jobs)
+    (tmp_path / "table.csv").write_text("application,nodes,cores,cap_w,time_s,watts\nlu,1,99,115,10,100\n")
     (tmp_path / "dark.toml").write_text('name = "dark"\nsummary = ""\n[[nodes]]\ncount = 1\ncores = 1\n')
     with pytest.raises(ConfigError) as caught:
         read_settings(settings)

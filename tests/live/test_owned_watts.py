@@ -29,6 +29,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.traces import PROCESSORS, traces
 from tests.live.fakes import Fake
+from tests.live.test_owned_configurations import POLICIES as CHOOSING
 from tests.live.test_owned_nodes import POLICIES as ON_NODES
 
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -196,7 +197,7 @@ class RecordedFake(Fake):
 
 
 def test_every_live_policy_is_tried() -> None:
-    tried = {policy.partition(":")[0] for policy in (*POLICIES, *LEAVE_WATTS_TO_A_SHARER, *ON_NODES)}
+    tried = {policy.partition(":")[0] for policy in (*POLICIES, *LEAVE_WATTS_TO_A_SHARER, *ON_NODES, *CHOOSING)}
     assert tried == {name for name in registry.names() if registry.runs_live(registry.policy(name))}
 
 

@@ -61,15 +61,20 @@ class MoldableScheduler(OneFrequency):
         head, *others = self.queue
         row = self._choose(self._choice_input(now_s, head))
         at_s = None if row is None else self._earliest_s(now_s, row)
-        if row is None or at_s is None:
-            return started  # it can never run; that is found out before the replay begins
         return started + self._backfill(now_s, others, row, at_s)
 
-    def _backfill(self, now_s: int, others: Sequence[int], head: Configuration, head_s: int) -> list[int]:
-        """Start jobs that leave the head its nodes and watts at ``head_s``."""
+    def set_bound(self, watts: float) -> None:
+        """From now on jobs have these watts."""
+        self.watts, self.uw, self._known = watts, whole_uw(watts), None
+
+    def _backfill(self, now_s: int, others: Sequence[int], head: Configuration | None, head_s: int | None) -> list[int]:
+        """Start jobs that leave the head its nodes and watts at ``head_s``; one that can never run at these watts has
+        none (a replay drops such jobs before it begins)."""
         started: list[int] = []
-        _, nodes, uw = next(step for step in self._free(now_s) if step[0] == head_s)
-        left_nodes, left_uw = nodes - head.nodes, uw - head.uw
+        left_nodes = left_uw = 0
+        if head is not None and head_s is not None:
+            _, nodes, uw = next(step for step in self._free(now_s) if step[0] == head_s)
+            left_nodes, left_uw = nodes - head.nodes, uw - head.uw
         for job in others:
             free_nodes, free_uw = self._free(now_s)[0][1:]
             if free_nodes < self._least_nodes or free_uw < self._least_uw:
@@ -77,7 +82,7 @@ class MoldableScheduler(OneFrequency):
             row = self.starts_now(now_s, job)
             if row is None:
                 continue
-            ends_in_time = now_s + length_s(row) <= head_s
+            ends_in_time = head is None or head_s is None or now_s + length_s(row) <= head_s
             if ends_in_time or (row.nodes <= left_nodes and row.uw <= left_uw):
                 if not ends_in_time:  # it runs on next to the head
                     left_nodes, left_uw = left_nodes - row.nodes, left_uw - row.uw

@@ -384,10 +384,8 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
     bound(s, offer);
     if (!head)
         return;
-    if (ends == NONE) { /* it can never run; a replay drops such jobs before it begins */
-        offer->widest = -1;
+    if (ends == NONE) /* not at these watts; a replay drops such jobs before it begins */
         return;
-    }
     int64_t at_s = ended_s(s, now_s, ends);
     while (ends < s->n_running && s->running[ends].expected_end_s == at_s)
         ends++;
@@ -429,6 +427,17 @@ const resources_t CONFIGURATIONS = {
     .start_behind = start_behind,
     .occupy = occupy,
 };
+
+void scheduler_set_bound(scheduler_t *s, double watts, int64_t uw)
+{
+    ways_t *w = s->ways;
+    w->free_uw += uw - w->model.cluster_uw;
+    w->model.cluster_w = watts;
+    w->model.cluster_uw = uw;
+    w->version++;
+    for (int32_t kind = 0; kind < w->model.n_kinds; kind++)
+        w->wanted[kind] = UNKNOWN;
+}
 
 int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t row)
 {

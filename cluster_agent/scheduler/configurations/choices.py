@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.table import Configuration
-from cluster_agent.scheduler.policy_phases import CONFIGURATIONS, Declared
+from cluster_agent.scheduler.policy_phases import CONFIGURATIONS, REPLAY, WATTS, Declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class MoldableComposition:
     @property
     def declared(self) -> list[Declared]:
         """What its phases declare."""
-        return [Declared("a choice among configurations", (CONFIGURATIONS,))]
+        own = [] if self.rule else [Declared("a choice in Python", (REPLAY,))]
+        return [Declared("a choice among configurations", (CONFIGURATIONS, WATTS)), *own]
 
 
 def whole_uw(watts: float) -> int:

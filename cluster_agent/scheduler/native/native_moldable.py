@@ -39,7 +39,10 @@ class CMoldable:
         nodes: int,
         watts: float,
         table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
+        kinds: int | None = None,
     ) -> None:
+        """``kinds``: the jobs are a table that grows, of so many kinds; its first rows name each table once, and
+        ``add`` fills them in."""
         truth = jobs.truth or jobs.rows
         known_of, true_of = np.array(jobs.rows.table, np.int64), np.array(truth.table, np.int64)
         pairs, pair_of = np.unique(known_of * len(truth.tables) + true_of, return_inverse=True)
@@ -61,6 +64,7 @@ class CMoldable:
         self._known = (pairs // len(truth.tables)).tolist()  # by table
         width = jobs.jobs.width
         _, kind = np.unique(pair_of * (int(width.max(initial=0)) + 1) + width, return_inverse=True)
+        self._kind = table(kind.astype(np.int32))
         self._scale = table(np.array(jobs.rows.scale, np.float64))
         self.row = np.full(len(jobs), -1, np.int32)
         self.width = np.zeros(len(jobs), np.int32)
@@ -73,12 +77,12 @@ class CMoldable:
             pointer("int32_t", self._table),
             pointer("int32_t", self._requested),
             pointer("double", self._scale),
-            pointer("int32_t", table(kind.astype(np.int32))),
+            pointer("int32_t", self._kind),
             pointer("int32_t", self.row),
             pointer("int32_t", self.width),
             pointer("int64_t", self.run_s),
         ]
-        n_kinds = int(kind.max(initial=-1)) + 1
+        n_kinds = int(kind.max(initial=-1)) + 1 if kinds is None else kinds
         rule = composition.rule
         name = lib.CHOOSE_BY_CALLER if rule is None else RULES[rule.name]
         given = rule or Rule("naive")
@@ -88,6 +92,19 @@ class CMoldable:
             self._choose_row = ffi.callback("int32_t(void *, int64_t, int32_t, int64_t, int64_t)", self._row_of, -1)
         columns = [*self._columns[:2], len(pairs), n_kinds, *self._columns[2:], self._choose_row, ffi.NULL]
         self.c = ffi.new("moldable_t *", [*numbers, *columns])
+
+    def add(self, job: int, table: int, kind: int, scale: float) -> None:
+        """Fill in a row of a table that grows."""
+        self._table[job], self._kind[job], self._scale[job] = table, kind, scale
+
+    def runs(self, job: int, table: int, place: int) -> None:
+        """Before the job is adopted: it runs in this row of its table."""
+        self.row[job] = self._first[table] + place
+
+    def set_bound(self, watts: float) -> None:
+        """From now on jobs have these watts."""
+        self._watts = watts
+        lib.scheduler_set_bound(self._scheduler, watts, whole_uw(watts))
 
     def join(self, scheduler: Any) -> None:
         """The native scheduler chooses among these configurations; ``MemoryError`` if it cannot."""
@@ -123,6 +140,10 @@ class CMoldable:
     def jobs(self, jobs: Jobs) -> Jobs:
         """With the widths and run times that are filled in as jobs start."""
         return replace(jobs, width=self.width, run_s=self.run_s)
+
+    def chosen_of(self, job: int) -> Configuration:
+        """The row of the table in which a job was started; its time is that of a job with scale 1."""
+        return self._true[int(self.row[job])]
 
     def chosen(self) -> list[Configuration | None]:
         """The configuration in which each job was started, with true times and watts; None: it was not started."""

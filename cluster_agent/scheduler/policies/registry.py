@@ -92,12 +92,11 @@ class Choice(msgspec.Struct, frozen=True):
         return composed
 
     @property
-    def live(self) -> Composition | NodeComposition:
+    def live(self) -> Composition | NodeComposition | MoldableComposition:
         """For a live partition; ``WrongUseError`` if the policy needs what no such partition has."""
         composed = self.composed if self.policy.on_processors is None else self.composition
         if reason := clash([*composed.declared, LIVE]):
             raise WrongUseError(reason)
-        assert not isinstance(composed, MoldableComposition)
         return composed
 
     @property
@@ -162,7 +161,7 @@ def values(policy: Policy) -> dict[str, list[str]]:
 
 def runs_live(policy: Policy) -> bool:
     """Whether a live partition runs the policy with its default parameters; one that owns watts needs `machine`, one
-    that switches nodes off for a cap [jobs.power]."""
+    that chooses configurations `configurations`, one that switches nodes off for a cap [jobs.power]."""
     try:
         composed = (policy.on_processors or policy.compose)(policy.params())
     except (TypeError, ValueError):  # parameters without defaults

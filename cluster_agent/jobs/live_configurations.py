@@ -1,0 +1,228 @@
+"""The watts of a live partition whose policy chooses for each job one of several configurations: nodes, cores, a cap.
+
+The engine is that of replays (``csrc/resources/moldable.c``). As in ``live_nodes``, idle nodes draw from the same
+budget: the bound is the budget less what all nodes draw idle, and a row counts what its nodes draw above that. The
+table has watts of packages; the machine file says what a busy node draws besides (``rest_w``), so a row is a cap for
+each of its nodes, which goes through the ledger.
+
+A job's application is its name. The table's times are in proportion: those of the requested nodes, with all cores at
+the highest cap, are the job's walltime. A job of another name, or for fewer nodes than the table has, runs on the nodes
+that it requests, at one of the machine file's levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cluster import Machine
+from cluster_agent.errors import WrongUseError
+from cluster_agent.jobs.job import Configured, Job
+from cluster_agent.jobs.job_runs import Run
+from cluster_agent.jobs.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
+from cluster_agent.scheduler.configurations.table import (
+    Configuration,
+    MoldableJobs,
+    Rows,
+    ScaledRows,
+    by_time,
+    full_row,
+)
+from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.native.native_moldable import CMoldable
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition
+
+MOST_APPLICATIONS: Final = 10_000
+"""Ours: with as many nodes there are still fewer tables than rows of jobs, whose first name each table once."""
+
+IDLE_ROW: Final = Configuration(1, 1, 0.0, 1.0, 0.0)
+"""Of nodes that are away."""
+
+
+class Place(NamedTuple):
+    """A job's table, its kind (of one table and as many requested nodes), and its time over the table's."""
+
+    table: int
+    kind: int
+    scale: float
+
+
+class OwnedConfigurations:
+    """What ``live_watts.OwnedWatts`` is for jobs that run as they are requested. ``machine``: its first group of nodes.
+
+    Tables in this order: of each application; of 1, 2, ... nodes, one row for each level; of a node that is measured;
+    of nodes that are away."""
+
+    requeues = True
+    """Of a job that another policy has killed: its place is kept."""
+
+    def __init__(self, machine: Machine, composition: MoldableComposition, configurations: Mapping[str, Rows]) -> None:
+        if not machine.has_watts:
+            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        if len(configurations) > MOST_APPLICATIONS:
+            raise WrongUseError(
+                f"{len(configurations)} applications have configurations: give at most {MOST_APPLICATIONS}"
+            )
+        self._node, self._composition = machine.node, composition
+        self._idle_mw = int(machine.node.idle_w * 1000)
+        self._levels_mw = [int(watts * 1000) for watts in machine.node.busy_max_w or machine.node.busy_w]
+        self._slowdowns = machine.slowdowns()
+        self._number = {name: number for number, name in enumerate(configurations)}
+        most = max((row.cores for rows in configurations.values() for row in rows), default=0)
+        if most > machine.node.cores:
+            raise WrongUseError(f"{machine.name}: a configuration has {most} cores, a node {machine.node.cores}")
+        self._applications = [tuple(map(self._counted, rows)) for rows in configurations.values()]
+        self._tables: list[Rows] = []
+        self._nodes = 0
+        self._ways: CMoldable | None = None
+        self._budget: NodeBudget | None = None
+        self._announced: NodeBudget | None = None
+        self._caps: list[Cap] = []
+        self._bound_w: float | None = None
+
+    # --- for the engine
+
+    def begin(
+        self, names: Sequence[str], jobs: Jobs, is_paused: Callable[[], bool], say: Callable[[str], None]
+    ) -> LiveScheduler:
+        """A scheduler of a new table of jobs."""
+        nodes = self._nodes = max(len(names), 1)
+        rigid = [self._rigid(width) for width in range(1, nodes + 1)]
+        self._tables = [by_time(rows) for rows in (*self._applications, *rigid, rigid[0][:1], (IDLE_ROW,))]
+        last = len(self._tables) - 1
+        rows = ScaledRows(self._tables, [min(row, last) for row in range(len(jobs))], [1.0] * len(jobs))
+        kinds = len(self._applications) * (nodes + 1) + nodes + 2
+        all_w = nodes * (self._levels_mw[0] - self._idle_mw) / 1000
+        self._ways = ways = CMoldable(self._composition, MoldableJobs(jobs, rows), nodes, all_w, kinds=kinds)
+        self._announced, self._caps, self._bound_w = None, [], None
+        return LiveScheduler(Composition(), ways.jobs(jobs), nodes, None, is_paused, moldable=ways)
+
+    def add(self, row: int, job: Job) -> None:
+        """The job has this row of the table."""
+        self._given.add(row, *self._place(job))
+
+    def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
+        """The configuration of a job that runs already. If there is no such row any more it counts as many nodes at the
+        highest level."""
+        found, table = job.configured, self._place(job).table
+        place = next((at for at, one in enumerate(self._tables[table]) if self._is_in(found, one)), None)
+        if found is None or place is None:
+            width = len(job.nodes)
+            table, place = self._of_width(width), 0
+            found = job.configured = self._configured(self._tables[table][0], job.spec.walltime_s)
+        self._given.runs(row, table, place)
+        self._given.width[row] = len(job.nodes)
+        assert job.started_s is not None
+        return {"estimate_s": max(found.length_s, now_s - int(job.started_s))}  # one that is late ends at any moment
+
+    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+        """The row takes these nodes, and draws no more than idle ones."""
+        self._given.runs(row, len(self._tables) - 1, 0)
+        self._given.width[row] = len(names)
+        return {}
+
+    def width(self, row: int, job: Job) -> int:
+        """How many nodes a job that starts gets."""
+        return int(self._given.width[row])
+
+    def most_nodes(self, job: Job) -> int:
+        """How many it may get at most."""
+        number = self._number.get(job.title)
+        rows = self._applications[number] if number is not None else ()
+        return max((row.nodes for row in rows), default=job.spec.nodes)
+
+    def chosen(self, row: int, job: Job) -> Configured:
+        """The configuration of a job that starts."""
+        return self._configured(self._given.chosen_of(row), self._place(job).scale)
+
+    def ended(self, job: Job) -> None:
+        """Nothing is learned."""
+
+    def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
+        """Put the budget in force that there is now; what is to come does not count. Whether a pass is due."""
+        if self._budget is not None and self._budget != self._announced:
+            self._announced, self._caps = self._budget, self._budget.caps(now_s)
+        in_force = next((cap for cap in self._caps if cap.from_s <= now_s < cap.to_s), None)
+        bound_w = None if in_force is None else in_force.watts - self._nodes * self._idle_mw / 1000
+        if bound_w is None or bound_w == self._bound_w:
+            return False
+        self._bound_w = bound_w
+        self._given.set_bound(bound_w)
+        return True
+
+    # --- for the keeper of the budget
+
+    def set_budget(self, budget: NodeBudget) -> bool:
+        """Whether this is another budget than before."""
+        is_new, self._budget = budget != self._budget, budget
+        return is_new
+
+    @property
+    def idle_mw(self) -> int:
+        """The cap of a node without a job."""
+        return self._idle_mw
+
+    def idle_caps_mw(self) -> dict[str, int]:
+        """All are ``idle_mw``."""
+        return {}
+
+    def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
+        """The caps of nodes with a job. One that is being killed has that of an idle node."""
+        caps: dict[str, int] = {}
+        for one in runs:
+            configured = one.job.configured
+            cap_mw = configured.node_mw if configured is not None else self._levels_mw[0]
+            for name, part in one.parts.items():
+                if not part.is_over:
+                    caps[name] = self._idle_mw if one.is_killed else cap_mw
+        return caps
+
+    # --- inside
+
+    @property
+    def _given(self) -> CMoldable:
+        assert self._ways is not None
+        return self._ways
+
+    def _counted(self, row: Configuration) -> Configuration:
+        """With the watts that its nodes draw above idle, in whole milliwatts of a node."""
+        node_mw = int(1000 * (row.watts / row.nodes + self._node.rest_w))
+        return replace(row, watts=row.nodes * max(node_mw - self._idle_mw, 0) / 1000)
+
+    def _rigid(self, width: int) -> Rows:
+        """So many nodes, all cores, at each level."""
+        return tuple(
+            Configuration(width, self._node.cores, level_mw / 1000, times, width * (level_mw - self._idle_mw) / 1000)
+            for level_mw, times in zip(self._levels_mw, self._slowdowns, strict=True)
+        )
+
+    def _of_width(self, nodes: int) -> int:
+        """The table of jobs that run on the nodes that they request."""
+        return len(self._applications) + nodes - 1
+
+    def _place(self, job: Job) -> Place:
+        spec, applications = job.spec, len(self._applications)
+        if job.full_power:
+            return Place(len(self._tables) - 2, applications * (self._nodes + 1) + self._nodes + 1, spec.walltime_s)
+        number = self._number.get(job.title)
+        full = full_row(self._applications[number], spec.nodes) if number is not None else None
+        if number is None or full is None:
+            kind = applications * (self._nodes + 1) + spec.nodes
+            return Place(self._of_width(spec.nodes), kind, spec.walltime_s)
+        return Place(number, number * (self._nodes + 1) + spec.nodes, spec.walltime_s / full.time_s)
+
+    def _configured(self, row: Configuration, scale: float) -> Configured:
+        node_mw = self._idle_mw + round(1000 * row.watts / row.nodes)
+        length = length_s(replace(row, time_s=row.time_s * scale))
+        return Configured(row.nodes, row.cores, row.cap_w, length, node_mw)
+
+    def _is_in(self, found: Configured | None, row: Configuration) -> bool:
+        """Whether a job was started in this row, and the row is still the same."""
+        if found is None:
+            return False
+        now = self._configured(row, 1.0)
+        return (found.nodes, found.cores, found.cap_w, found.node_mw) == (now.nodes, now.cores, now.cap_w, now.node_mw)
