@@ -55,6 +55,10 @@ static int32_t start_heads(scheduler_t *s, int64_t now_s, int32_t *starts)
             continue;
         if (s->composition.guard > 0.0)
             guard(s, now_s);
+        if (!may_start(s, now_s, s->queue[s->head].job)) {
+            s->is_overruled = s->queue[s->head].width <= s->free_in_pass;
+            return count;
+        }
         int started = s->phases.resources->start_head(s, now_s, &s->queue[s->head]);
         if (started <= 0)
             return started < 0 ? -1 : count;
@@ -100,7 +104,7 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
         if (next >= stop)
             break;
         const waiting_t one = *next; /* a start moves the fronts */
-        int started = s->phases.resources->start_behind(s, now_s, &one, offer);
+        int started = may_start(s, now_s, one.job) ? s->phases.resources->start_behind(s, now_s, &one, offer) : 0;
         next += !kinds || !started;
         if (started < 0)
             return -1;
@@ -182,7 +186,8 @@ static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
         int started = 0;
         for (int32_t level = 0; !started && resources->claim(s, &next, level, &claim); level++) {
             int64_t from_s = profile_earliest(profile, &claim);
-            started = from_s == now_s ? resources->start_placed(s, now_s, next.job, level) : 0;
+            int is_now = from_s == now_s && may_start(s, now_s, next.job);
+            started = is_now ? resources->start_placed(s, now_s, next.job, level) : 0;
             if (from_s < earliest_s || started)
                 taken = claim, earliest_s = from_s;
         }
@@ -232,7 +237,7 @@ static int32_t compress(scheduler_t *s, int64_t now_s, int32_t *starts)
             return -1;
         s->reserved_s[next.job] = from_s;
         s->is_reserved[next.job] = 1;
-        if (from_s != now_s)
+        if (from_s != now_s || !may_start(s, now_s, next.job))
             continue;
         if (resources->start_placed(s, now_s, next.job, 0) < 0)
             return -1;
@@ -267,8 +272,9 @@ static void find_narrowest(scheduler_t *s)
 static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
+    s->is_overruled = 0;
     int32_t count = keeps_places ? 0 : start_heads(s, now_s, starts);
-    if (count < 0 || (!keeps_places && (s->n_waiting - count < 2 || s->free_in_pass <= 0)))
+    if (count < 0 || s->is_overruled || (!keeps_places && (s->n_waiting - count < 2 || s->free_in_pass <= 0)))
         return count;
     int32_t others = s->phases.backfill(s, now_s, starts + count);
     return others < 0 ? -1 : count + others;

@@ -19,6 +19,10 @@ struct replay {
     events_t begins;    /* of jobs whose nodes boot; only with power */
     int64_t foreseen;   /* events foreseen so far: numbers them */
     answering_t *answering; /* only in a closed loop */
+    const int64_t *recorded_s;  /* only in a warm start, as the next three: when jobs were started, */
+    const int32_t *recorded;    /* these jobs in the order of their starts, */
+    int32_t n_recorded, carried_out;
+    int64_t first_pass_s;       /* and when a pass is due without another event; INT64_MAX: never */
     int32_t submitted, ended;
     int64_t passes;
     int32_t is_pass_due;
@@ -90,6 +94,14 @@ static int64_t next_submission(const replay_t *r)
     return r->answering ? answering_next(r->answering) : r->submit_s[r->submitted];
 }
 
+/* When a job is to start that no pass has started, by the record of a warm start. */
+static int64_t next_recorded(replay_t *r)
+{
+    while (r->carried_out < r->n_recorded && r->start_s[r->recorded[r->carried_out]] >= 0)
+        r->carried_out++;
+    return r->carried_out < r->n_recorded ? r->recorded_s[r->recorded[r->carried_out]] : INT64_MAX;
+}
+
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
@@ -107,6 +119,7 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->pauses_before_passes = pauses_before_passes;
     r->processors = composition->processors;
     r->frees_at_estimate = composition->frees_at_estimate;
+    r->first_pass_s = INT64_MAX;
     r->scheduler = scheduler_new(composition, jobs);
     r->end_s = column(n, sizeof *r->end_s);
     r->ended_jobs = column(n, sizeof *r->ended_jobs);
@@ -186,6 +199,16 @@ int32_t replay_answer(replay_t *r, const answers_t *answers)
 {
     r->answering = answering_new(answers);
     return r->answering ? 0 : -1;
+}
+
+void replay_set_record(replay_t *r, const int64_t *start_s, int64_t until_s, const int32_t *started, int32_t n_started,
+                       int32_t passes_at_once)
+{
+    r->recorded_s = start_s;
+    r->recorded = started;
+    r->n_recorded = n_started;
+    r->first_pass_s = passes_at_once ? until_s : INT64_MAX;
+    scheduler_set_record(r->scheduler, start_s, until_s);
 }
 
 /****************************************************************
@@ -335,24 +358,40 @@ static void submit_job(replay_t *r)
     r->is_pass_due |= scheduler_submit(r->scheduler, r->now_s, r->submitted++);
 }
 
+/* The scheduler has started the next job of `starts`. */
+static void start_job(replay_t *r)
+{
+    int32_t job = r->starts[r->n_starts++];
+    if (r->answering)
+        answering_started(r->answering, r->now_s);
+    r->start_s[job] = scheduler_begins(r->scheduler, job);
+    if (r->start_s[job] > r->now_s)
+        foresee(r, &r->begins, r->start_s[job], job);
+    else if (r->meter)
+        meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
+    foresee(r, &r->ends, ends_at(r, job), job);
+    foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
+}
+
+/* At the end of an instant: the jobs that were started at it and that no pass has started. Whether there are any. */
+static int carry_out(replay_t *r)
+{
+    int is_any = 0;
+    for (; next_recorded(r) <= r->now_s; is_any = 1) {
+        r->starts[r->n_starts] = r->recorded[r->carried_out];
+        scheduler_carry_out(r->scheduler, r->now_s, r->starts[r->n_starts]);
+        start_job(r);
+    }
+    return is_any;
+}
+
 static int32_t pass(replay_t *r)
 {
     int32_t count = scheduler_decide(r->scheduler, r->now_s, r->starts + r->n_starts);
     if (count < 0)
         return REPLAY_NO_MEMORY;
-    for (int32_t i = 0; i < count; i++) {
-        int32_t job = r->starts[r->n_starts + i];
-        if (r->answering)
-            answering_started(r->answering, r->now_s);
-        r->start_s[job] = scheduler_begins(r->scheduler, job);
-        if (r->start_s[job] > r->now_s)
-            foresee(r, &r->begins, r->start_s[job], job);
-        else if (r->meter)
-            meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
-        foresee(r, &r->ends, ends_at(r, job), job);
-        foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
-    }
-    r->n_starts += count;
+    for (int32_t i = 0; i < count; i++)
+        start_job(r);
     r->passes++;
     r->is_pass_due = 0;
     return 0;
@@ -391,7 +430,7 @@ static int hears_ends(const replay_t *r)
 
 /* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
 typedef struct {
-    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, first_s;
+    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, pass_s, first_s;
 } next_t;
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -409,9 +448,14 @@ static next_t look_ahead(replay_t *r)
         .reading_s = next_reading(r),
         .switch_s = next_switch(r),
         .cap_s = next_cap(r),
+        .pass_s = r->first_pass_s,
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
     next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
+    next.first_s = earlier(next.first_s, next.pass_s);
+    int64_t recorded_s = next_recorded(r); /* a start of this instant comes last, and so is none of what comes next */
+    if (recorded_s > r->now_s)
+        next.first_s = earlier(next.first_s, recorded_s);
     return next;
 }
 
@@ -441,7 +485,7 @@ static void take_event(replay_t *r, const next_t *next)
         overrun_job(r);
     else if (next->submission_s == next->first_s)
         submit_job(r);
-    else
+    else if (next->end_s == next->first_s)
         end_job(r);
 }
 
@@ -475,6 +519,10 @@ static int32_t move_on(replay_t *r, const next_t *next)
         r->caps++;
         r->is_pass_due = 1;
     }
+    if (next->pass_s == r->now_s) {
+        r->first_pass_s = INT64_MAX;
+        r->is_pass_due = 1;
+    }
     r->is_order_due = r->pauses_before_passes;
     if (next->power_s == r->now_s) { /* the plan changes: the policy reacts, then comes the pass */
         follow_plan(r);
@@ -496,6 +544,8 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (status != GO_ON)
             return status;
         next_t next = look_ahead(r);
+        if (next.first_s > r->now_s && carry_out(r))
+            next = look_ahead(r);
         /* with single events, the machine gives out processors only at the end of the instant */
         if ((next.first_s > r->now_s || r->batch == BATCH_INSTANT) && (status = place(r)) < 0)
             return status;

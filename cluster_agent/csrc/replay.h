@@ -48,6 +48,14 @@ int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
 int32_t replay_kill(replay_t *replay, int32_t job);
 int32_t replay_set_level(replay_t *replay, int32_t job, int32_t level);
 
+/*
+ * A warm start: once, before running. Jobs start at their `start_s` (as scheduler_set_record has it) until `until_s`,
+ * when the policy begins to decide, with a pass at once if `passes_at_once`. `started`: those jobs, in the order of
+ * their starts. Columns belong to the caller. Not with watts or nodes that differ.
+ */
+void replay_set_record(replay_t *replay, const int64_t *start_s, int64_t until_s, const int32_t *started,
+                       int32_t n_started, int32_t passes_at_once);
+
 /* Runs until `until_ended` jobs have ended in all, or a pass is due, or nothing is left to happen. REPLAY_*. */
 int32_t replay_run(replay_t *replay, int32_t until_ended);
 

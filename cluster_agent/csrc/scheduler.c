@@ -305,6 +305,26 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
 }
 
 /****************************************************************
+ * A warm start
+ ****************************************************************/
+
+void scheduler_set_record(scheduler_t *s, const int64_t *start_s, int64_t until_s)
+{
+    s->recorded_s = start_s;
+    s->recorded_until_s = until_s;
+}
+
+void scheduler_carry_out(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    scheduler_close_gaps(s, 0);
+    s->overtook[job] = s->queue[s->head].job != job;
+    scheduler_start(s, now_s, job);
+    s->n_waiting--;
+    scheduler_close_gaps(s, 0);
+    s->ranking.n_ordered = 0;
+}
+
+/****************************************************************
  * What only a live partition does
  ****************************************************************/
 

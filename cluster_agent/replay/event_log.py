@@ -10,6 +10,7 @@ The first line names the replay (``Setting``). Then there is one JSON array a li
 ["advance", time, is_react_due]                 a cap or the power plan changes, nodes are off or on; is *react* next
 ["react", time, [job, ...], [[job, level]]]     killed jobs, other frequencies
 ["pass", time, [[job, level, expected_end]]]    one pass: what is started, at which frequency
+["recorded", time, job, expected_end]           in a warm start: the job starts, and no pass has started it
 
 A scheduler with the same inputs must decide the same; ``check`` gives them to another one of the same policy and
 compares. The scheduler is wrapped, not changed, so a live one can be logged in the same way.
@@ -51,6 +52,8 @@ class Setting(msgspec.Struct, frozen=True):
     seed: int = 0
     configurations: str | None = None
     job_watts: str | None = None
+    state: str | None = None
+    """Without a trace of its own it is ``trace``, too."""
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,6 +61,7 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     setting: Setting
     sha256: str  # of the trace
     origin: Origin | None = None  # of a policy that does not ship with nodectl
+    state_sha256: str = ""
 
 
 class LoggedScheduler:
@@ -103,6 +107,11 @@ class LoggedScheduler:
         self._write("pass", now_s, _starts(self._scheduler, started))
         return started
 
+    def carry_out(self, now_s: int, job: int) -> None:
+        """The waiting job starts now, as recorded."""
+        self._scheduler.carry_out(now_s, job)
+        self._write("recorded", now_s, job, self._scheduler.expected_end_s(job))
+
     def level(self, job: int) -> int:
         """The frequency of a running job."""
         return self._scheduler.level(job)
@@ -129,13 +138,15 @@ class LoggedScheduler:
 
 
 @contextmanager
-def writing(path: str, setting: Setting, sha256: str, origin: Origin | None = None) -> Iterator[IO[bytes]]:
+def writing(
+    path: str, setting: Setting, sha256: str, origin: Origin | None = None, state_sha256: str = ""
+) -> Iterator[IO[bytes]]:
     """The file, with its first line written; gzipped if it is called so. ``ClusterError`` if it cannot be written."""
     with (
         written_whole.one_file(path, "--log") as made,
         gzip.open(made, "wb", 1) if path.endswith(".gz") else made.open("wb") as file,
     ):
-        file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin)) + b"\n")
+        file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin, state_sha256)) + b"\n")
         yield file  # type: ignore[misc]  # a GzipFile writes bytes too
 
 
@@ -188,14 +199,16 @@ def write_log(
     start_s: Int64s,
     meter: ReplayMeter | None = None,
     origin: Origin | None = None,
+    state_sha256: str = "",
 ) -> None:
     """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
-    ``meter``: that of the scheduler. ``origin``: of a policy that does not ship with nodectl.
+    ``meter``: that of the scheduler. ``origin``: of a policy that does not ship with nodectl. ``state_sha256``: of the
+    state that it starts from, if it does.
 
     ``ClusterError`` if the loop starts a job at another time.
     """
     clock, started = JumpingClock(), _Started(machine)
-    with writing(path, setting, sha256, origin) as file:
+    with writing(path, setting, sha256, origin, state_sha256) as file:
         if meter is not None:
             meter.follow(clock, file)
         run(LoggedScheduler(scheduler, clock, file), clock, started)
@@ -245,6 +258,7 @@ class EventLog:
         self.setting = header.setting
         self.sha256 = header.sha256
         self.origin = header.origin
+        self.state_sha256 = header.state_sha256
 
     def check(self, scheduler: Scheduler, jobs: int, meter: LogMeter | None = None) -> int:
         """Give ``scheduler`` (and its ``meter``) the inputs of the log; returns how many lines were compared.
@@ -273,6 +287,7 @@ class _Feeder:
         self._scheduler = scheduler
         self._meter = meter
         self._unsubmitted = set(range(jobs))
+        self._waiting: set[int] = set()
         self._running: set[int] = set()
 
     def feed(self, kind: str, now_s: int, values: list[Any]) -> list[Any]:
@@ -293,10 +308,17 @@ class _Feeder:
         if kind == "pass":
             started = scheduler.decide(now_s)
             self._running |= set(started)
+            self._waiting -= set(started)
             return [_starts(scheduler, started)]
         job = values[0]
+        if kind == "recorded":
+            self._take(self._waiting, job)
+            scheduler.carry_out(now_s, job)
+            self._running.add(job)
+            return [job, scheduler.expected_end_s(job)]
         if kind == "submit":
             self._take(self._unsubmitted, job)
+            self._waiting.add(job)
             return [job, scheduler.submit(now_s, job)]
         if kind == "overrun" and job in self._running:
             return [job, scheduler.overrun(job)]

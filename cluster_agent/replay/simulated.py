@@ -13,6 +13,7 @@ from math import ceil
 from cluster_agent.scheduler.interfaces import Event, Kind
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policy_phases import Ties
+from cluster_agent.scheduler.recorded import Recorded
 
 
 class JumpingClock:
@@ -37,9 +38,17 @@ class SimulatedMachine:
     """Submits the jobs of a log at their times and runs each for its run time.
 
     Events of one instant and kind happen in the order in which they were foreseen. ``start_s``: when each was started.
+    ``recorded``: a warm start; its jobs start at their times, whatever a pass decides.
     """
 
-    def __init__(self, jobs: Jobs, ties: Ties, slowdown: Sequence[float] = (1.0,), requeues: bool = True) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        ties: Ties,
+        slowdown: Sequence[float] = (1.0,),
+        requeues: bool = True,
+        recorded: Recorded | None = None,
+    ) -> None:
         self.start_s: dict[int, int] = {}
         self.end_s: dict[int, int] = {}
         self._slowdown = slowdown
@@ -51,24 +60,34 @@ class SimulatedMachine:
         self._foreseen = 0
         self._ends: list[tuple[int, int, int]] = []  # (time, number, job)
         self._overruns: list[tuple[int, int, int]] = []
+        self._recorded = [] if recorded is None else [(int(recorded.start_s[job]), int(job)) for job in recorded.order]
+        self._first_pass_s = recorded.until_s if recorded is not None and recorded.passes_at_once else None
 
     def events(self, now_s: int) -> Sequence[Event]:
         """All events of the instant: ends, overruns, submissions; with ``sc15`` one event, an overrun before a
-        submission before an end."""
+        submission before an end. At last, by themselves, recorded starts."""
+        events: list[Event] = []
         if self._ties == "sc15":
             takers = (self._take_overrun, self._take_submission, self._take_end)
-            return next(([event] for event in (take(now_s) for take in takers) if event), [])
-        events = []
-        for take in (self._take_end, self._take_overrun, self._take_submission):
-            while event := take(now_s):
-                events.append(event)
-        return events
+            events += next(([event] for event in (take(now_s) for take in takers) if event), [])
+        else:
+            for take in (self._take_end, self._take_overrun, self._take_submission):
+                while event := take(now_s):
+                    events.append(event)
+        if self._first_pass_s is not None and self._first_pass_s <= now_s:
+            self._first_pass_s = None
+            events.append(Event(Kind.ROOM, -1))
+        return events or self._take_recorded(now_s)
 
     def next_event_s(self) -> int | None:
         """The earliest time of the three kinds."""
         times = [heap[0][0] for heap in (self._ends, self._overruns) if heap]
         if self._submitted < len(self._jobs):
             times.append(int(self._jobs.submit_s[self._submitted]))
+        if self._first_pass_s is not None:
+            times.append(self._first_pass_s)
+        if self._waits_for_record():
+            times.append(self._recorded[0][0])
         return min(times, default=None)
 
     def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
@@ -122,6 +141,17 @@ class SimulatedMachine:
         job = heappop(self._ends)[2]
         self.end_s[job] = now_s
         return Event(Kind.ENDED, job)
+
+    def _waits_for_record(self) -> bool:
+        """Whether a recorded start is to come; those that a pass has made are over."""
+        while self._recorded and self._recorded[0][1] in self.start_s:
+            self._recorded.pop(0)
+        return bool(self._recorded)
+
+    def _take_recorded(self, now_s: int) -> list[Event]:
+        """The first; the others follow once it has started."""
+        is_due = self._waits_for_record() and self._recorded[0][0] <= now_s
+        return [Event(Kind.RECORDED, self._recorded[0][1])] if is_due else []
 
     def _take_overrun(self, now_s: int) -> Event | None:
         is_due = self._overruns and self._overruns[0][0] <= now_s

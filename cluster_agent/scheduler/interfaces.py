@@ -22,6 +22,7 @@ class Kind(Enum):
     OVERRUN = "overrun"  # still running at its expected end
     CAP = "cap"  # another power cap is in force; of no job (-1)
     ROOM = "room"  # nodes became free, or a job has left the queue; of no job (-1)
+    RECORDED = "recorded"  # it starts now by the record of a warm start, and no pass has started it
 
 
 class Event(NamedTuple):
@@ -96,6 +97,10 @@ class Scheduler(Protocol):
         """One pass: the jobs to start now, in the order of decision. They count as running from here on."""
         ...
 
+    def carry_out(self, now_s: int, job: int) -> None:
+        """The waiting job starts now, as recorded (``recorded``)."""
+        ...
+
     def level(self, job: int) -> int:
         """The frequency of a running job, 0 the highest."""
         ...
@@ -136,7 +141,11 @@ def unmetered() -> int:
 
 
 class OneFrequency:
-    """The part of a scheduler that never changes frequencies or running jobs."""
+    """The part of a scheduler that never changes frequencies or running jobs, and starts cold."""
+
+    def carry_out(self, now_s: int, job: int) -> None:
+        """Without a record nothing is to be carried out."""
+        raise WrongUseError("this scheduler has no warm start: leave --state out")
 
     def level(self, job: int) -> int:
         """The highest."""

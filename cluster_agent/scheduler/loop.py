@@ -53,6 +53,9 @@ def _report(scheduler: Scheduler, machine: Machine, now_s: int, events: Sequence
             is_pass_due = has_ended = True
         elif kind in (Kind.CAP, Kind.ROOM):
             is_pass_due = True
+        elif kind is Kind.RECORDED:
+            scheduler.carry_out(now_s, job)
+            machine.start(now_s, job, scheduler.expected_end_s(job), scheduler.level(job))
         else:
             machine.expect(now_s, job, scheduler.overrun(job))
     return is_pass_due, has_ended

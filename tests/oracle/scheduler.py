@@ -19,6 +19,7 @@ from cluster_agent.scheduler.orders.priority import Usage
 from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.queue import columns, served
+from cluster_agent.scheduler.recorded import Recorded
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
 """Tsafrir, Etzion, Feitelson 2007, §3.3. Each step replaces the one before."""
@@ -102,9 +103,10 @@ class Profile:
 class ReferenceScheduler(OneFrequency):
     """The queue, the running jobs and the phases (see ``interfaces.Scheduler``)."""
 
-    def __init__(self, composition: Composition, jobs: Jobs, processors: int) -> None:
+    def __init__(self, composition: Composition, jobs: Jobs, processors: int, recorded: Recorded | None = None) -> None:
         self.composition = composition
         self.jobs = jobs
+        self.recorded = recorded
         self.processors = processors
         self.queue: list[int] = []
         self.running: dict[int, int] = {}  # job: when it was started
@@ -147,6 +149,10 @@ class ReferenceScheduler(OneFrequency):
         """When a running job is expected to end."""
         return self.running[job] + self.estimate_s[job]
 
+    def carry_out(self, now_s: int, job: int) -> None:
+        """The waiting job starts now, as recorded."""
+        self._start(now_s, job)
+
     # --- a pass
 
     def decide(self, now_s: int) -> list[int]:
@@ -158,10 +164,16 @@ class ReferenceScheduler(OneFrequency):
         started: list[int] = []
         self._guard_where_one_fits(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
+            if not self._may_start(now_s, self.queue[0]):
+                return started  # by the record another one starts, and so do the others of this instant
             started.append(self._start(now_s, self.queue[0]))
             self._guard(now_s)
         if self.composition.backfill == "list":
-            started += [self._start(now_s, job) for job in list(self.queue) if self._width(job) <= self._free(now_s)]
+            started += [
+                self._start(now_s, job)
+                for job in list(self.queue)
+                if self._width(job) <= self._free(now_s) and self._may_start(now_s, job)
+            ]
         elif self.composition.backfill == "easy":
             started += self._backfill_easy(now_s)
         elif self.composition.backfill == "conservative":
@@ -236,7 +248,7 @@ class ReferenceScheduler(OneFrequency):
             others = sorted(sorted(others), key=self.estimate_s.__getitem__)
         started = []
         for job in others:
-            if profile.earliest(*self._shape(job)) == now_s:
+            if self._may_start(now_s, job) and profile.earliest(*self._shape(job)) == now_s:
                 profile.take(now_s, *self._shape(job))
                 started.append(self._start(now_s, job))
         return started
@@ -248,7 +260,7 @@ class ReferenceScheduler(OneFrequency):
         for job in list(self.queue):
             from_s = profile.earliest(*self._shape(job))
             profile.take(from_s, *self._shape(job))
-            if from_s == now_s:
+            if from_s == now_s and self._may_start(now_s, job):
                 started.append(self._start(now_s, job))
         return started
 
@@ -265,7 +277,7 @@ class ReferenceScheduler(OneFrequency):
                 profile.take(self.reserved_s[job], estimate_s, -width)
             self.reserved_s[job] = profile.earliest(*self._shape(job))
             profile.take(self.reserved_s[job], *self._shape(job))
-            if self.reserved_s[job] == now_s:
+            if self.reserved_s[job] == now_s and self._may_start(now_s, job):
                 started.append(self._start_in_place(now_s, job))
         return started
 
@@ -284,6 +296,9 @@ class ReferenceScheduler(OneFrequency):
         return job
 
     # --- what is known
+
+    def _may_start(self, now_s: int, job: int) -> bool:
+        return self.recorded is None or self.recorded.may_start(now_s, job)
 
     def _width(self, job: int) -> int:
         return int(self.jobs.width[job])

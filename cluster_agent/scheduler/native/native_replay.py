@@ -30,6 +30,7 @@ from cluster_agent.scheduler.native.native_tables import (
 )
 from cluster_agent.scheduler.native.native_unlike import CUnlike, placed
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
@@ -41,7 +42,7 @@ class NativeReplay:
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
     loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
     ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors``
-    are its own.
+    are its own. ``recorded``: a warm start, on processors alone.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class NativeReplay:
         answering: Answering | None = None,
         moldable: CMoldable | None = None,
         unlike: CUnlike | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
         idle_off = c_idle_off(composition, watts)
         self.jobs = jobs
@@ -62,6 +64,7 @@ class NativeReplay:
         self._order = composition.order
         self._c_jobs = CJobs(jobs)
         self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
+        self._kept: Bools | None = None
         self._replay = owned(
             lib.replay_new(
                 c_composition(composition, processors),
@@ -84,6 +87,16 @@ class NativeReplay:
         self._unlike = unlike
         if unlike is not None and lib.replay_set_unlike(self._replay, unlike.c) < 0:
             raise MemoryError
+        if recorded is not None:
+            order = recorded.order
+            self._c_recorded = [
+                pointer("int64_t", np.ascontiguousarray(recorded.start_s)),
+                recorded.until_s,
+                pointer("int32_t", order),
+                len(order),
+                recorded.passes_at_once,
+            ]
+            lib.replay_set_record(self._replay, *self._c_recorded)
         self.pass_s: list[float] = []
         """Only with an order in Python: processor seconds of each pass, from the order on until the next event."""
         self.longest_queue = 0
@@ -167,10 +180,18 @@ class NativeReplay:
         """The nodes of a job that was started; only with ``unlike``."""
         return placed(self._scheduler, job)
 
+    def leave_out(self, is_over: Bools) -> None:
+        """After the run: ``jobs`` and all columns are without these, which have ended."""
+        self._kept = ~is_over
+        columns = {name: getattr(self.jobs, name)[self._kept] for name in Jobs.__slots__}
+        _, columns["user"] = np.unique(columns["user"], return_inverse=True)
+        self.jobs = Jobs(**columns)
+
     @property
     def ended(self) -> int:
         """Jobs that have ended."""
-        return int(lib.replay_ended(self._replay))
+        left_out = 0 if self._kept is None else int((~self._kept).sum())
+        return int(lib.replay_ended(self._replay)) - left_out
 
     @property
     def passes(self) -> int:
@@ -309,4 +330,6 @@ class NativeReplay:
         return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
 
     def _column(self, source: Any, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
-        return copied(source, len(self.jobs), dtype)
+        if self._kept is None:
+            return copied(source, len(self.jobs), dtype)
+        return copied(source, len(self._kept), dtype)[self._kept]

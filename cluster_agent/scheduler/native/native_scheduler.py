@@ -30,6 +30,7 @@ from cluster_agent.scheduler.policy_phases import Composition, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
 from cluster_agent.scheduler.queue import columns, served
+from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 NEVER_S: Final = 2**63 - 1
@@ -64,8 +65,10 @@ class NativeScheduler:
         unlike: CUnlike | None = None,
         moldable: CMoldable | None = None,
         full_w: float | None = None,
+        recorded: Recorded | None = None,
     ) -> None:
-        """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``."""
+        """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``.
+        ``recorded``: a warm start, on processors alone."""
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
@@ -82,6 +85,9 @@ class NativeScheduler:
         self._passed_s = 0
         if unlike is not None and lib.scheduler_set_unlike(self._scheduler, unlike.c) < 0:
             raise MemoryError
+        if recorded is not None:
+            self._recorded_s = pointer("int64_t", np.ascontiguousarray(recorded.start_s))
+            lib.scheduler_set_record(self._scheduler, self._recorded_s, recorded.until_s)
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
@@ -116,6 +122,10 @@ class NativeScheduler:
     def overrun(self, job: int) -> int:
         """The running job runs longer than its estimate: returns its new expected end."""
         return int(lib.scheduler_overrun(self._scheduler, job))
+
+    def carry_out(self, now_s: int, job: int) -> None:
+        """The waiting job starts now, as recorded."""
+        lib.scheduler_carry_out(self._scheduler, now_s, job)
 
     def adopt(
         self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0,
