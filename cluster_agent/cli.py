@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "nodes": ("cluster_agent.commands.nodes", "nodes", "Every node, its cap, its job and its power."),
     "submit": ("cluster_agent.commands.submit", "submit", "Queue a job."),
     "jobs": ("cluster_agent.commands.jobs", "jobs", "The jobs, or the details of one; export."),
+    "state": ("cluster_agent.commands.machine_state", "state", "The jobs as a file from which a replay starts."),
     "cancel": ("cluster_agent.commands.jobs", "cancel", "End jobs."),
     "requeue": ("cluster_agent.commands.jobs", "requeue", "Run jobs again."),
     "drain": ("cluster_agent.commands.jobs", "drain", "No more jobs for a node."),

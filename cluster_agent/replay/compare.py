@@ -35,7 +35,7 @@ class Run:
 
     folder: Path
     policy: str
-    group: str  # trace, machine, cap and closed loop: replays that can be compared
+    group: str  # trace, machine, cap, state and closed loop: replays that can be compared
     trace: str
     is_plain: bool  # on the log's own processors, without cap, closed loop or tables: as published figures are
     not_modelled: dict[str, int]  # jobs of the log by what they state and the replay leaves out
@@ -119,6 +119,8 @@ def read(folder: Path) -> Run:
         loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
         parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}
         parts["job watts"] = manifest.get("job_watts")
+        state = manifest.get("state")
+        parts["state"] = f"{Path(state['path']).name} {state['sha256'][:8]}" if state else None
         parts["configurations"] = manifest.get("configurations", {}).get("given")
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         is_plain = manifest["machine"].get("given_by") == "MaxProcs" and not any(list(parts.values())[1:])

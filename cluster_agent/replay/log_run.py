@@ -14,9 +14,10 @@ from cluster_agent.scheduler.native.answering import Answering
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.job_watts import of_jobs
-from cluster_agent.workloads.swf import Finding
+from cluster_agent.workloads.swf import Finding, TraceError
 
 if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
@@ -27,10 +28,12 @@ SLICES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The results of a replay. Every job has ended, except those in ``unstarted``."""
+    """The results of a replay. Every job has ended, except those in ``unstarted``. ``from_s``: when it starts, if not
+    with its first job."""
 
     workload: Workload
     schedule: NativeReplay
+    from_s: int | None = None
 
     @property
     def run_s(self) -> Int64s:
@@ -55,6 +58,16 @@ class Result:
         """Jobs that never started; 0 if every job fits the machine."""
         return len(self.workload.jobs) - self.schedule.ended
 
+    def since(self, from_s: int) -> Result:
+        """Of a warm start: without the jobs that had ended before, which were no longer the policy's."""
+        is_over = (self.schedule.end_s >= 0) & (self.schedule.end_s < from_s)
+        workload, kept = self.workload, ~is_over
+        if is_over.all():
+            raise TraceError(f"{workload.log.path}: all its jobs had ended before: give a log of later ones")
+        self.schedule.leave_out(is_over)
+        left = replace(workload, jobs=self.schedule.jobs, row=workload.row[kept], is_cut=workload.is_cut[kept])
+        return Result(left, self.schedule, from_s)
+
 
 def replay(
     workload: Workload,
@@ -63,8 +76,10 @@ def replay(
     watts: Watts | None = None,
     caps: Sequence[Cap] = (),
     loop: ClosedLoop | None = None,
+    recorded: Recorded | None = None,
 ) -> Result:
-    """Replay the workload, with ``watts`` on a machine that has them, with other submissions in a closed loop.
+    """Replay the workload, with ``watts`` on a machine that has them, with other submissions in a closed loop, or
+    (``recorded``) from a state.
 
     ``advance`` is called from time to time with the number of jobs that have ended.
     """
@@ -76,7 +91,9 @@ def replay(
         from cluster_agent.replay.closed_loop import answering  # only here: a short replay is as long as its imports
 
         workload, watts, answers = answering(workload, watts, composition.power, loop)
-    schedule = NativeReplay(composition, workload.jobs, workload.processors, watts, caps, users, answers)
+    schedule = NativeReplay(
+        composition, workload.jobs, workload.processors, watts, caps, users, answers, recorded=recorded
+    )
     run_to_end(schedule, advance)
     if len(never := workload.row[schedule.submitted :]):
         what, fix = "jobs that never came, as those before them never started", "give more watts or joules"

@@ -34,7 +34,9 @@ def measure(result: Result) -> dict[str, Any]:
     start_s, run_s, width = start_s[has_started], result.run_s[has_started], jobs.width[has_started]
     wait_s = start_s - jobs.submit_s[has_started]
     bsld = bounded_slowdown(wait_s, run_s)
-    span_s = int((start_s + run_s).max() - jobs.submit_s[0])
+    from_s = int(jobs.submit_s[0]) if result.from_s is None else result.from_s
+    span_s = int((start_s + run_s).max()) - from_s
+    busy_s = start_s + run_s - np.maximum(start_s, from_s)
     return {
         "jobs": len(jobs),
         "ended": schedule.ended,
@@ -43,7 +45,7 @@ def measure(result: Result) -> dict[str, Any]:
         "ended_at_request": int(result.workload.is_cut.sum()),
         **measure_waits(wait_s, run_s, bsld),
         "makespan_s": span_s,
-        "utilisation": float((width * run_s).sum() / (result.workload.processors * span_s)),
+        "utilisation": float((width * busy_s).sum() / (result.workload.processors * span_s)),
         "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
         **measure_power(schedule),
         "overtook": int(schedule.overtook.sum()),

@@ -16,6 +16,7 @@ import msgspec
 from cluster_agent.budget.tag_sources import USER
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.people import NOBODY, Caller, Handlers
+from cluster_agent.jobs.exported_state import state_of
 from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
@@ -25,6 +26,7 @@ from cluster_agent.serve.people_protocol import (
     Cancel,
     CountJobs,
     Drain,
+    ExportState,
     JobNumber,
     JobRow,
     ListJobs,
@@ -36,12 +38,15 @@ from cluster_agent.serve.people_protocol import (
     Submit,
     SwitchPower,
 )
+from cluster_agent.workloads.state_file import MachineState
 from nodectl.shell.errors import nearest
 
 MOST_JOBS: Final = 20_000
 """Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
 
-REQUESTS: Final = (Submit, MeasureNode, ListJobs, ShowJob, CountJobs, Cancel, Requeue, Drain, Resume, SwitchPower)
+REQUESTS: Final = (
+    Submit, MeasureNode, ListJobs, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume, SwitchPower,
+)  # fmt: skip
 
 
 def row(job: Job, waits_for: str = "") -> JobRow:
@@ -84,6 +89,7 @@ class JobRequests:
             ListJobs: self._jobs,
             ShowJob: self._job,
             CountJobs: self._tally,
+            ExportState: self._export,
             Cancel: self._cancel,
             Requeue: self._requeue,
             Drain: self._drain,
@@ -141,6 +147,10 @@ class JobRequests:
 
     def _tally(self, caller: Caller, request: CountJobs) -> dict[str, int]:
         return self._side.store.tally()
+
+    def _export(self, caller: Caller, request: ExportState) -> MachineState:
+        side = self._side
+        return state_of(side.live, side.store, side.policy, side.now())
 
     def _cancel(self, caller: Caller, request: Cancel) -> Sentences:
         jobs = self._own(caller, request.jobs)

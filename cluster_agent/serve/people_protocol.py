@@ -20,6 +20,7 @@ from cluster_agent.fabric.people import Finite, Request
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
 from cluster_agent.serve.why import Why
 from cluster_agent.store.ledger_store import Change
+from cluster_agent.workloads.state_file import MachineState
 
 MOST_ROWS: Final = 1000
 """Ours: rows of one answer; who wants more requests those after the last one."""
@@ -224,6 +225,12 @@ class CountJobs(Request[dict[str, int]], frozen=True):
     """How many jobs of the store are in each state, for ``clusterctl metrics``."""
 
     kind = "job-tally"
+
+
+class ExportState(Request[MachineState], frozen=True):
+    """``clusterctl state export``."""
+
+    kind = "state-export"
 
 
 class Cancel(Request[Sentences], frozen=True):

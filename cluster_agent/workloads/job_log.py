@@ -140,7 +140,7 @@ def _finding(log: Log, rows: Int64s, what: str, done: str, fix: str) -> Finding:
 
 def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bools]]:
     """(What, the fix, which rows). Each is evaluated on the rows that are left."""
-    width, run_s, submit_s = _width(columns), columns[RUN], columns[SUBMIT]
+    width, run_s, submit_s = width_of(columns), columns[RUN], columns[SUBMIT]
     delete = "delete it"
     yield "jobs without a submit time", delete, submit_s < 0
     yield "jobs cancelled before they ran", delete, (columns[STATUS] == CANCELLED) & (run_s <= 0)
@@ -169,7 +169,8 @@ def _imprecise(
     yield what, "ended at the request", fix, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
 
 
-def _width(columns: Int64s) -> Int64s:
+def width_of(columns: Int64s) -> Int64s:
+    """The processors of each row: as requested, else as allocated."""
     width: Int64s = np.where(columns[WANTED] > 0, columns[WANTED], columns[ALLOCATED])
     return width
 
@@ -181,6 +182,6 @@ def _jobs(columns: Int64s, rows: Int64s) -> Jobs:
         submit_s=columns[SUBMIT, rows],
         run_s=columns[RUN, rows],
         request_s=columns[REQUEST, rows],
-        width=_width(columns)[rows].astype(np.int32),
+        width=width_of(columns)[rows].astype(np.int32),
         user=user.astype(np.int32),
     )

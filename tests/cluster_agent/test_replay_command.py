@@ -176,7 +176,7 @@ def test_a_machine_given_by_number_replaces_that_of_the_log(log: Path) -> None:
         (["{log}", "--swf", "{log}/x.swf"], 1, "x.swf: Not a directory; choose another --swf"),
         (["nosuch.swf"], 1, "nosuch.swf: No such file or directory"),
         (["{log}", "--polcy", "easy"], 2, "No such option"),
-        ([], 2, "Missing argument 'TRACE'"),
+        ([], 2, "give a TRACE, or --state FILE"),
     ],
 )
 def test_wrong_input_is_answered_in_one_line(

@@ -422,7 +422,7 @@ def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     n_accepted = 0
     right: dict[str, Any] = {
         "submit": {"command": ["a"], "walltime_s": 10, "workdir": "/"}, "jobs": {"everything": True},
-        "job": {"job": job}, "job-tally": {},
+        "job": {"job": job}, "job-tally": {}, "state-export": {},
         "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
         "power": {"node": "n0", "is_on": False},
         "measure-node": {"node": "n0", "spec": {"command": ["a"], "walltime_s": 10, "workdir": "/"}},

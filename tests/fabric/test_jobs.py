@@ -195,6 +195,29 @@ def test_nobody_touches_the_jobs_of_another_or_the_nodes(cluster):
     assert (failed["uid"], failed["reason"]) == (eve, "n0 runs jobs of user 0 only, not of 12345")
 
 
+def test_the_state_of_the_partition_is_exported_and_its_queue_replayed_in_the_partitions_order(cluster):
+    running = submit(cluster, "sleep 60", "-N", "2", "-t", "2min")
+    waiting = [submit(cluster, "sleep 0.2", "-N", nodes, "-t", "1min") for nodes in ("1", "2", "1")]
+    wait(cluster, running, "running")
+    path, out = cluster.at / "today.json", cluster.at / "tomorrow"
+    exported = cluster.ctl("state", "export", "--out", str(path))
+    assert exported.returncode == 0 and exported.stdout.startswith("3 jobs that wait, 1 that run, ")
+    state = json.loads(path.read_text())
+    assert (state["source"], state["policy"], state["processors"]) == ("partition", "easy", 2)
+    assert json.loads(cluster.ctl("state", "export").stdout)["jobs"][-1] == state["jobs"][-1]
+    refused = cluster.ctl("state", "export", "--out", str(cluster.at / "no" / "folder"))
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "choose another --out" in refused.stderr
+    replayed = cluster.plain("replay", "--state", str(path), "--out", str(out))
+    assert replayed.returncode == 0, replayed.stderr
+    assert cluster.ctl("cancel", str(running)).returncode == 0
+    for job in waiting:
+        wait(cluster, job, "done")
+    with (out / "jobs.csv").open(newline="") as file:
+        starts = {int(one["job_id"]): (float(one["starting_time"]), int(one["job_id"])) for one in csv.DictReader(file)}
+    lived = {job: (row(cluster, job)["started_s"], job) for job in waiting}
+    assert sorted(waiting, key=lambda job: starts[job]) == sorted(waiting, key=lambda job: lived[job])
+
+
 def test_jobs_are_exported_and_filtered_by_state_and_user(cluster):
     good, bad = submit(cluster, "true", "-J", "good"), submit(cluster, "exit 3", "-J", "bad")
     wait(cluster, good, "done")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes
+from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes, replay_warm
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.event_log import EventLog, LogMeter
 from cluster_agent.scheduler.interfaces import Scheduler
@@ -37,7 +37,15 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
         echo(f"{log}: made with other code ({event_log.origin}); here: {choice.origin}", to_stderr=True)
     scheduler: Scheduler
     meter = LogMeter()
-    if has_nodes(setting.trace):
+    if setting.state is not None:
+        warm, start = replay_warm.world(setting, choice)
+        if start.sha256 != event_log.state_sha256:
+            raise ClusterError(f"{start.path}: not the state that {log} was made from; put that back")
+        count, workload = len(warm.workload.jobs), warm.workload
+        scheduler = NativeScheduler(
+            choice.composition, workload.jobs, workload.processors, users=workload.users, recorded=warm.recorded
+        )
+    elif has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit)

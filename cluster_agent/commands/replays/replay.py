@@ -22,6 +22,7 @@ from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
@@ -37,7 +38,7 @@ MOST_PROCESSORS = 2**31 - 1
 
 
 @click.command()
-@click.argument("trace", type=click.Path())
+@click.argument("trace", type=click.Path(), required=False)
 @click.option(
     "--policy",
     default="easy",
@@ -63,13 +64,16 @@ MOST_PROCESSORS = 2**31 - 1
     "--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions follow from the schedule."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of --closed-loop's random values (default: 0).")
+@click.option("--state", metavar="FILE", help="Start with the jobs of a machine (see `clusterctl state export`).")
+@click.option("--state-out", metavar="FILE", help="Write such a state from the middle of this replay.")
+@click.option("--state-at", metavar="SECONDS", type=click.IntRange(0), help="When, in seconds of the log.")
 @click.option(
     "--log", "log_file", metavar="FILE", help="Write every event and decision (see check-log); .gz compresses."
 )
 @click.option("--strict", is_flag=True, help="Stop at the first line that would be dropped or corrected.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def replay(
-    trace: str,
+    trace: str | None,
     policy: str,
     machine: str | None,
     cap: str | None,
@@ -80,20 +84,35 @@ def replay(
     swf_file: str | None,
     closed_loop: str | None,
     seed: int,
+    state: str | None,
+    state_out: str | None,
+    state_at: int | None,
     log_file: str | None,
     strict: bool,
     as_json: bool,
 ) -> int:
-    """Schedule the jobs of TRACE again under a policy.
+    """Schedule the jobs of TRACE again under a policy, from the start or from a state.
 
     TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
     `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
-    for option, value in {"--out": out, "--swf": swf_file, "--log": log_file}.items():
+    paths = {"--out": out, "--swf": swf_file, "--log": log_file, "--state": state, "--state-out": state_out}
+    for option, value in paths.items():
         if value == "":
             raise WrongUseError(f"{option} is empty: give a path, or leave it out")
+    if trace is None and state is None:
+        raise WrongUseError("give a TRACE, or --state FILE to replay the jobs of a state alone")
+    if (state_out is None) != (state_at is None):
+        raise WrongUseError("--state-out FILE and --state-at SECONDS go together: give both, or none")
     choice = registry.choose(policy)
-    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts)
+    trace = trace or state or ""
+    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts, state)
+    if state is not None or state_out is not None:
+        from cluster_agent.commands.replays import replay_warm  # see ``world``
+
+        for option, value in {"--state": state, "--state-out": state_out}.items():
+            if value is not None:
+                replay_warm.check(option, value, setting, choice)
     if choice.has_configurations and not has_nodes(trace):
         _only_plain(setting)
         from cluster_agent.commands.replays.replay_moldable import replay_with_configurations  # see ``world``
@@ -104,7 +123,7 @@ def replay(
             f"--configurations {configurations}: {choice.policy.name} runs jobs as requested; leave it out, or choose"
             " rmap or moldable"
         )
-    if has_nodes(trace):
+    if state is None and has_nodes(trace):
         if job_watts is not None:
             raise WrongUseError(f"--job-watts {job_watts}: a trace with nodes has its own; leave it out")
         from cluster_agent.commands.replays.replay_nodes import replay_nodes  # see ``world``
@@ -117,7 +136,13 @@ def replay(
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition
-    workload, watts, caps, loop = world(setting, composition, strict)
+    recorded, start = None, None
+    if state is None:
+        workload, watts, caps, loop = world(setting, composition, strict)
+    else:
+        warm, start = replay_warm.world(setting, choice, strict)
+        workload, recorded, watts, caps, loop = warm.workload, warm.recorded, None, [], None
+        replay_warm.say(start, warm.in_no_log)
     if caps and composition.power is None:
         echo(f"{policy} does not know watts: the cap is only measured", to_stderr=True)
     if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
@@ -130,7 +155,7 @@ def replay(
     for finding in workload.findings:
         echo(f"{trace}: {finding}", to_stderr=True)
     with progress(len(workload.jobs)) as advance:
-        result = run_replay(workload, composition, advance, watts, caps, loop)
+        result = run_replay(workload, composition, advance, watts, caps, loop, recorded)
     for finding in result.workload.findings[len(workload.findings) :]:
         echo(f"{trace}: {finding}", to_stderr=True)
     workload, watts = result.workload, result.schedule.watts
@@ -144,19 +169,27 @@ def replay(
     if log_file:
         meter = ReplayMeter(result.schedule.power_uw) if watts is not None else None
         scheduler = NativeScheduler(
-            composition, workload.jobs, workload.processors, watts, caps, meter or unmetered, workload.users
-        )
-        simulated = simulated_machine(workload, composition, watts)
+            composition, workload.jobs, workload.processors, watts, caps, meter or unmetered, workload.users,
+            recorded=recorded,
+        )  # fmt: skip
+        simulated = simulated_machine(workload, composition, watts, recorded)
         start_s = result.schedule.start_s
-        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, start_s, meter, choice.origin)
+        digest = start.sha256 if start is not None else ""
+        write_log(log_file, setting, workload.log.sha256, scheduler, simulated, start_s, meter, choice.origin, digest)
+    if state_out is not None and state_at is not None:
+        replay_warm.save(state_out, state_at, result, choice, start)
+    if recorded is not None:
+        result = result.since(recorded.until_s)
+        workload = result.workload
     measured = measures.measure(result)
     if swf_file:
         outputs.write_swf(swf_file, workload, result.schedule.start_s, result.run_s, policy)
     if out:
-        given_by = "--machine" if machine else "MaxProcs"
+        given_by = "--machine" if machine else "MaxProcs" if start is None else "--state"
         command = ["clusterctl", *sys.argv[1:]]
         made_from = outputs.manifest(workload, given_by, choice, command, __version__, cap)
         made_from |= {"job_watts": job_watts} if job_watts else {}
+        made_from |= {"state": replay_warm.manifest_of(start)} if start is not None else {}
         made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
         for note in outputs.write(out, result, measured, made_from):
             echo(note, to_stderr=True)
@@ -192,7 +225,7 @@ def world(
     """The jobs and the machine of a replay on processors, and the closed loop if there is one."""
     machine = setting.machine
     watts, caps = _watts(setting, composition)
-    given = watts.machine.processors if watts else _processors(machine) if machine else None
+    given = watts.machine.processors if watts else processors_of(machine) if machine else None
     log = read_swf(setting.trace)
     needs_requests = composition.needs_requests or composition.power is not None
     workload = prepare(log, given or _machine_of(log), needs_requests, is_strict)
@@ -224,10 +257,12 @@ def as_submitted(setting: Setting, composition: Composition) -> tuple[Workload, 
     return workload, watts, caps
 
 
-def simulated_machine(workload: Workload, composition: Composition, watts: Watts | None) -> SimulatedMachine:
+def simulated_machine(
+    workload: Workload, composition: Composition, watts: Watts | None, recorded: Recorded | None = None
+) -> SimulatedMachine:
     """For the loop in Python."""
-    given = (watts.slowdown, watts.requeues) if watts else ()
-    return SimulatedMachine(workload.jobs, composition.ties, *given)
+    slowdown, requeues = (watts.slowdown, watts.requeues) if watts else ((1.0,), True)
+    return SimulatedMachine(workload.jobs, composition.ties, slowdown, requeues, recorded)
 
 
 def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, list[Cap]]:
@@ -257,7 +292,8 @@ def _read_caps(text: str) -> list[Cap]:
     return rte_caps(text) if is_rte(text) else read_caps(text)
 
 
-def _processors(text: str) -> int:
+def processors_of(text: str) -> int:
+    """``--machine`` as a number."""
     try:
         processors = int(text)
     except ValueError:

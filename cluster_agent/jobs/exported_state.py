@@ -1,0 +1,51 @@
+"""The state of a live partition as a file (``workloads.state_file``), from which a replay starts."""
+
+from __future__ import annotations
+
+from math import floor
+from typing import Final
+
+from cluster_agent.jobs.job import ACTIVE, Job
+from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
+
+PAST: Final = 1000
+"""Ours: how many of the jobs that ended last a state has. The agent does nothing else while it reads them: 70 ms."""
+
+LEARNED: Final = ("done", "failed", "timeout")
+"""Of the jobs that ended, those from which the partition itself learns after a restart."""
+
+
+def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, past: int = PAST) -> MachineState:
+    """All jobs that wait or run, and the ``past`` ones that ended last, in the order in which they joined the queue.
+
+    Times are whole Unix seconds, as the engine has them: what happens in a second has happened when it is over.
+    """
+    alive = [job for job in partition.jobs.values() if job.state == "queued" or job.state in ACTIVE]
+    ended = [job for job in (store.ended(past) if past else []) if job.state in LEARNED and job.started_s is not None]
+    jobs = sorted([*ended, *alive], key=lambda job: (job.queued_s, job.id))
+    away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
+    rows = [_row(job, floor(now_s)) for job in jobs]
+    return MachineState(VERSION, "partition", policy, floor(now_s) + 1, max(len(partition.nodes), 1), rows, 0, away)
+
+
+def _row(job: Job, now_s: int) -> StateJob:
+    """A clock that began again earlier may have later times on the disk."""
+
+    def second(time_s: float | None) -> int | None:
+        return None if time_s is None or job.state == "queued" else min(floor(time_s), now_s)
+
+    return StateJob(
+        job=job.id,
+        submit_s=min(floor(job.queued_s), now_s),
+        width=job.spec.nodes,
+        request_s=job.spec.walltime_s,
+        user=job.uid,
+        start_s=second(job.started_s),
+        end_s=second(job.ended_s),
+        application=job.title,
+        tag=job.tag or job.spec.tag.upper(),
+        level=job.level,
+        nodes=job.nodes,
+    )

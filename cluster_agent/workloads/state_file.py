@@ -1,0 +1,157 @@
+"""The state of a machine at an instant, as a JSON file: the jobs that run and wait, and those that have ended.
+
+`clusterctl state export` writes it from a live partition, `clusterctl replay --state-out` from the middle of a replay;
+`clusterctl replay --state` goes on from there (``warm_log``). It has no state of any phase of a policy, only what
+happened to jobs, so every policy can start from it (``scheduler.recorded``).
+
+Times are whole seconds, in a replay those of its log; ``zero_unix_s`` is the Unix time of second 0, if that is known.
+All that happened before ``t0_s`` has happened, and nothing of ``t0_s`` itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cluster_agent.errors import without_types
+from cluster_agent.workloads.job_log import LONGEST_S
+from cluster_agent.workloads.swf import TraceError
+
+VERSION: Final = 1
+
+Seconds = Annotated[int, Meta(ge=0, le=LONGEST_S)]
+Length = Annotated[int, Meta(ge=1, le=LONGEST_S)]
+
+
+class StateError(TraceError):
+    """A state that cannot be used as it is, or not with this log; the message says why and what to do."""
+
+    exit_status = 2
+
+
+class StateJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job, queued without ``start_s``, ended with ``end_s``; unknown values are left out.
+
+    ``run_s``: for how long a job that waits or runs will have run at its end, if somebody knows. ``nodes``, ``level``,
+    ``application`` and ``tag`` are for the reader: no replay on processors looks at them.
+    """
+
+    job: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    submit_s: Seconds
+    width: Annotated[int, Meta(ge=1, lt=1 << 31)]
+    request_s: Length | None = None
+    user: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] = -1
+    start_s: Seconds | None = None
+    end_s: Seconds | None = None
+    run_s: Length | None = None
+    application: str = ""
+    tag: str = ""
+    level: int = 0
+    nodes: list[str] = []
+
+    @property
+    def what(self) -> Literal["queued", "running", "ended"]:
+        """What it does at t0."""
+        return "queued" if self.start_s is None else "running" if self.end_s is None else "ended"
+
+    @property
+    def stays_s(self) -> int | None:
+        """For how long it runs as far as this file says: until its end, by ``run_s``, or by its request."""
+        if self.start_s is not None and self.end_s is not None:
+            return max(self.end_s - self.start_s, 1)
+        return self.run_s if self.run_s is not None else self.request_s
+
+
+class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """``jobs`` in the order in which they joined the queue. ``processors``: nodes on a live partition, of which
+    ``away`` were down or drained. ``policy``: what had decided until ``t0_s``."""
+
+    version: int
+    source: Literal["replay", "partition"]
+    policy: str
+    t0_s: Seconds
+    processors: Annotated[int, Meta(ge=1, lt=1 << 31)]
+    jobs: list[StateJob]
+    zero_unix_s: int | None = None
+    away: Annotated[int, Meta(ge=0)] = 0
+
+    def count(self) -> dict[str, int]:
+        """How many jobs wait, run and have ended."""
+        counted = Counter(job.what for job in self.jobs)
+        return {what: counted[what] for what in ("queued", "running", "ended")}
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+def encode(state: MachineState) -> bytes:
+    """One job a line."""
+    head = msgspec.json.encode(msgspec.structs.replace(state, jobs=[]))
+    lines = b",\n".join(map(msgspec.json.encode, state.jobs))
+    return head.replace(b'"jobs":[]', b'"jobs":[\n' + lines + b"\n]") + b"\n"
+
+
+def read_state(path: str) -> tuple[MachineState, str]:
+    """A state and the SHA-256 of its file; ``StateError`` in one line if it cannot be or does not fit together."""
+    try:
+        raw = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a path
+        reason = getattr(error, "strerror", None) or error
+        raise StateError(f"{path}: {reason}; name a file of `clusterctl state export`") from None
+    try:
+        version = msgspec.json.decode(raw, type=_Version).version
+        if version != VERSION:
+            raise StateError(f"{path}: a state of version {version}, and this reads {VERSION}: export it again")
+        state = msgspec.json.decode(raw, type=MachineState)
+    except msgspec.ValidationError as error:
+        raise StateError(f"{path}: no state: {without_types(str(error))}; export it again") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StateError(f"{path}: damaged or no state ({error}); export it again") from None
+    if reason := problem_of(state):
+        raise StateError(f"{path}: {reason}")
+    return state, hashlib.sha256(raw).hexdigest()
+
+
+def problem_of(state: MachineState) -> str | None:
+    """What does not fit together, and how to fix it; None: all does."""
+    counted = Counter(job.job for job in state.jobs)
+    if twice := [job for job, count in counted.items() if count > 1]:
+        return f"job {twice[0]} is in it {counted[twice[0]]} times: leave one"
+    for job in state.jobs:
+        if reason := _problem_of_times(job, state.t0_s):
+            return f"job {job.job} {reason}"
+        if job.stays_s is None:
+            return f"job {job.job} has neither request_s nor run_s: give one"
+    return None
+
+
+def _problem_of_times(job: StateJob, t0_s: int) -> str | None:
+    if job.submit_s >= t0_s:
+        return f"is submitted at {job.submit_s} s, and the state is of {t0_s} s: leave it to the log"
+    if job.start_s is None:
+        return None if job.end_s is None else "has an end_s and no start_s: give both or none"
+    if job.start_s >= t0_s:
+        return f"starts at {job.start_s} s, and the state is of {t0_s} s: leave its start_s out"
+    if job.start_s < job.submit_s:
+        return f"starts at {job.start_s} s, before it is submitted at {job.submit_s} s: correct one"
+    if job.end_s is not None and not job.start_s <= job.end_s <= t0_s:
+        return f"ends at {job.end_s} s, not between its start and the state's {t0_s} s: leave its end_s out"
+    return None
+
+
+def wider_than(jobs: Sequence[StateJob], processors: int) -> str | None:
+    """Why these jobs do not fit a machine, and what to do; None: they do."""
+    for job in jobs:
+        if job.what != "ended" and job.width > processors:
+            return f"job {job.job} needs {job.width} processors of {processors}: give a larger --machine"
+    used = sum(job.width for job in jobs if job.what == "running")
+    if used > processors:
+        return f"the jobs that run have {used} processors of {processors}: give a larger --machine"
+    return None
