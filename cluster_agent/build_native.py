@@ -28,7 +28,7 @@ HEADERS = [
 ]
 INSIDE = [
     *("column.h", "events.h", "profile.h", "learner.h", "kinds.h", "nodes.h"),
-    *("scheduler_inside.h", "power_inside.h", "logs/text.h"),
+    *("scheduler_inside.h", "power_inside.h", "resources/node_room.h", "logs/text.h"),
 ]
 SOURCES = [
     *("logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
@@ -39,6 +39,7 @@ SOURCES = [
         "pass.c",
         "resources/processors.c",
         "resources/moldable.c",
+        "resources/node_room.c",
         "resources/unlike_nodes.c",
     ),
     *("kinds.c", "nodes.c", "power.c", "power_pass.c", "budget.c"),

@@ -12,19 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "resources/node_room.h"
 #include "scheduler_inside.h"
-
-enum { CORES, GPUS, MICS };
-
-/* Ours: which node a job without accelerators blocks last. On Eurora jobs request GPUs far more often than MICs. */
-enum { GPU_RANK = 2, MIC_RANK = 1 };
-
-/* A node that has room for some units, and what decides which comes first. */
-typedef struct {
-    int64_t blocked, cores; /* 0 with PLACE_FIRST */
-    int64_t fits;
-    int32_t node;
-} candidate_t;
 
 struct nodes_and_watts {
     unlike_t model;
@@ -33,7 +22,7 @@ struct nodes_and_watts {
     int32_t *in_order;            /* the running jobs in the order of their starts */
     int32_t n_in_order;
     double running_w;             /* their watts */
-    candidate_t *candidates;
+    node_room_t *candidates;
     placed_t *found;              /* for the job that is tried: n_found nodes */
     int32_t n_found;
     placed_t *placed;             /* of all jobs that were started */
@@ -91,20 +80,6 @@ void unlike_free(scheduler_t *s)
  * Watts
  ****************************************************************/
 
-/* The first change of the cap after `now_s`. */
-static int32_t change_after(const nodes_and_watts_t *u, int64_t now_s)
-{
-    int32_t low = 0, high = u->model.n_caps;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (u->model.cap_from_s[middle] <= now_s)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* The power of the running jobs that are expected to run beyond `at_s`. */
 static double watts_after(const scheduler_t *s, int64_t at_s)
 {
@@ -119,7 +94,7 @@ static double watts_after(const scheduler_t *s, int64_t at_s)
 static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t end_s, double watts)
 {
     const nodes_and_watts_t *u = s->unlike;
-    int32_t k = change_after(u, now_s);
+    int32_t k = node_room_cap_after(&u->model, now_s);
     if (u->running_w + watts > u->model.cap_w[k ? k - 1 : 0])
         return 0;
     for (; k < u->model.n_caps && u->model.cap_from_s[k] < end_s; k++)
@@ -132,7 +107,7 @@ static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t end_s, double 
 static double spare_watts(const scheduler_t *s, int64_t at_s, int64_t end_s)
 {
     const nodes_and_watts_t *u = s->unlike;
-    int32_t k = change_after(u, at_s);
+    int32_t k = node_room_cap_after(&u->model, at_s);
     double spare_w = u->model.cap_w[k ? k - 1 : 0] - watts_after(s, at_s);
     for (; k < u->model.n_caps && u->model.cap_from_s[k] < end_s; k++)
         spare_w = fmin(spare_w, u->model.cap_w[k] - watts_after(s, u->model.cap_from_s[k]));
@@ -143,68 +118,16 @@ static double spare_watts(const scheduler_t *s, int64_t at_s, int64_t end_s)
  * Nodes
  ****************************************************************/
 
-static const int64_t *need_of(const nodes_and_watts_t *u, int32_t job)
-{
-    return u->model.need + (int64_t)job * NODE_KINDS;
-}
-
-static int64_t units_that_fit(const int64_t *room, const int64_t *need, int64_t most)
-{
-    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        if (need[kind] > 0)
-            most = least(most, room[kind] / need[kind]);
-    return greatest(most, 0); /* a node that is away while its job runs on has less than no place */
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const candidate_t *x = a, *y = b;
-    if (x->blocked != y->blocked)
-        return x->blocked < y->blocked ? -1 : 1;
-    if (x->cores != y->cores)
-        return x->cores < y->cores ? -1 : 1;
-    return x->node < y->node ? -1 : 1;
-}
-
 /* Finds nodes for all units: `found` has them, and how many these are is returned; 0: there is no room. */
 static int32_t place(nodes_and_watts_t *u, const int64_t *room, int32_t job)
 {
-    const int64_t *need = need_of(u, job);
-    int64_t units = u->model.units[job], fitting = 0;
-    int32_t count = 0;
-
-    for (int32_t node = 0; node < u->model.n_nodes; node++, room += NODE_KINDS) {
-        candidate_t *one = &u->candidates[count];
-        *one = (candidate_t){.fits = units_that_fit(room, need, units), .node = node};
-        fitting += one->fits;
-        count += one->fits > 0;
-        if (u->model.placing == PLACE_PACK) {
-            one->cores = room[CORES];
-            one->blocked = (!need[GPUS] && room[GPUS] > 0 ? GPU_RANK : 0) + (!need[MICS] && room[MICS] > 0 ? MIC_RANK : 0);
-        } else if (fitting >= units) {
-            break; /* the nodes with the highest numbers are not needed */
-        }
-    }
-    if (fitting < units)
-        return u->n_found = 0;
-    if (u->model.placing == PLACE_PACK)
-        qsort(u->candidates, (size_t)count, sizeof *u->candidates, by_place);
-    for (u->n_found = 0; units > 0; u->n_found++) {
-        const candidate_t *one = &u->candidates[u->n_found];
-        int64_t taken = least(one->fits, units);
-        u->found[u->n_found] = (placed_t){.node = one->node, .count = (int32_t)taken};
-        units -= taken;
-    }
-    return u->n_found;
+    return u->n_found = node_room_find(&u->model, room, job, u->candidates, u->found);
 }
 
 /* What the job has, or will have, on these nodes is added to `room` (1) or taken from it (-1). */
 static void change(const nodes_and_watts_t *u, int64_t *room, int32_t job, const placed_t *placed, int32_t count, int sign)
 {
-    const int64_t *need = need_of(u, job);
-    for (; count; count--, placed++)
-        for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-            room[(int64_t)placed->node * NODE_KINDS + kind] += sign * placed->count * need[kind];
+    node_room_change(u->model.need + (int64_t)job * NODE_KINDS, room, placed, count, sign);
 }
 
 /* The job takes the nodes found. 1, or -1: no memory. */
@@ -271,7 +194,7 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 static int64_t next_change(const scheduler_t *s, int64_t at_s, int32_t ended)
 {
     const nodes_and_watts_t *u = s->unlike;
-    int32_t k = change_after(u, at_s);
+    int32_t k = node_room_cap_after(&u->model, at_s);
     return least(ended < s->n_running ? s->running[ended].expected_end_s : INT64_MAX,
                  k < u->model.n_caps ? u->model.cap_from_s[k] : INT64_MAX);
 }

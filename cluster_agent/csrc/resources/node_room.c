@@ -1,0 +1,77 @@
+#include "resources/node_room.h"
+
+#include <stdlib.h>
+
+enum { CORES, GPUS, MICS };
+
+/* Ours: which node a job without accelerators blocks last. On Eurora jobs request GPUs far more often than MICs. */
+enum { GPU_RANK = 2, MIC_RANK = 1 };
+
+static int64_t units_that_fit(const int64_t *room, const int64_t *need, int64_t most)
+{
+    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+        if (need[kind] > 0 && room[kind] / need[kind] < most)
+            most = room[kind] / need[kind];
+    return most > 0 ? most : 0; /* a node that is away while its job runs on has less than no place */
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const node_room_t *x = a, *y = b;
+    if (x->blocked != y->blocked)
+        return x->blocked < y->blocked ? -1 : 1;
+    if (x->cores != y->cores)
+        return x->cores < y->cores ? -1 : 1;
+    return x->node < y->node ? -1 : 1;
+}
+
+int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, node_room_t *candidates, placed_t *found)
+{
+    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
+    int64_t units = model->units[job], fitting = 0;
+    int32_t count = 0, n_found = 0;
+
+    for (int32_t node = 0; node < model->n_nodes; node++, room += NODE_KINDS) {
+        node_room_t *one = &candidates[count];
+        *one = (node_room_t){.fits = units_that_fit(room, need, units), .node = node};
+        fitting += one->fits;
+        count += one->fits > 0;
+        if (model->placing == PLACE_PACK) {
+            one->cores = room[CORES];
+            one->blocked = (!need[GPUS] && room[GPUS] > 0 ? GPU_RANK : 0) + (!need[MICS] && room[MICS] > 0 ? MIC_RANK : 0);
+        } else if (fitting >= units) {
+            break; /* the nodes with the highest numbers are not needed */
+        }
+    }
+    if (fitting < units)
+        return 0;
+    if (model->placing == PLACE_PACK)
+        qsort(candidates, (size_t)count, sizeof *candidates, by_place);
+    for (; units > 0; n_found++) {
+        const node_room_t *one = &candidates[n_found];
+        int64_t taken = one->fits < units ? one->fits : units;
+        found[n_found] = (placed_t){.node = one->node, .count = (int32_t)taken};
+        units -= taken;
+    }
+    return n_found;
+}
+
+void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed, int32_t count, int sign)
+{
+    for (; count; count--, placed++)
+        for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+            room[(int64_t)placed->node * NODE_KINDS + kind] += sign * placed->count * need[kind];
+}
+
+int32_t node_room_cap_after(const unlike_t *model, int64_t now_s)
+{
+    int32_t low = 0, high = model->n_caps;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (model->cap_from_s[middle] <= now_s)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}

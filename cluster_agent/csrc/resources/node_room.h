@@ -1,0 +1,26 @@
+/*
+ * Room on nodes that differ: which of them take a job's units, and how what is free changes. Internal to the scheduler.
+ */
+#ifndef CLUSTER_NODE_ROOM_H
+#define CLUSTER_NODE_ROOM_H
+
+#include "resources/unlike_nodes.h"
+
+/* A node that has room for some units, and what decides which comes first. */
+typedef struct {
+    int64_t blocked, cores; /* 0 with PLACE_FIRST */
+    int64_t fits;
+    int32_t node;
+} node_room_t;
+
+/* Finds nodes for all units of the job; `found` has them, and how many these are is returned; 0: there is no room. Both
+ * arrays hold n_nodes. */
+int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, node_room_t *candidates, placed_t *found);
+
+/* What a unit needs is added to `room` (1) or taken from it (-1), for all units on these nodes. */
+void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed, int32_t count, int sign);
+
+/* The first change of the cap after `now_s`, as an index; the cap in force is the one before it. */
+int32_t node_room_cap_after(const unlike_t *model, int64_t now_s);
+
+#endif
