@@ -33,6 +33,7 @@ struct replay {
     int32_t is_order_due, is_reaction_due;
     const int64_t *caps_s; /* only with nodes that differ: when the cap changes */
     int32_t n_caps, caps;
+    int64_t wake_s;     /* when the caller wants a pass; INT64_MAX: at no such time */
     int64_t *end_s;     /* -1: not yet */
     int32_t *ended_jobs;
     int32_t *kills;
@@ -87,6 +88,12 @@ static int64_t next_cap(const replay_t *r)
     return r->caps < r->n_caps && r->ended < r->jobs.n_jobs ? r->caps_s[r->caps] : INT64_MAX;
 }
 
+/* When the caller wants a pass. */
+static int64_t next_wake(const replay_t *r)
+{
+    return r->ended < r->jobs.n_jobs ? r->wake_s : INT64_MAX;
+}
+
 static int64_t next_submission(const replay_t *r)
 {
     if (r->submitted == r->jobs.n_jobs)
@@ -120,6 +127,7 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->processors = composition->processors;
     r->frees_at_estimate = composition->frees_at_estimate;
     r->first_pass_s = INT64_MAX;
+    r->wake_s = INT64_MAX;
     r->scheduler = scheduler_new(composition, jobs);
     r->end_s = column(n, sizeof *r->end_s);
     r->ended_jobs = column(n, sizeof *r->ended_jobs);
@@ -168,6 +176,11 @@ int32_t replay_set_unlike(replay_t *r, const unlike_t *model)
     r->caps_s = model->cap_from_s;
     r->n_caps = model->n_caps;
     return scheduler_set_unlike(r->scheduler, model);
+}
+
+void replay_wake(replay_t *r, int64_t at_s)
+{
+    r->wake_s = at_s;
 }
 
 void replay_free(replay_t *r)
@@ -430,7 +443,7 @@ static int hears_ends(const replay_t *r)
 
 /* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
 typedef struct {
-    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, pass_s, first_s;
+    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, pass_s, wake_s, first_s;
 } next_t;
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -449,10 +462,11 @@ static next_t look_ahead(replay_t *r)
         .switch_s = next_switch(r),
         .cap_s = next_cap(r),
         .pass_s = r->first_pass_s,
+        .wake_s = next_wake(r),
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
     next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
-    next.first_s = earlier(next.first_s, next.pass_s);
+    next.first_s = earlier(next.first_s, earlier(next.pass_s, next.wake_s));
     int64_t recorded_s = next_recorded(r); /* a start of this instant comes last, and so is none of what comes next */
     if (recorded_s > r->now_s)
         next.first_s = earlier(next.first_s, recorded_s);
@@ -521,6 +535,10 @@ static int32_t move_on(replay_t *r, const next_t *next)
     }
     if (next->pass_s == r->now_s) {
         r->first_pass_s = INT64_MAX;
+        r->is_pass_due = 1;
+    }
+    if (next->wake_s == r->now_s) {
+        r->wake_s = INT64_MAX;
         r->is_pass_due = 1;
     }
     r->is_order_due = r->pauses_before_passes;

@@ -42,6 +42,9 @@ int32_t replay_set_idle_off(replay_t *replay, const idle_off_t *model);
 /* Once, before running: nodes differ; a pass is due whenever the cap changes. 0, or -1: no memory. */
 int32_t replay_set_unlike(replay_t *replay, const unlike_t *model);
 
+/* A pass is due at `at_s`, too, in place of what was said before; INT64_MAX: at no such time. */
+void replay_wake(replay_t *replay, int64_t at_s);
+
 /* The plan from now on. At REPLAY_POWER_DUE only, and before running. 0 or REPLAY_NO_MEMORY, as the next two. */
 int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
 /* What is done to running jobs at REPLAY_POWER_DUE. */

@@ -181,6 +181,9 @@ int32_t scheduler_set_unlike(scheduler_t *scheduler, const unlike_t *model);
 /* After that: where the units of a job that was started are, on *count nodes. */
 const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int32_t *count);
 
+/* The same for the running jobs, *count of them in the order of their starts. */
+const int32_t *scheduler_in_order(const scheduler_t *scheduler, int32_t *count);
+
 /* The job has these nodes: before scheduler_adopt, or in place of those on which it was started. 0, or -1: no memory. */
 int32_t scheduler_place(scheduler_t *scheduler, int32_t job, const placed_t *placed, int32_t count);
 

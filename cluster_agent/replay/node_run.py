@@ -5,17 +5,20 @@ Watts are the power of jobs; idle nodes are not counted, as in the published com
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
+from cluster_agent.errors import ClusterError
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, running_w
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.plans.planning import Outcome, equal
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, Nodes
@@ -38,6 +41,10 @@ class NodeResult:
     start_s: Int64s
     schedule: NativeReplay
     admitted_w: Float64s
+    outcomes: Sequence[Outcome] = ()
+    """Of each pass of a policy with a planner."""
+    plan_s: Sequence[float] = ()
+    """Seconds of each of its plans."""
 
     @property
     def unstarted(self) -> int:
@@ -52,12 +59,23 @@ def replay_nodes(
     cap: PowerCap,
     power: PowerSource | None = None,
     advance: Callable[[int], None] = lambda ended: None,
+    recorded: Sequence[Outcome] | None = None,
 ) -> NodeResult:
-    """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended."""
-    unlike = CUnlike(composition, trace.jobs, nodes, cap, power)
+    """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended. ``recorded``:
+    the outcomes of the same replay, repeated without its planner; ``ClusterError`` if they are of another one."""
+    unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded)
     schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
     run_to_end(schedule, advance)
-    return NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w)
+    result = NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w)
+    if unlike.planned is None:
+        return result
+    outcomes = unlike.planned.outcomes(result.start_s)
+    if recorded is not None and not equal(outcomes, recorded):
+        raise ClusterError(
+            "the recorded plan is not of this replay: the machine refuses starts of it, or it goes on after the end;"
+            " give the trace, cap, machine and policy that it was recorded with"
+        )
+    return replace(result, outcomes=outcomes, plan_s=unlike.planned.deciding.plan_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +140,23 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
         "watts_known": float(known.mean()),
         "passes": result.schedule.passes,
         "longest_queue": result.schedule.longest_queue,
+        **({"plans": plans_of(result)} if result.outcomes else {}),
     }
+
+
+def plans_of(result: NodeResult) -> dict[str, Any]:
+    """How many passes the planner decided, and how many the list schedule: it raised, was late, or invalid."""
+    reasons = Counter(one.reason.split(":")[0].split()[0] for one in result.outcomes if one.decided_by == "list")
+    return {"planner": len(result.outcomes) - reasons.total(), "list": reasons.total(), "reasons": dict(reasons)}
 
 
 def pass_times(result: NodeResult) -> dict[str, float]:
     """How long deciding took, in seconds of processor time: AO and MO of Bridi ch. 4. Not the same from run to run."""
     pass_s = np.array(result.schedule.pass_s)
-    return {"pass_mean_s": float(pass_s.mean()), "pass_max_s": float(pass_s.max())}
+    found = {"pass_mean_s": float(pass_s.mean()), "pass_max_s": float(pass_s.max())}
+    if result.outcomes:  # none of these if the plan was repeated
+        found |= {"plan_mean_s": float(np.mean(result.plan_s or 0.0)), "plan_max_s": max(result.plan_s, default=0.0)}
+    return found
 
 
 def promised_waits(wait_s: Int64s, max_wait_s: Int64s) -> dict[str, float]:

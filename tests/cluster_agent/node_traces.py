@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from cluster_agent.replay.node_run import NodeResult, replay_nodes
@@ -13,6 +14,7 @@ from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder
+from cluster_agent.workloads.swf import TraceError
 
 FOUR_NODES = Nodes(np.array([[16, 2, 0, 64], [16, 2, 0, 64], [16, 0, 2, 64], [16, 0, 2, 64]], np.int64))
 """n1, n2: 16 cores and 2 GPUs; n3, n4: 16 cores and 2 MICs (Bridi, Bologna 2018, ch. 4)."""
@@ -28,6 +30,22 @@ def trace_of(rows: Sequence[Row]) -> NodeTrace:
         values = dict(zip(names, row, strict=True), name=str(at), queue="", memory_kib=0, wait_s=0)
         builder.add(at, lambda values=values: values)  # type: ignore[misc]
     return builder.finish()
+
+
+WASTEFUL: list[Row] = [
+    (0, 9, 9, 1, 1, 0, 0, 60.0),
+    (0, 10, 10, 1, 1, 0, 0, 50.0),
+    (0, 10, 10, 1, 1, 0, 0, 50.0),
+]
+"""Under 100 W the shortest job leaves 40 W that nobody can use; the other two together use all of them."""
+
+
+def on_four_nodes(rows: list[Row], cap: PowerCap) -> NodeTrace:
+    try:
+        return trace_of(rows).on(FOUR_NODES, cap)
+    except TraceError:  # the cap allows none of these jobs
+        assume(False)
+        raise
 
 
 def starts(

@@ -1,6 +1,7 @@
 #include "resources/node_room.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { CORES, GPUS, MICS };
 
@@ -54,6 +55,17 @@ int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, 
         units -= taken;
     }
     return n_found;
+}
+
+int32_t node_room_as_chosen(const unlike_t *model, const int64_t *room, int32_t job, const placed_t *chosen,
+                            int32_t count, placed_t *found)
+{
+    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
+    for (int32_t i = 0; i < count; i++)
+        if (units_that_fit(room + (int64_t)chosen[i].node * NODE_KINDS, need, chosen[i].count) < chosen[i].count)
+            return 0;
+    memcpy(found, chosen, (size_t)count * sizeof *found);
+    return count;
 }
 
 void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed, int32_t count, int sign)

@@ -1,5 +1,6 @@
 /*
- * Room on nodes that differ: which of them take a job's units, and how what is free changes. Internal to the scheduler.
+ * Room on nodes that differ: which of them take a job's units, and how what is free changes. Internal to the scheduler
+ * and to list_plan, so that a planned start has the nodes that the scheduler would choose.
  */
 #ifndef CLUSTER_NODE_ROOM_H
 #define CLUSTER_NODE_ROOM_H
@@ -14,8 +15,12 @@ typedef struct {
 } node_room_t;
 
 /* Finds nodes for all units of the job; `found` has them, and how many these are is returned; 0: there is no room. Both
- * arrays hold n_nodes. */
+ * arrays have n_nodes places. */
 int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, node_room_t *candidates, placed_t *found);
+
+/* The same for nodes that somebody has chosen: `count`, or 0. */
+int32_t node_room_as_chosen(const unlike_t *model, const int64_t *room, int32_t job, const placed_t *chosen,
+                            int32_t count, placed_t *found);
 
 /* What a unit needs is added to `room` (1) or taken from it (-1), for all units on these nodes. */
 void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed, int32_t count, int sign);

@@ -118,10 +118,17 @@ static double spare_watts(const scheduler_t *s, int64_t at_s, int64_t end_s)
  * Nodes
  ****************************************************************/
 
-/* Finds nodes for all units: `found` has them, and how many these are is returned; 0: there is no room. */
+/* Finds nodes for all units, those of a plan if it has chosen them. How many these are; 0: there is no room, or a plan
+ * keeps the job waiting. */
 static int32_t place(nodes_and_watts_t *u, const int64_t *room, int32_t job)
 {
-    return u->n_found = node_room_find(&u->model, room, job, u->candidates, u->found);
+    const unlike_t *model = &u->model;
+    if (model->is_deferred && model->is_deferred[job])
+        return u->n_found = 0;
+    if (model->is_deferred && model->planned_count[job])
+        return u->n_found = node_room_as_chosen(model, room, job, model->planned + model->planned_first[job],
+                                                model->planned_count[job], u->found);
+    return u->n_found = node_room_find(model, room, job, u->candidates, u->found);
 }
 
 /* What the job has, or will have, on these nodes is added to `room` (1) or taken from it (-1). */
@@ -284,4 +291,10 @@ const placed_t *scheduler_placed(const scheduler_t *s, int32_t job, int32_t *cou
     const nodes_and_watts_t *u = s->unlike;
     *count = u->count[job];
     return u->placed + u->first[job];
+}
+
+const int32_t *scheduler_in_order(const scheduler_t *s, int32_t *count)
+{
+    *count = s->unlike->n_in_order;
+    return s->unlike->in_order;
 }

@@ -12,6 +12,11 @@
 #define PLACE_FIRST 0 /* nodes in the order of their numbers */
 #define PLACE_PACK 1  /* first nodes without an accelerator that the job would block, then the fullest */
 
+/* So many units of a job on a node. */
+typedef struct {
+    int32_t node, count;
+} placed_t;
+
 /* The columns belong to the caller. */
 typedef struct {
     int32_t n_nodes, placing;
@@ -24,11 +29,11 @@ typedef struct {
     const int64_t *need;       /* and kind: of one unit */
     const double *admitted_w;  /* read when the job is tried; may change until it starts */
     double *counted_w;         /* of running jobs: as admitted, or what the caller has written since */
+    /* per job, only with a plan; the caller writes them before each pass */
+    const uint8_t *is_deferred;    /* 1: not to start in this pass. NULL: there is no plan */
+    const int32_t *planned_count;  /* nodes that the plan has chosen; 0: none */
+    const int64_t *planned_first;  /* where these begin in `planned` */
+    const placed_t *planned;
 } unlike_t;
-
-/* So many units of a job on a node. */
-typedef struct {
-    int32_t node, count;
-} placed_t;
 
 #endif

@@ -28,7 +28,8 @@ from cluster_agent.scheduler.native.native_tables import (
     owned,
     pointer,
 )
-from cluster_agent.scheduler.native.native_unlike import CUnlike, placed
+from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.native.planned_starts import placed
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
@@ -85,8 +86,9 @@ class NativeReplay:
         if moldable is not None:
             moldable.join(self._scheduler)
         self._unlike = unlike
-        if unlike is not None and lib.replay_set_unlike(self._replay, unlike.c) < 0:
-            raise MemoryError
+        self._planned = unlike.planned if unlike is not None else None
+        if unlike is not None:
+            self._set_unlike(unlike)
         if recorded is not None:
             order = recorded.order
             self._c_recorded = [
@@ -115,6 +117,12 @@ class NativeReplay:
             if idle_off is not None and lib.replay_set_idle_off(self._replay, idle_off) < 0:
                 raise MemoryError
             self._plan(first_s)
+
+    def _set_unlike(self, unlike: CUnlike) -> None:
+        if lib.replay_set_unlike(self._replay, unlike.c) < 0:
+            raise MemoryError
+        if unlike.planned is not None:
+            unlike.planned.join(self._scheduler)
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
@@ -145,6 +153,8 @@ class NativeReplay:
             now_s = lib.replay_now(self._replay)
             waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
             self.longest_queue = max(self.longest_queue, waiting)
+        if self._planned is not None:
+            lib.replay_wake(self._replay, self._planned.wake_s)
 
     def run(self, until_ended: int) -> bool:
         """Run until so many jobs have ended in all; False when no event is left."""

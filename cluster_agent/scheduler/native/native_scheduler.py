@@ -25,7 +25,8 @@ from cluster_agent.scheduler.native.native_tables import (
     owned,
     pointer,
 )
-from cluster_agent.scheduler.native.native_unlike import CUnlike, placed
+from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.native.planned_starts import placed
 from cluster_agent.scheduler.policy_phases import Composition, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
@@ -88,6 +89,9 @@ class NativeScheduler:
         if recorded is not None:
             self._recorded_s = pointer("int64_t", np.ascontiguousarray(recorded.start_s))
             lib.scheduler_set_record(self._scheduler, self._recorded_s, recorded.until_s)
+        self._planned = unlike.planned if unlike is not None else None
+        if self._planned is not None:
+            self._planned.join(self._scheduler)
         self._starts = ffi.new("int32_t[]", max(len(jobs), 1))
         self._room = np.empty(len(jobs), np.int32)
         self._watts = watts
@@ -227,7 +231,9 @@ class NativeScheduler:
     def next_change_s(self) -> int | None:
         """The next row of the plan, announcement, reading of joules, or change of a node or of unlike nodes' cap."""
         if self._unlike is not None:
-            return self._unlike.cap.next_change_s(self._cap_seen_s)
+            change_s = self._unlike.cap.next_change_s(self._cap_seen_s)
+            wake_s = self._planned.wake_s if self._planned is not None else NEVER_S
+            return change_s if wake_s == NEVER_S else min(wake_s, wake_s if change_s is None else change_s)
         if self._watts is None:
             return None
         later = lib.scheduler_next_row, lib.scheduler_next_reading, lib.scheduler_next_switch
@@ -244,6 +250,8 @@ class NativeScheduler:
         """Nodes are off or on, joules are read, a row begins, or a cap becomes known and all is planned again."""
         if self._unlike is not None:
             self._cap_seen_s = now_s
+            if self._planned is not None and self._planned.wake_s <= now_s:
+                self._planned.wake_s = NEVER_S
             return False
         lib.scheduler_settle(self._scheduler, now_s)
         if lib.scheduler_next_reading(self._scheduler) <= now_s:

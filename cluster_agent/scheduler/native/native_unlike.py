@@ -10,13 +10,14 @@ import numpy as np
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.native.planned_starts import planned_starts
+from cluster_agent.scheduler.plans.planning import Outcome
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import (
     NodeBackfill,
     NodeComposition,
     NodeQueue,
-    Placed,
     PowerSource,
     allowed_w,
 )
@@ -40,7 +41,9 @@ class CUnlike:
         nodes: Nodes,
         cap: PowerCap,
         power: PowerSource | None = None,
+        recorded: Sequence[Outcome] | None = None,
     ) -> None:
+        """``recorded``: the outcomes that a plan had, to be repeated without its planner."""
         self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
@@ -63,7 +66,9 @@ class CUnlike:
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
         placing = PLACINGS[composition.placing]
-        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others])
+        self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded)
+        of_plan = self.planned.columns if self.planned is not None else []
+        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others, *of_plan])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
         job = queue.job.astype(np.int64)
@@ -76,7 +81,8 @@ class CUnlike:
             watts=self.admitted_w[job],
             max_wait_s=self.jobs.max_wait_s[job],
         )
-        return np.lexsort((job, self._composition.rule(columns, now_s)))
+        order = np.lexsort((job, self._composition.rule(columns, now_s)))
+        return order if self.planned is None else order[self.planned.tried(columns, order, now_s)]
 
     def set_cap(self, scheduler: Any, cap: PowerCap) -> None:
         """From now on the native scheduler keeps this cap."""
@@ -146,12 +152,3 @@ def _with_places(table: Int64s, places: int) -> Int64s:
     if table.shape[1] > PLACES:
         return table
     return np.concatenate([table, np.full((len(table), 1), places, np.int64)], axis=1)
-
-
-def placed(scheduler: Any, job: int) -> Placed:
-    """The nodes of a job that was started."""
-    count = ffi.new("int32_t *")
-    found = lib.scheduler_placed(scheduler, job, count)
-    pairs = [(found[i].node, found[i].count) for i in range(count[0])]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return Placed(table[:, 0].copy(), table[:, 1].copy())

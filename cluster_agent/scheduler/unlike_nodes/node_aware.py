@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, PlanBudget, Planner
 from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Admitted, Predictor
@@ -72,6 +73,17 @@ class NodeComposition:
     """Whether a job counts with its measured power from the pass after its start on."""
     guard: Guard | None = None
     """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
+    plan: Planner | None = None
+    """Which starts a pass tries (``plans``); where there is no plan, rule and backfill decide."""
+    budget: PlanBudget = NO_BUDGET
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.backfill != "list":
+            raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
+        if self.budget.iterations < 0:
+            raise ValueError(f"iterations={self.budget.iterations}: give 0 or more")
+        if self.budget.time_s is not None and not self.budget.time_s > 0:
+            raise ValueError(f"time_s={self.budget.time_s:g}: give seconds above 0")
 
     @property
     def owns_watts(self) -> bool:

@@ -1,0 +1,140 @@
+"""The phase *plan* on unlike nodes: what a planner sees of the native scheduler, and how its starts get there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.plans.plan_phase import RunningOnNodes, Situation
+from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
+from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
+
+
+class PlannedStarts:
+    """Before each pass: the order of the queue, which jobs are deferred, and the nodes chosen for the others."""
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        composition: NodeComposition,
+        jobs: NodeJobs,
+        nodes: Nodes,
+        cap: PowerCap,
+        counted_w: Float64s,
+    ) -> None:
+        self.deciding = deciding
+        self.wake_s = NEVER_S
+        """When there has to be another pass, if no event comes before."""
+        self._composition, self._jobs, self._nodes, self._cap = composition, jobs, nodes, cap
+        self._counted_w = counted_w
+        self._scheduler: Any = None
+        self._placed: dict[int, Placed] = {}  # of running jobs
+        self._tried: list[Int64s] = []  # in each pass
+        n, most = len(jobs), np.minimum(jobs.units, len(nodes))  # a job is on no more nodes than it has units
+        self._is_deferred = np.zeros(n, np.uint8)
+        self._count = np.zeros(n, np.int32)
+        self._first = np.cumsum(most) - most
+        self._chosen = np.zeros((int(most.sum()), 2), np.int32)
+        self.columns = [
+            pointer("uint8_t", self._is_deferred),
+            pointer("int32_t", self._count),
+            pointer("int64_t", self._first),
+            pointer("placed_t", self._chosen),
+        ]
+        """The last columns of ``unlike_t``."""
+
+    def join(self, scheduler: Any) -> None:
+        """The native scheduler whose running jobs are planned with."""
+        self._scheduler = scheduler
+
+    def tried(self, queue: NodeQueue, order: Int64s, now_s: int) -> Int64s:
+        """Plan; returns positions in ``order``, which is that of the rule."""
+        if not len(order):
+            self.wake_s = NEVER_S
+            return order
+        in_order = NodeQueue(*(getattr(queue, field.name)[order] for field in dataclasses.fields(queue)))
+        found = self.deciding.decide(self._situation(in_order, now_s))
+        self._tried.append(found.job[: found.due])
+        self._is_deferred[found.job] = np.arange(len(found.job)) >= found.due
+        self._count[found.job] = 0
+        for job, placed_on in found.placed.items():
+            first, count = self._first[job], len(placed_on.node)
+            self._chosen[first : first + count, 0] = placed_on.node
+            self._chosen[first : first + count, 1] = placed_on.count
+            self._count[job] = count
+        self.wake_s = found.wake_s
+        at = np.empty(len(self._jobs), np.int64)
+        at[in_order.job] = np.arange(len(in_order.job))
+        positions: Int64s = at[found.job]
+        return positions
+
+    def outcomes(self, start_s: Int64s) -> list[Outcome]:
+        """What came of each pass, once it is known when each job started."""
+        return [
+            dataclasses.replace(
+                outcome,
+                started=tuple(
+                    (job, placed(self._scheduler, job)) for job in tried.tolist() if start_s[job] == outcome.now_s
+                ),
+            )
+            for outcome, tried in zip(self.deciding.outcomes, self._tried, strict=True)
+        ]
+
+    def _situation(self, queue: NodeQueue, now_s: int) -> Situation:
+        count = ffi.new("int32_t *")
+        found = lib.scheduler_in_order(self._scheduler, count)
+        running = list(found[0 : count[0]])
+        for job in running:
+            if job not in self._placed:
+                self._placed[job] = placed(self._scheduler, job)
+        job, free = np.array(running, np.int64), self._nodes.has.copy()
+        for one in running:
+            free[self._placed[one].node] -= self._placed[one].count[:, None] * self._jobs.need[one]
+        end_s = [max(int(lib.scheduler_expected_end(self._scheduler, one)), now_s + 1) for one in running]
+        return Situation(
+            now_s=now_s,
+            queue=queue,
+            need=self._jobs.need[queue.job],
+            running=RunningOnNodes(
+                job=job,
+                end_s=np.array(end_s, np.int64),
+                watts=self._counted_w[job],
+                need=self._jobs.need[job],
+                placed=tuple(self._placed[one] for one in running),
+            ),
+            free=free,
+            cap=self._cap,
+            placing=self._composition.placing,
+        )
+
+
+def planned_starts(
+    composition: NodeComposition,
+    jobs: NodeJobs,
+    nodes: Nodes,
+    cap: PowerCap,
+    counted_w: Float64s,
+    recorded: Sequence[Outcome] | None,
+) -> PlannedStarts | None:
+    """None: the policy has no planner."""
+    if composition.plan is None:
+        return None
+    deciding = Planning(composition.plan, composition.budget) if recorded is None else Repeating(recorded)
+    return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_w)
+
+
+def placed(scheduler: Any, job: int) -> Placed:
+    """The nodes of a job that was started."""
+    count = ffi.new("int32_t *")
+    found = lib.scheduler_placed(scheduler, job, count)
+    pairs = [(found[i].node, found[i].count) for i in range(count[0])]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return Placed(table[:, 0].copy(), table[:, 1].copy())

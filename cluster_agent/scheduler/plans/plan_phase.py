@@ -1,0 +1,87 @@
+"""What a planner sees, what it may spend, and its plan.
+
+plan   which waiting job starts when, and on which nodes; called at each pass with all that is known
+
+A planner is ``planner(situation, budget) -> plan``. It plans as far ahead as it likes; only the starts that are due now
+are tried, in the order of the plan, and admission and placement stay the engine's: what does not fit waits for the next
+plan. A planner changes nothing of its input and keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.power_cap import PowerCap
+
+if TYPE_CHECKING:
+    from cluster_agent.scheduler.unlike_nodes.node_aware import NodeQueue, Placed
+    from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+
+STOP_SHARE: Final = 0.8
+"""Ours: after this share of its time a planner is to stop, so that its answer is not late."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOnNodes:
+    """The running jobs as columns, in the order of their starts."""
+
+    job: Int64s
+    end_s: Int64s  # expected, later than now
+    watts: Float64s  # as counted: as admitted, or as metered since
+    need: Int64s  # need[position, resource], of one unit
+    placed: tuple[Placed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that is known at a pass. ``queue`` is in the order of the policy's rule; ``request_s`` are estimates."""
+
+    now_s: int
+    queue: NodeQueue
+    need: Int64s  # of the queue: need[position, resource], of one unit
+    running: RunningOnNodes
+    free: Int64s  # free[node, resource]
+    cap: PowerCap
+    placing: Literal["first", "pack"]
+    """How the engine chooses nodes for a start without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBudget:
+    """How much one plan may take: so many iterations, whatever these are to the planner, and seconds (None: no limit).
+    A plan limited by iterations alone is the same on every machine."""
+
+    iterations: int = 0
+    time_s: float | None = None
+    stop_s: float = math.inf
+    """When to stop, by ``time.perf_counter``."""
+
+    def begun(self) -> PlanBudget:
+        """The same, with time running from now on."""
+        return self if self.time_s is None else replace(self, stop_s=time.perf_counter() + STOP_SHARE * self.time_s)
+
+    def allows(self, done: int) -> bool:
+        """Whether there may be another iteration after so many."""
+        return done < self.iterations and (self.stop_s == math.inf or time.perf_counter() < self.stop_s)
+
+
+NO_BUDGET: Final = PlanBudget()
+
+
+class Start(NamedTuple):
+    """A waiting job starts at ``at_s``, now or later; ``placed`` None: on nodes of the engine's choice."""
+
+    job: int
+    at_s: int
+    placed: Placed | None = None
+
+
+Plan: TypeAlias = Sequence[Start]
+"""In the order in which those are tried that are due together. A job without a start waits for another plan."""
+
+Planner: TypeAlias = Callable[[Situation, PlanBudget], Plan]

@@ -1,0 +1,176 @@
+"""A pass with a planner: whose starts are tried, the planner's or those of the policy's own list schedule, and why.
+
+The list schedule decides where the planner raises, is late, or returns no plan. A plan that would leave an idle machine
+idle for ever is none: with nothing running and no change of the cap to come, its first start has to be possible now. So
+a replay comes to its end under any planner that returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Planner, Situation, Start
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+from nodectl.shell.extension import in_one_line
+
+DecidedBy: TypeAlias = Literal["planner", "list"]
+NEVER_S: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a pass: who decided, why not the planner, and the jobs that were started, in this order."""
+
+    now_s: int
+    decided_by: DecidedBy
+    reason: str
+    started: tuple[tuple[int, Placed], ...] = ()
+
+
+def equal(some: Sequence[Outcome], others: Sequence[Outcome]) -> bool:
+    """Whether these are the same decisions and starts."""
+    return [*map(_plain, some)] == [*map(_plain, others)]
+
+
+def _plain(one: Outcome) -> tuple[object, ...]:
+    started = [(job, placed.node.tolist(), placed.count.tolist()) for job, placed in one.started]
+    return one.now_s, one.decided_by, one.reason, started
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The waiting jobs in the order in which the engine tries them, those that it does not try last."""
+
+    job: Int64s
+    due: int
+    """How many of them are tried."""
+    placed: Mapping[int, Placed] = field(default_factory=dict)
+    """Of those for which nodes were chosen."""
+    wake_s: int = NEVER_S
+    """When there has to be another pass, if no event comes before."""
+
+
+class Deciding(Protocol):
+    """Who says what a pass tries."""
+
+    outcomes: list[Outcome]
+    """Without the jobs that were started."""
+    plan_s: list[float]
+    """Seconds of each plan. Not the same from run to run."""
+
+    def decide(self, situation: Situation) -> Tried:
+        """One pass; somebody waits."""
+        ...
+
+
+class Planning:
+    """Asks a planner at each pass."""
+
+    def __init__(self, planner: Planner, budget: PlanBudget) -> None:
+        self._planner = planner
+        self._budget = budget
+        self.outcomes: list[Outcome] = []
+        self.plan_s: list[float] = []
+
+    def decide(self, situation: Situation) -> Tried:
+        """The starts of the plan that are due, or if there is no plan the whole queue in the order of the rule."""
+        plan, reason = self._planned(situation)
+        self.outcomes.append(Outcome(situation.now_s, "list" if reason else "planner", reason))
+        if reason:
+            return Tried(situation.queue.job, len(situation.queue.job))
+        due = [start for start in plan if start.at_s == situation.now_s]
+        later_s = [start.at_s for start in plan if start.at_s > situation.now_s]
+        return tried(situation, due, min(later_s, default=NEVER_S))
+
+    def _planned(self, situation: Situation) -> tuple[Plan, str]:
+        begun_s = time.perf_counter()
+        try:
+            plan = self._planner(situation, self._budget.begun())
+        except Exception as error:
+            return (), f"raised {in_one_line(error)}"
+        finally:
+            self.plan_s.append(time.perf_counter() - begun_s)
+        limit_s = self._budget.time_s
+        if limit_s is not None and self.plan_s[-1] > limit_s:
+            return (), f"late: {self.plan_s[-1]:.3f} s of {limit_s:g} s"
+        try:
+            return plan, invalid(situation, plan)
+        except (TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            return (), f"invalid: not a sequence of starts ({error})"
+
+
+class Repeating:
+    """Starts what a record says, and asks no planner."""
+
+    def __init__(self, recorded: Sequence[Outcome]) -> None:
+        self._recorded = recorded
+        self.outcomes: list[Outcome] = []
+        self.plan_s: list[float] = []
+
+    def decide(self, situation: Situation) -> Tried:
+        """The recorded starts of this pass; ``ClusterError`` if there is no such pass, or such a job does not wait."""
+        at = len(self.outcomes)
+        found = self._recorded[at] if at < len(self._recorded) else None
+        waiting = set(situation.queue.job.tolist())
+        if found is None or found.now_s != situation.now_s or any(job not in waiting for job, _ in found.started):
+            raise ClusterError(
+                f"the recorded plan is not of this replay: at {situation.now_s} s it does not say what starts; give the"
+                " trace, cap, machine and policy that it was recorded with"
+            )
+        self.outcomes.append(Outcome(found.now_s, found.decided_by, found.reason))
+        due = [Start(job, found.now_s, placed) for job, placed in found.started]
+        wake_s = self._recorded[at + 1].now_s if at + 1 < len(self._recorded) else NEVER_S
+        return tried(situation, due, wake_s)
+
+
+def tried(situation: Situation, due: Sequence[Start], wake_s: int) -> Tried:
+    """These starts first, and nobody else."""
+    jobs = np.array([start.job for start in due], np.int64)
+    others = situation.queue.job[~np.isin(situation.queue.job, jobs)]
+    placed = {start.job: start.placed for start in due if start.placed is not None}
+    return Tried(np.concatenate([jobs, others]), len(jobs), placed, wake_s)
+
+
+def invalid(situation: Situation, plan: Plan) -> str:
+    """Why this is no plan; empty: it is one."""
+    at = {job: position for position, job in enumerate(situation.queue.job.tolist())}
+    seen: set[int] = set()
+    for job, at_s, placed in plan:
+        if job not in at or job in seen:
+            return f"invalid: job {job} does not wait, or starts twice"
+        seen.add(job)
+        if at_s != int(at_s) or not situation.now_s <= at_s < NEVER_S:
+            return f"invalid: job {job} starts at {at_s} s, which is not a second from now on"
+        if placed is not None and not _is_place(situation, at[job], placed):
+            return f"invalid: the nodes of job {job} are not those of the machine, or not for all its units"
+    if not len(situation.running.job) and situation.cap.next_change_s(situation.now_s) is None:
+        first = next((start for start in plan if start.at_s == situation.now_s), None)
+        if first is None or not _fits_alone(situation, at[first.job], first.placed):
+            return "invalid: nothing runs, and no start that is possible now is planned first"
+    return ""
+
+
+def _is_place(situation: Situation, position: int, placed: Placed) -> bool:
+    node, count = np.asarray(placed.node), np.asarray(placed.count)
+    is_whole = node.shape == count.shape and node.ndim == 1 and node.dtype.kind == count.dtype.kind == "i"
+    is_known = is_whole and len(node) > 0 and node.min() >= 0 and node.max() < len(situation.free)
+    is_once = is_known and len(np.unique(node)) == len(node) and bool((count > 0).all())
+    return bool(is_once and count.sum() == situation.queue.units[position])
+
+
+def _fits_alone(situation: Situation, position: int, placed: Placed | None) -> bool:
+    """Whether the job can start on the idle machine; on nodes of the engine's choice any job finds room."""
+    queue = situation.queue
+    if queue.watts[position] > situation.cap.at(situation.now_s):
+        return False
+    if placed is None:
+        return True
+    needed = placed.count[:, None] * situation.need[position]
+    return bool((needed <= situation.free[placed.node]).all())
