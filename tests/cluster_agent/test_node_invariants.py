@@ -15,7 +15,10 @@ from cluster_agent.workloads.swf import TraceError
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, result_of, trace_of
 from tests.oracle.node_scheduler import NodeScheduler, Reservation
 
-POLICIES = ["prb", "prb:rule=promise,miss=strict", "easy-capped", "easy-capped:rule=est,placing=first"]
+POLICIES = [
+    *("prb", "prb:rule=promise,miss=strict", "easy-capped", "easy-capped:rule=est,placing=first"),
+    "planned:iterations=20",
+]
 SETTINGS = settings(max_examples=20)
 
 

@@ -18,6 +18,7 @@ HAVE_FUNCTIONS = (
     "rmap",
     "moldable",
     "rule-based",
+    "planned",
 )  # each compose makes a new one
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 

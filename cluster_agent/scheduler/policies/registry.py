@@ -50,6 +50,7 @@ _MODULES: Final = {
     "prb": "cluster_agent.scheduler.policies.power_aware.prb",
     "easy-capped": "cluster_agent.scheduler.policies.power_aware.easy_capped",
     "easy-power": "cluster_agent.scheduler.policies.power_aware.easy_power",
+    "planned": "cluster_agent.scheduler.policies.power_aware.planned",
 }
 
 

@@ -1,0 +1,242 @@
+/*
+ * List schedules, many of them: a local search over orders asks for the cost of each order it tries.
+ *
+ * Time jumps from one expected end, or change of the cap, to the next, and at each of these every job that still waits
+ * is tried in the order of the list, exactly as a pass of the scheduler would (unlike_nodes.c): the same nodes, and watts
+ * added in the order of starts. So the starts that are due now are those of a pass with this order. Most jobs are refused
+ * by a compare: of watts, or of what all nodes together have free, which bounds what one has. Cost: O(ends x (waiting
+ * jobs + running jobs)) compares, and O(nodes) for each job that passes them.
+ */
+#include "resources/list_plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "column.h"
+#include "resources/node_room.h"
+
+/* Ours: what a job that never starts is taken to wait, ten years. Orders in which it starts are better. */
+#define NEVER_WAIT_S 315360000.0
+
+/* A job that runs in the schedule. */
+typedef struct {
+    int64_t end_s;
+    double watts;
+    const int64_t *need;
+    const placed_t *placed;
+    int32_t count;
+} runs_t;
+
+struct list_plan {
+    list_situation_t of;
+    int64_t *room;     /* per node and kind: free at the time that the schedule has come to */
+    int64_t all[NODE_KINDS]; /* the same over all nodes */
+    runs_t *runs;      /* in the order of starts */
+    int32_t n_runs;
+    double running_w;
+    int32_t *left;     /* who still waits, in the order of the list */
+    int64_t *start_s;
+    placed_t *found;   /* of all positions, n_found so far */
+    int64_t n_found, *first;
+    int32_t *count;
+    node_room_t *candidates;
+};
+
+list_plan_t *list_plan_new(const list_situation_t *of)
+{
+    list_plan_t *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    int64_t most = 0; /* a job is on no more nodes than it has units */
+    for (int32_t i = 0; i < of->n_waiting; i++)
+        most += of->model.units[i] < of->model.n_nodes ? of->model.units[i] : of->model.n_nodes;
+    p->of = *of;
+    void *made[] = {
+        p->room = column(of->model.n_nodes * NODE_KINDS, sizeof *p->room),
+        p->runs = column(of->n_running + of->n_waiting, sizeof *p->runs),
+        p->left = column(of->n_waiting, sizeof *p->left),
+        p->start_s = column(of->n_waiting, sizeof *p->start_s),
+        p->first = column(of->n_waiting, sizeof *p->first),
+        p->count = column(of->n_waiting, sizeof *p->count),
+        p->found = calloc((size_t)(most + of->model.n_nodes), sizeof *p->found),
+        p->candidates = column(of->model.n_nodes, sizeof *p->candidates),
+    };
+    if (is_all_there(made, sizeof made / sizeof *made))
+        return p;
+    list_plan_free(p);
+    return NULL;
+}
+
+void list_plan_free(list_plan_t *p)
+{
+    if (!p)
+        return;
+    free(p->room);
+    free(p->runs);
+    free(p->left);
+    free(p->start_s);
+    free(p->first);
+    free(p->count);
+    free(p->found);
+    free(p->candidates);
+    free(p);
+}
+
+/****************************************************************
+ * The machine as the schedule goes on
+ ****************************************************************/
+
+static void change(list_plan_t *p, const runs_t *one, int sign)
+{
+    node_room_change(one->need, p->room, one->placed, one->count, sign);
+    for (int32_t i = 0; i < one->count; i++)
+        for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+            p->all[kind] += sign * one->placed[i].count * one->need[kind];
+}
+
+static void begin(list_plan_t *p, const int32_t *order)
+{
+    const list_situation_t *of = &p->of;
+    memcpy(p->room, of->free, (size_t)of->model.n_nodes * NODE_KINDS * sizeof *p->room);
+    memset(p->all, 0, sizeof p->all);
+    for (int32_t i = 0; i < of->model.n_nodes * NODE_KINDS; i++)
+        p->all[i % NODE_KINDS] += p->room[i];
+    for (p->n_runs = 0; p->n_runs < of->n_running; p->n_runs++) {
+        int32_t i = p->n_runs;
+        p->runs[i] = (runs_t){
+            .end_s = of->end_s[i],
+            .watts = of->running_w[i],
+            .need = of->running_need + (int64_t)i * NODE_KINDS,
+            .placed = of->placed + of->placed_first[i],
+            .count = (int32_t)(of->placed_first[i + 1] - of->placed_first[i]),
+        };
+    }
+    p->n_found = 0;
+    for (int32_t i = 0; i < of->n_waiting; i++) {
+        p->left[i] = order[i];
+        p->start_s[i] = INT64_MAX;
+        p->count[i] = 0;
+    }
+}
+
+/* Jobs that have ended by `at_s` leave; the watts of the others are added again, as a pass does. */
+static void settle(list_plan_t *p, int64_t at_s)
+{
+    int32_t kept = 0;
+    p->running_w = 0.0;
+    for (int32_t i = 0; i < p->n_runs; i++) {
+        if (p->runs[i].end_s <= at_s) {
+            change(p, &p->runs[i], 1);
+            continue;
+        }
+        p->running_w += p->runs[i].watts;
+        p->runs[kept++] = p->runs[i];
+    }
+    p->n_runs = kept;
+}
+
+static double watts_after(const list_plan_t *p, int64_t at_s)
+{
+    double watts = 0.0;
+    for (int32_t i = 0; i < p->n_runs; i++)
+        if (p->runs[i].end_s > at_s)
+            watts += p->runs[i].watts;
+    return watts;
+}
+
+static int watts_fit(const list_plan_t *p, int64_t at_s, int64_t end_s, double watts)
+{
+    const unlike_t *model = &p->of.model;
+    int32_t k = node_room_cap_after(model, at_s);
+    if (p->running_w + watts > model->cap_w[k ? k - 1 : 0])
+        return 0;
+    for (; k < model->n_caps && model->cap_from_s[k] < end_s; k++)
+        if (watts_after(p, model->cap_from_s[k]) + watts > model->cap_w[k])
+            return 0;
+    return 1;
+}
+
+static int start(list_plan_t *p, int64_t at_s, int32_t job)
+{
+    const unlike_t *model = &p->of.model;
+    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
+    double watts = model->admitted_w[job];
+    int64_t end_s = at_s + p->of.span_s[job];
+
+    if (!watts_fit(p, at_s, end_s, watts))
+        return 0;
+    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+        if (need[kind] * model->units[job] > p->all[kind])
+            return 0;
+    placed_t *found = p->found + p->n_found;
+    int32_t count = node_room_find(model, p->room, job, p->candidates, found);
+    if (!count)
+        return 0;
+    p->start_s[job] = at_s;
+    p->first[job] = p->n_found;
+    p->count[job] = count;
+    p->n_found += count;
+    p->runs[p->n_runs] = (runs_t){.end_s = end_s, .watts = watts, .need = need, .placed = found, .count = count};
+    change(p, &p->runs[p->n_runs++], -1);
+    p->running_w += watts;
+    return 1;
+}
+
+/* When anything changes after `at_s`; INT64_MAX: never. */
+static int64_t next_change(const list_plan_t *p, int64_t at_s)
+{
+    int32_t k = node_room_cap_after(&p->of.model, at_s);
+    int64_t next_s = k < p->of.model.n_caps ? p->of.model.cap_from_s[k] : INT64_MAX;
+    for (int32_t i = 0; i < p->n_runs; i++)
+        if (p->runs[i].end_s < next_s)
+            next_s = p->runs[i].end_s;
+    return next_s;
+}
+
+/****************************************************************
+ * The schedule
+ ****************************************************************/
+
+double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
+{
+    const list_situation_t *of = &p->of;
+    double cost = 0.0, waiting = 0.0; /* of those that have started; weight of those that wait */
+    int32_t n_left = of->n_waiting;
+
+    begin(p, order);
+    for (int32_t i = 0; i < n_left; i++)
+        waiting += of->weight[p->left[i]];
+    for (int64_t at_s = of->now_s; n_left > 0;) {
+        int32_t kept = 0;
+        settle(p, at_s);
+        for (int32_t i = 0; i < n_left; i++) {
+            int32_t job = p->left[i];
+            if (!start(p, at_s, job)) {
+                p->left[kept++] = job;
+                continue;
+            }
+            cost += of->weight[job] * (double)(at_s - of->now_s);
+            waiting -= of->weight[job];
+        }
+        n_left = kept;
+        at_s = next_change(p, at_s);
+        double wait_s = at_s < INT64_MAX ? (double)(at_s - of->now_s) : NEVER_WAIT_S;
+        if (n_left > 0 && cost + waiting * wait_s >= bound)
+            return INFINITY;
+        if (at_s == INT64_MAX)
+            return n_left > 0 ? cost + waiting * NEVER_WAIT_S : cost;
+    }
+    return cost < bound ? cost : INFINITY;
+}
+
+const int64_t *list_plan_start_s(const list_plan_t *p)
+{
+    return p->start_s;
+}
+
+const placed_t *list_plan_placed(const list_plan_t *p, int32_t position, int32_t *count)
+{
+    *count = p->count[position];
+    return p->found + p->first[position];
+}
