@@ -54,6 +54,7 @@ class Setting(msgspec.Struct, frozen=True):
     job_watts: str | None = None
     state: str | None = None
     """Without a trace of its own it is ``trace``, too."""
+    plan_from: str | None = None
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,8 +3,9 @@ watts that were admitted and used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cluster_agent.replay.node_run import NodeResult, power_over_time
@@ -14,8 +15,15 @@ from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import Choice
 
 
-def write(directory: str, result: NodeResult, metrics: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
-    """Write all files into ``directory``; returns lines about files that need a package that is missing."""
+def write(
+    directory: str,
+    result: NodeResult,
+    metrics: dict[str, Any],
+    manifest: dict[str, Any],
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> list[str]:
+    """Write all files into ``directory``, ``files`` as they are; returns lines about files that need a package that is
+    missing."""
     jobs, power = result.trace.jobs, power_over_time(result)
     more = {
         "user": result.trace.user,
@@ -27,7 +35,7 @@ def write(directory: str, result: NodeResult, metrics: dict[str, Any], manifest:
     }
     rows = [_row(result, job) for job in range(len(jobs))]
     steps = power.time_s.tolist(), power.watts.tolist(), power.cap_w.tolist()
-    return write_rows(directory, rows, more, steps, metrics, manifest)
+    return write_rows(directory, rows, more, steps, metrics, manifest, files)
 
 
 def manifest(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cluster_agent.replay import written_whole
@@ -27,11 +28,12 @@ def write_rows(
     power: tuple[Sequence[float], Sequence[float], Sequence[float]],
     metrics: Mapping[str, Any],
     manifest: Mapping[str, Any],
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> list[str]:
     """Write all files into ``directory``; returns lines about files that need a package that is missing.
 
     ``rows`` have values under the names of ``CSV_COLUMNS``, ``more`` a value per job, ``power`` times, watts and caps
-    (infinite: none).
+    (infinite: none), ``files`` the content of others.
     """
     steps = [
         (int(time_s), float(watts), None if cap_w == float("inf") else float(cap_w))
@@ -52,6 +54,8 @@ def write_rows(
                 "jobs.parquet, power.parquet are not written: they need pyarrow (pip install 'nodectl[export]')"
             )
         write_json(root, metrics, manifest)
+        for name, content in files.items():
+            (root / name).write_bytes(content)
     return notes
 
 

@@ -21,8 +21,10 @@ from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
@@ -58,6 +60,7 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option(
     "--job-watts", metavar="FILE|generated[:seed=N]", help="The power of each job; needs a machine with watts."
 )
+@click.option("--plan-from", metavar="FILE", help="Repeat the plan that --out recorded (plan.jsonl), without planning.")
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
 @click.option(
@@ -80,6 +83,7 @@ def replay(
     instance: str | None,
     configurations: str | None,
     job_watts: str | None,
+    plan_from: str | None,
     out: str | None,
     swf_file: str | None,
     closed_loop: str | None,
@@ -97,6 +101,7 @@ def replay(
     `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
     paths = {"--out": out, "--swf": swf_file, "--log": log_file, "--state": state, "--state-out": state_out}
+    paths |= {"--plan-from": plan_from}
     for option, value in paths.items():
         if value == "":
             raise WrongUseError(f"{option} is empty: give a path, or leave it out")
@@ -106,13 +111,20 @@ def replay(
         raise WrongUseError("--state-out FILE and --state-at SECONDS go together: give both, or none")
     choice = registry.choose(policy)
     trace = trace or state or ""
-    setting = Setting(trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts, state)
+    setting = Setting(
+        trace, policy, machine, cap, instance, closed_loop, seed, configurations, job_watts, state, plan_from
+    )
     if state is not None or state_out is not None:
         from cluster_agent.commands.replays import replay_warm  # see ``world``
 
         for option, value in {"--state": state, "--state-out": state_out}.items():
             if value is not None:
                 replay_warm.check(option, value, setting, choice)
+    if plan_from is not None and not plans(choice):
+        raise WrongUseError(
+            f"--plan-from {plan_from}: {choice.policy.name} makes no plan; leave it out, or choose a policy that does,"
+            " such as planned"
+        )
     if choice.has_configurations and not has_nodes(trace):
         _only_plain(setting)
         from cluster_agent.commands.replays.replay_moldable import replay_with_configurations  # see ``world``
@@ -208,6 +220,11 @@ def _outside(watts: Watts | None, caps: Sequence[Cap], result: Result) -> str:
         return ""
     what, from_s, to_s = windows[0]
     return f"the {what} from {from_s} to {to_s} s limits nothing: jobs come and run from {first_s} to {last_s} s"
+
+
+def plans(choice: Choice) -> bool:
+    """Whether the policy has a planner."""
+    return isinstance(choice.composed, NodeComposition) and choice.composed.plan is not None
 
 
 def _only_plain(setting: Setting) -> None:

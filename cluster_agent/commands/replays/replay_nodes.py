@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from cluster_agent.cap_steps import read_caps
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay import node_outputs
+from cluster_agent.replay import node_outputs, plan_file
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.node_run import measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.plans.planning import Outcome
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
@@ -40,21 +42,29 @@ def replay_nodes(
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
     composition = choice.node_composition
+    if log_file and composition.budget.time_s is not None and setting.plan_from is None:
+        raise WrongUseError(
+            f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
+            " replay with --out first, then log with --plan-from DIR/plan.jsonl"
+        )
     jobs, nodes, limit, power = world(setting, composition, is_strict)
+    recorded = recorded_plan(setting, jobs)
     for finding in jobs.findings:
         echo(f"{jobs.path}: {finding}", to_stderr=True)
     with progress(len(jobs.jobs)) as advance:
-        result = run_replay(jobs, composition, nodes, limit, power, advance)
+        result = run_replay(jobs, composition, nodes, limit, power, advance, recorded)
     if log_file:
         simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
-        scheduler = scheduler_of(composition, jobs, nodes, limit)
+        scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes if result.outcomes else None)
         write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
     measured = measure_nodes(result)
     if out:
         command = ["clusterctl", *sys.argv[1:]]
         given_by = setting.machine or "eurora"
         made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
-        for note in node_outputs.write(out, result, measured, made_from):
+        made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
+        files = {plan_file.NAME: plan_file.written(result.outcomes, setting, jobs.sha256)} if result.outcomes else {}
+        for note in node_outputs.write(out, result, measured, made_from, files):
             echo(note, to_stderr=True)
     measured |= pass_times(result)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
@@ -71,9 +81,20 @@ def world(
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
-def scheduler_of(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes, limit: PowerCap) -> NativeScheduler:
-    """For the loop in Python, with a predictor that has learned nothing yet."""
-    unlike = CUnlike(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes))
+def recorded_plan(setting: Setting, jobs: NodeTrace) -> list[Outcome] | None:
+    """The outcomes to repeat; None: the policy plans."""
+    return None if setting.plan_from is None else plan_file.read(setting.plan_from, setting, jobs.sha256)
+
+
+def scheduler_of(
+    composition: NodeComposition,
+    jobs: NodeTrace,
+    nodes: Nodes,
+    limit: PowerCap,
+    recorded: Sequence[Outcome] | None = None,
+) -> NativeScheduler:
+    """For the loop in Python, with a predictor that has learned nothing yet; ``recorded``: a plan to repeat."""
+    unlike = CUnlike(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes), recorded)
     return NativeScheduler(unlike.phases, jobs.jobs.jobs, unlike.processors, unlike=unlike)
 
 
@@ -137,4 +158,10 @@ def _lines(measured: dict[str, Any]) -> str:
         f" {100 * measured['watts_known']:.0f} % of the jobs have known watts, the rest are assumed",
         f"scheduling        {measured['passes']} passes, longest {measured['pass_max_s']:.4f} s",
     ]
+    if plans := measured.get("plans"):
+        why = "".join(f"; {reason}: {count}" for reason, count in plans["reasons"].items())
+        rows.append(
+            f"plans             {plans['planner']} passes by the planner, {plans['list']} by the list schedule{why};"
+            f" longest plan {measured['plan_max_s']:.4f} s"
+        )
     return "\n".join(rows)

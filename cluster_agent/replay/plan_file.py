@@ -1,0 +1,99 @@
+"""The record of a plan, ``plan.jsonl``: what came of every pass, so that a replay repeats it without its planner.
+
+The first line says of which replay it is. Then there is one JSON array a line, for each pass in which somebody waited;
+jobs are rows of ``jobs.csv``, nodes those of the machine, both from 0:
+
+[time, "planner" or "list", reason, [[job, [[node, units], ...]], ...]]   started in this order, on these nodes
+
+``list``: the policy's own list schedule decided; ``reason`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.scheduler.plans.planning import DecidedBy, Outcome
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.event_log import Setting
+
+NAME: Final = "plan.jsonl"
+VERSION: Final = 1
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """``sha256``: of the trace."""
+
+    plan: int
+    sha256: str
+    policy: str
+    machine: str | None
+    cap: str | None
+    instance: str | None
+
+
+_Line = tuple[int, DecidedBy, str, list[tuple[int, list[tuple[int, int]]]]]
+
+
+def written(outcomes: Sequence[Outcome], setting: Setting, sha256: str) -> bytes:
+    """The content of the file."""
+    lines: list[Any] = [_header(setting, sha256)]
+    lines += [
+        (
+            one.now_s,
+            one.decided_by,
+            one.reason,
+            [(job, np.stack([on.node, on.count], axis=1).tolist()) for job, on in one.started],
+        )
+        for one in outcomes
+    ]
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+
+
+def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
+    """The outcomes; one line of error if the file is damaged, or of another replay."""
+    try:
+        first, *lines = Path(path).read_bytes().splitlines() or [b""]
+    except OSError as error:
+        raise ClusterError(f"--plan-from {path}: cannot read it: {error.strerror}") from None
+    try:
+        header = msgspec.json.decode(first, type=_Header)
+    except msgspec.DecodeError:
+        raise WrongUseError(
+            f"--plan-from {path}: no record of a plan; `clusterctl replay --out` writes {NAME}"
+        ) from None
+    if header.plan != VERSION:
+        raise WrongUseError(f"--plan-from {path}: version {header.plan}, but this clusterctl reads {VERSION}")
+    ours = _header(setting, sha256)
+    for field in header.__struct_fields__:
+        recorded, given = getattr(header, field), getattr(ours, field)
+        if recorded != given:
+            name = "trace with SHA-256" if field == "sha256" else field
+            raise WrongUseError(
+                f"--plan-from {path}: recorded with {name} {recorded or '(none)'}, and here it is {given or '(none)'}:"
+                " give what it was recorded with"
+            )
+    found = []
+    for number, line in enumerate(lines, 2):
+        try:
+            now_s, decided_by, reason, started = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError:
+            raise ClusterError(f"{path}:{number}: damaged line; record the plan again") from None
+        found.append(Outcome(now_s, decided_by, reason, tuple((job, _placed(on)) for job, on in started)))
+    return found
+
+
+def _header(setting: Setting, sha256: str) -> _Header:
+    return _Header(VERSION, sha256, setting.policy, setting.machine, setting.cap, setting.instance)
+
+
+def _placed(on: list[tuple[int, int]]) -> Placed:
+    table = np.array(on, np.int64).reshape(-1, 2)
+    return Placed(table[:, 0].copy(), table[:, 1].copy())
