@@ -29,6 +29,7 @@ NAMES = (
     "scores",
     "power_speed",
     "eurora_capped",
+    "planned_capped",
     "power_prediction",
     "rmap",
     "rmap_design",
