@@ -33,6 +33,8 @@ TESTS = [
     "tests/cluster_agent/test_node_engines_agree.py",
     "tests/cluster_agent/test_warm_start.py::"
     "test_after_another_policy_both_engines_carry_out_its_starts_and_go_on_alike",
+    "tests/cluster_agent/test_plan_phase.py",
+    "tests/cluster_agent/test_policy_planned.py",
 ]
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")

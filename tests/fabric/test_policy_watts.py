@@ -128,6 +128,10 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
             "[jobs]\npolicy = 'moldable'\nmachine = 'curie'\nconfigurations = 'table.csv'",
             "jobs.machine: curie: a configuration has 99 cores, a node 16",
         ),
+        (
+            "[jobs]\npolicy = 'planned'\nmachine = 'curie'",
+            "jobs.policy: the phase plan needs all jobs to come in a table, and a live partition has none: choose prb",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
