@@ -10,7 +10,8 @@ These are pure: their only inputs are the queue, the running jobs and the time. 
 the orders by priorities and by a formula; an *order* written in Python is called once per pass with the whole queue as
 arrays. On a
 machine that knows watts *admit* checks those too, and there are two phases more, *react* (to power caps) and *idle*
-(switching nodes off): see ``power_phases`` and ``idle_off``.
+(switching nodes off): see ``power_phases`` and ``idle_off``. On unlike nodes a policy may *plan*, which comes after
+*order* and chooses the jobs that *admit* looks at: see ``plans.plan_phase``.
 
 What cannot go together is not listed anywhere: each phase declares what it needs of the others and what it takes from
 them, and so does each kind of resources (``Declared``, ``clash``).
