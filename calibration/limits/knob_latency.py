@@ -50,6 +50,8 @@ class LatencyPlan(msgspec.Struct, frozen=True):
 
 
 CPU_CLOCK: Final = LatencyPlan(poll_s=0.0002, settle_s=0.05, apart_s=0.01, give_up_s=0.5)
+UNCORE_CLOCK: Final = LatencyPlan(poll_s=0.0005, settle_s=0.05, apart_s=0.02, give_up_s=0.5)
+"""The hardware looks at its limits about every 10 ms."""
 GPU_CLOCK: Final = LatencyPlan(poll_s=0.0002, settle_s=0.3, apart_s=0.1, give_up_s=2.0)
 PACKAGE_POWER: Final = LatencyPlan(
     poll_s=0.004, settle_s=3.0, apart_s=0.1, give_up_s=10.0, repeats=8, longest_poll_s=0.064

@@ -2,7 +2,7 @@
 
 idle   ─ packages and meter without load
 load   ─ one thread of ``fma`` on each core, which draws all that a cap can take away
-clock  ─ latency of a clock limit
+clock  ─ latency of a clock limit, of cores and of the uncore
 power  ─ step responses and latency of the packages' power limits, the rest of the node
 SCMI   ─ the same of a controller's cap, where one is named
 MOP    ─ last, since it is the one that may hang the node
@@ -22,17 +22,26 @@ import numpy as np
 
 from calibration.kernels.port import FMA
 from calibration.limits import scmi_cap
-from calibration.limits.knob_latency import CPU_CLOCK, GPU_CLOCK, PACKAGE_POWER, measure_latency
+from calibration.limits.knob_latency import CPU_CLOCK, GPU_CLOCK, PACKAGE_POWER, UNCORE_CLOCK, measure_latency
 from calibration.limits.minimal_power import Mop, MopPlan, MopStep, find_mop
 from calibration.limits.probes import HeartbeatPort, LimitsError
 from calibration.limits.scmi_cap import ScmiCap
-from calibration.limits.session_probes import ClockEffect, GpuEffect, Knobs, PackageEnergy, PackagePower, PackagesCap
+from calibration.limits.session_probes import (
+    ClockEffect,
+    GpuEffect,
+    Knobs,
+    PackageEnergy,
+    PackagePower,
+    PackagesCap,
+    UncoreEffect,
+)
 from calibration.limits.standing_power import StandingPower, highest_recorded_w, mean_watts, standing_power
 from calibration.limits.step_response import StepResponse, measure_step, with_settling
 from calibration.measure.node_session import METERS, NodeMeter, NodeSession
 from nodectl.calibrated.node_calibration import expiry
 from nodectl.calibrated.node_identity import Identity, identity
 from nodectl.knobs.timing import KnobLatency
+from nodectl.knobs.uncore_limit import KIND as UNCORE
 from pmu.instruments import hwmon
 from pmu.layout import Column
 
@@ -81,6 +90,7 @@ def measure_limits(
     run = _Run(session, knobs, note)
     standing = run.standing()
     run.part("latency of clock limits", run.clock_latency)
+    run.part(f"latency of {UNCORE.name}", run.uncore_latency)
     for name in ("sm_clock_mhz", "power_limit_mw") if with_gpus else ():
         run.part(f"latency of gpu/*/{name}", functools.partial(run.gpu_latency, name))
     run.part("power limits of the packages", run.package_limits)
@@ -140,6 +150,11 @@ class _Run:
         values = float(domain.min_khz), float(domain.base_khz or domain.max_khz)
         with contextlib.closing(ClockEffect(self._knobs, self._session.ports, layout)) as effect:
             self.latency.append(measure_latency(effect, self._knobs, values, CPU_CLOCK, self._random))
+
+    def uncore_latency(self) -> None:
+        """Of the first package: all are of one kind."""
+        effect = UncoreEffect(self._knobs, self._session.ports, self._session.found)
+        self.latency.append(measure_latency(effect, self._knobs, effect.values, UNCORE_CLOCK, self._random))
 
     def gpu_latency(self, name: str) -> None:
         """Of the first card."""

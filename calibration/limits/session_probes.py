@@ -14,8 +14,9 @@ import numpy as np
 
 from calibration.limits.probes import LimitsError, type_shows
 from calibration.measure.node_session import HOT_C
-from nodectl.knobs import Outcome
+from nodectl.knobs import Outcome, uncore_limit
 from nodectl.knobs.package_power_limit import PackageLimit
+from nodectl.knobs.uncore_limit import UncoreLimit
 from nodectl.loop.survey import Survey
 from pmu.instruments import rapl
 from pmu.instruments.kept import keep_integers
@@ -201,6 +202,37 @@ class ClockEffect:
     def _now(self) -> tuple[int, int]:
         self._counters.sweep(self._raw)
         return self._clock.now_ns(), int(self._raw[0, 0])
+
+
+class UncoreEffect:
+    """The highest clock of one part of the uncore, seen by its present clock. An ``EffectPort``; values in kHz."""
+
+    unit = "kHz"
+    shows: type_shows = "level"
+
+    def __init__(self, knobs: Knobs, ports: Ports, found: Survey) -> None:
+        """The first one; ``LimitsError`` with the reason if there is none."""
+        limits = [knob for knob in found.knobs if isinstance(knob, UncoreLimit)]
+        if not limits:
+            why = next((row.why for row in found.knob_rows if row.name.startswith("uncore/") and row.why), "none found")
+            raise LimitsError(why)
+        self.knob = uncore_limit.KIND.name
+        self._name, self._path = limits[0].name, limits[0].clock_path
+        self._knobs, self._ports = knobs, ports
+        row = limits[0].range(found.layout)
+        self.values = float(row.low), float(row.high)
+
+    def request(self, value: float) -> None:
+        """Limit it."""
+        self._knobs.set({self._name: round(value)})
+
+    def observe(self) -> float:
+        """The clock now."""
+        return _read_value(self._ports, self._path)
+
+    def release(self) -> None:
+        """Put the limit back."""
+        self._knobs.set({self._name: 0})
 
 
 class PackagePower:

@@ -44,7 +44,8 @@ def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> 
     """The table of a sweep that has run, with what policies take from it."""
     now = now.replace(microsecond=0)
     points, has_meter = sweep.all_measured(), sweep.session.has_meter
-    policies, unsaid = policy_values(points, has_meter)
+    has_uncore = any(knob.name.startswith("uncore/") for knob in sweep.session.found.knobs)
+    policies, unsaid = policy_values(points, has_meter, has_uncore)
     if shares := tag_shares(points, has_meter):
         policies["aapc"] = shares
     units = {label(kernel): kernel.unit for kernel in sweep.kernels}

@@ -8,6 +8,7 @@ clock decides (``loss``). All cores, from the kernels between ``stream`` (waits)
     low_ipc    ``ABOVE`` times the highest IPC of a kernel: nothing that may wait for memory is left out
     high_ipc   above it by three deviations of an IPC that is read over ``READ_S``
     dwell_s    over which an IPC below ``low_ipc`` by ``LEAST_GAP`` is no chance
+               (``uncore-bounded``: over which the share of waiting, by instructions, errs by less than ``WAIT_GAP``)
     floor      the clock at which ``stream`` costs the fewest joules: below it the slower work costs more than it saves
     loss       ``LOSS``
 
@@ -26,7 +27,7 @@ from calibration.measure.node_session import WINDOW_S
 from calibration.measure.pooled_means import Z95
 from calibration.table.least_energy import joules_w
 from calibration.table.pstate_table import Point
-from nodectl.policies import bdpo_cpu_bounded
+from nodectl.policies import bdpo_cpu_bounded, uncore_bounded
 
 LEVEL: Final = "all"
 
@@ -46,14 +47,17 @@ READ_S: Final = 0.1
 LEAST_GAP: Final = 0.03
 """Ours: of ``high_ipc`` above ``low_ipc``; an IPC moves by so much within a phase."""
 
+WAIT_GAP: Final = 0.02
+"""Ours: a wrong share of waiting by so much costs ``uncore-bounded`` some 1 % of time at half of the uncore's clock."""
+
 DWELL_S: Final = (0.1, 1.0)
 """Ours: a dwell of less than a period is none, one above a second misses short phases."""
 
 type_values = dict[str, dict[str, float]]
 
 
-def policy_values(points: Sequence[Point], has_meter: bool) -> tuple[type_values, list[str]]:
-    """Parameters by policy, and a remark for each that cannot be said."""
+def policy_values(points: Sequence[Point], has_meter: bool, has_uncore: bool = False) -> tuple[type_values, list[str]]:
+    """Parameters by policy, and a remark for each that cannot be said. ``has_uncore``: its clock can be moved."""
     found: type_values = {}
     remarks: list[str] = []
     reactive, why = _reactive([one for one in points if one.level == LEVEL], has_meter)
@@ -65,6 +69,10 @@ def policy_values(points: Sequence[Point], has_meter: bool) -> tuple[type_values
         found["bdpo-cpu-bounded"] = {"rest_w": _digits(rest_w(points))}
     else:
         remarks.append("bdpo-cpu-bounded keeps its default rest_w: there is no meter of the node")
+    noise = np.array([_seen(one)[1] for one in points if one.level == LEVEL and one.is_measured])
+    if has_uncore and np.isfinite(noise).any():
+        gap = WAIT_GAP * uncore_bounded.Params().width
+        found["uncore-bounded"] = {"dwell_s": _steady_s(float(np.nanmedian(noise)), gap)}
     return found, remarks
 
 
@@ -88,14 +96,18 @@ def _reactive(points: Sequence[Point], has_meter: bool) -> tuple[dict[str, float
     ipc, noise = rows.T
     low = ABOVE * float(ipc.max())
     gap = max(3.0 * float(np.median(noise)) * math.sqrt(WINDOW_S / READ_S), LEAST_GAP * low)
-    dwell_s = WINDOW_S * (3.0 * float(np.median(noise)) / (LEAST_GAP * low)) ** 2
     return {
         "low_ipc": _digits(low),
         "high_ipc": _digits(low + gap),
-        "dwell_s": _digits(float(np.clip(dwell_s, *DWELL_S))),
+        "dwell_s": _steady_s(float(np.median(noise)), LEAST_GAP * low),
         "floor": math.floor(1e4 * floor_khz / top_khz) / 1e4,
         "loss": LOSS,
     }, ""
+
+
+def _steady_s(noise: float, gap: float) -> float:
+    """Over which three deviations of an IPC are below ``gap``. ``noise``: the deviation over a window."""
+    return _digits(float(np.clip(WINDOW_S * (3.0 * noise / gap) ** 2, *DWELL_S)))
 
 
 def _floor_khz(stream: Sequence[Point], has_meter: bool) -> int:

@@ -1,9 +1,10 @@
 """The calibration of this node: found in its directory, checked, and handed to policies and knobs.
 
 `nodectl calibrate run` writes ``pstates.toml`` there, with the parameters of policies that follow from its rows;
-`nodectl calibrate limits` writes ``limits.toml``, with the latencies of knobs. A file of another machine, of another
-firmware, or one that is damaged is not used: policies then use their defaults, and a line says so. One that is
-expired is used, and a line says that too. What an administrator has set always wins over what was measured.
+`nodectl calibrate limits` writes ``limits.toml``, with the latencies of knobs, which policies wait for. A file of
+another machine, of another firmware, or one that is damaged is not used: policies then use their defaults, and a line
+says so. One that is expired is used, and a line says that too. What an administrator has set always wins over what was
+measured.
 
 Parameters become part of the run's settings, so its journal has them and replays without these files.
 """
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from nodectl.calibrated.knob_waits import knob_waits
 from nodectl.calibrated.node_identity import Identity, differences, identity
 from nodectl.calibrated.sealed_file import SealedFileError, sealed_text
 from nodectl.config import Config, PolicyChoice
@@ -93,10 +95,13 @@ def with_measured(config: Config, found: NodeCalibration) -> tuple[Config, list[
         choice = config.choice(domain)
         if choice.name == registry.NONE:
             continue
-        name = registry.find(choice.name, domain).value.name
+        policy = registry.find(choice.name, domain).value
+        name = policy.name
         measured = {key: value for key, value in found.policies.get(name, {}).items() if key not in choice.params}
+        waits, defaults = knob_waits(policy, choice.params, measured, found.deadlines)
+        measured |= waits
         if not measured:
-            lines.append(_without(name, choice, found))
+            lines += [_without(name, choice, found), *defaults]
             continue
         try:
             registry.check(choice.name, domain, {**measured, **choice.params})
@@ -105,7 +110,7 @@ def with_measured(config: Config, found: NodeCalibration) -> tuple[Config, list[
             continue
         changed[domain] = PolicyChoice(choice.name, {**measured, **choice.params})
         values = ", ".join(f"{key} {value:g}" for key, value in measured.items())
-        lines.append(f"{name} uses the calibration: {values}")
+        lines += [f"{name} uses the calibration: {values}", *defaults]
     return _replaced(config, changed), lines
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from nodectl.calibrated.knob_waits import default_latencies
 from nodectl.calibrated.node_calibration import find_calibration, with_measured
 from nodectl.commands import service_account
 from nodectl.commands.run import configure
@@ -95,7 +96,8 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
 def _calibration(config: Config, ports: Ports, found: Survey) -> list[str]:
     """Which files of a calibration apply to this node, and what each policy would use."""
     known = find_calibration(config, ports, found.layout, datetime.datetime.now(datetime.UTC))
-    return [f"calibration: {line}" for line in (*known.lines, *with_measured(config, known)[1])]
+    lines = (*known.lines, *with_measured(config, known)[1], *default_latencies(found.knobs, known.deadlines))
+    return [f"calibration: {line}" for line in lines]
 
 
 def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:

@@ -168,6 +168,7 @@ def _rows(layout: Layout) -> list[KnobRange]:
 
 KIND = KnobKind(
     pattern=r"cpu/policy(?P<policy>\d+)/max_khz",
+    name="cpu/*/max_khz",
     find=_names,
     open=_open,
     look=file_finding,

@@ -273,6 +273,7 @@ def _rows(layout: Layout) -> Sequence[KnobRange]:
 
 CLOCK_LOCK = KnobKind(
     pattern=r"gpu/(?P<gpu>\d+)/sm_clock_mhz",
+    name="gpu/*/sm_clock_mhz",
     find=lambda files, layout: (_names("sm_clock_mhz", layout), ""),
     open=lambda ports, name: _open(ports, name, ClockLock),
     look=lambda files, knob: _look(knob, "NVML cannot say whether clocks are locked: see [gpu] locked_clock_mhz"),
@@ -289,6 +290,7 @@ CLOCK_LOCK = KnobKind(
 
 BOARD_LIMIT = KnobKind(
     pattern=r"gpu/(?P<gpu>\d+)/power_limit_mw",
+    name="gpu/*/power_limit_mw",
     find=lambda files, layout: (_names("power_limit_mw", layout), ""),
     open=lambda ports, name: _open(ports, name, BoardLimit),
     look=lambda files, knob: _look(knob),

@@ -106,7 +106,7 @@ class KnobKind:
     domain: Domain | None = None
     """None: no policy moves it (a cap in watts may)."""
     name: str = ""
-    """Of all of them, in a finding that there are none: "uncore/*/max_khz"."""
+    """Of all of them: "uncore/*/max_khz"."""
     limit: Limit | None = None
     """None: a setting of which no value allows more than another."""
 

@@ -3,9 +3,10 @@
 The defaults in the knobs' files (``Knob.latency_s``) are guesses for every machine. With a calibration
 
 - an effect that is missing is noticed sooner, or not too soon (``EffectWatch``);
-- the loop does not write a clock again before the last one could be in force (``Pace``).
+- the loop does not write a clock again before the last one could be in force (``Pace``);
+- policies wait as long as their knobs need (``Policy.waits``, ``nodectl.calibrated.knob_waits``).
 
-Decisions do not depend on either, so a journal replays the same with or without.
+Decisions do not depend on the first two; the third is in the run's settings, so a journal replays without the files.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ def deadlines(latencies: Iterable[KnobLatency]) -> tuple[Deadline, ...]:
 def deadline_of(knob: str, known: Sequence[Deadline]) -> Deadline | None:
     """The first that matches the knob's name."""
     return next((one for one in known if fnmatchcase(knob, one.knob)), None)
+
+
+def slowest_of(kind: str, known: Sequence[Deadline]) -> Deadline | None:
+    """Of all knobs of a kind, by the kind's name (``uncore/*/max_khz``), the one that takes longest."""
+    own = [one for one in known if fnmatchcase(kind, one.knob) or fnmatchcase(one.knob, kind)]
+    return max(own, key=lambda one: one.effect_s, default=None)
 
 
 def least_period_s(knobs: Iterable[str], known: Sequence[Deadline]) -> Mapping[str, float]:

@@ -50,6 +50,8 @@ class UncoreLimit(NumberFile):
     def __init__(self, files: Files, folder: str) -> None:
         self.name = f"uncore/{folder}/max_khz"
         self._folder = folder
+        self.clock_path = f"{UNCORE}/{folder}/current_freq_khz"
+        """What the hardware runs at now: for a measurement without load, which can wait for it."""
         super().__init__(files, f"{UNCORE}/{folder}/max_freq_khz")
 
     def matches(self, requested: int, present: int) -> bool:

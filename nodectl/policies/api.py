@@ -6,9 +6,9 @@ its own state and the sample. So a recorded journal replays to byte-equal decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -47,7 +47,8 @@ class Policy:
     ``domain`` names the knobs it serves (``nodectl.knobs.registry``): "cpu", "gpu", "uncore", ...
     ``params`` is a frozen msgspec.Struct type whose defaults are conservative; ``initial(params, layout)`` gives
     the first state (a frozen dataclass or msgspec.Struct of numbers and numpy arrays); ``decide(params, layout,
-    state, sample)`` gives the next state and the request.
+    state, sample)`` gives the next state and the request. ``waits``: parameters in seconds that are no shorter than
+    a time of the policy's knobs, where that was measured (``nodectl.knobs.timing``).
     """
 
     name: str
@@ -58,3 +59,4 @@ class Policy:
     params: type[msgspec.Struct]
     initial: Callable[[Any, Layout], Any]
     decide: Callable[[Any, Layout, Any, Sample], tuple[Any, Request]]
+    waits: Mapping[str, Literal["effect_s", "dwell_s"]] = field(default_factory=dict)

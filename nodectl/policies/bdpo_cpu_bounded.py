@@ -651,4 +651,5 @@ POLICY = Policy(
     params=Params,
     initial=initial,
     decide=decide,
+    waits={"baseline_s": "dwell_s", "probe_s": "dwell_s"},
 )

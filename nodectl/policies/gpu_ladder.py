@@ -253,4 +253,5 @@ POLICY: Final = Policy(
     params=Params,
     initial=initial,
     decide=decide,
+    waits={"latency_s": "effect_s"},
 )

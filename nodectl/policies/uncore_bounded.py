@@ -202,4 +202,5 @@ POLICY = Policy(
     params=Params,
     initial=initial,
     decide=decide,
+    waits={"dwell_s": "dwell_s"},
 )
