@@ -61,6 +61,7 @@ NAMES = (
     "calibration_limits",
     "calibration_table",
     "calibrated_policies",
+    "calibrated_uncore",
     "calibrated_tags",
     "stated_violation",
     "least_energy_clocks",

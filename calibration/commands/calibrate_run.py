@@ -21,6 +21,7 @@ from calibration.measure.node_session import NodeSession, SessionError, label, o
 from calibration.measure.partial_file import VERSION, PartialFile, Plan
 from calibration.measure.refusals import refuse_other_use
 from calibration.measure.through_agent import AgentClocks
+from calibration.table import uncore_series
 from calibration.table.adaptive_sweep import Aim, Progress, Sweep
 from calibration.table.balance_series import measure_balance, reserved_s, shares_within
 from calibration.table.finished_table import finished_table, package_limits_w
@@ -125,7 +126,7 @@ def guest_session(
     def paused(why: str) -> None:
         say(f"paused: {why}" if why else "full power again: goes on")
 
-    return open_session(ports, port, "", AgentClocks(ports, wait), wait, is_over, paused)
+    return open_session(ports, port, "", AgentClocks(ports, wait), wait, is_over, paused, moves_uncore=False)
 
 
 def _partial(output: Path) -> Path:
@@ -146,11 +147,15 @@ def measure(
         limits_w = package_limits_w(session.ports.files, session.packages)
         has_mixes = {FMA, STREAM} <= set(kernels)
         shares = shares_within(aim.budget_s) if has_mixes else ()
-        own = Aim(aim.precision, aim.budget_s - (reserved_s(aim.budget_s) if shares else 0.0))
+        for_mixes_s = reserved_s(aim.budget_s) if shares else 0.0
+        for_uncore_s = uncore_series.reserved_s(aim.budget_s, len(kernels)) if session.uncore.clocks else 0.0
+        own = Aim(aim.precision, aim.budget_s - for_mixes_s - for_uncore_s)
         sweep = Sweep(session, kernels, own, kept, limits_w, _reporter())
         try:
             sweep.run()
             measure_balance(sweep, shares)
+            if for_uncore_s or not aim.budget_s:
+                uncore_series.measure_uncore(sweep, aim.budget_s)
         except KeyboardInterrupt:
             raise SessionError(f"stopped; the same command goes on from {partial}") from None
         table = finished_table(sweep, who, datetime.datetime.now(datetime.UTC))

@@ -23,6 +23,7 @@ import numpy as np
 from calibration.kernels.port import Kernel, KernelPort
 from calibration.measure.full_power import at_full_power
 from nodectl.knobs import Knob, Outcome
+from nodectl.knobs.uncore_limit import UncoreLimit
 from nodectl.loop.survey import Survey, survey
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import NodeLock
@@ -81,11 +82,13 @@ class ClockWriter(Protocol):
 
 
 class Setting(msgspec.Struct, frozen=True, order=True):
-    """What is measured: a kernel, on how many cores, under which clock limit. ``kernel``: its label."""
+    """What is measured: a kernel, on how many cores, under which clock limit. ``kernel``: its label; ``uncore_khz``:
+    the uncore's limit, 0: as it was found."""
 
     kernel: str
     level: str
     khz: int
+    uncore_khz: int = 0
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -112,6 +115,15 @@ class Dwell(msgspec.Struct, frozen=True):
     cores: int
     windows: tuple[Window, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UncoreRange:
+    """The uncore's limits: names of their knobs, and the clocks that all of them can have, ascending; no names: the
+    uncore cannot be moved here."""
+
+    names: tuple[str, ...] = ()
+    clocks: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -150,6 +162,13 @@ def clocks_khz(domains: Sequence[FrequencyDomain]) -> tuple[int, ...]:
     return tuple(sorted(khz for khz in common if low <= khz <= high))
 
 
+def uncore_range(found: Survey) -> UncoreRange:
+    """Of a node as it was found; nothing is measured above what a limit is at now."""
+    rows = [knob.range(found.layout) for knob in found.knobs if isinstance(knob, UncoreLimit)]
+    common = set.intersection(*(set(row.steps) for row in rows)) if rows else set()
+    return UncoreRange(tuple(row.name for row in rows), tuple(sorted(common))) if len(common) > 1 else UncoreRange()
+
+
 @dataclass(slots=True)
 class NodeSession:
     """``with open_session(...) as session``. Leaving the block stops the kernel and puts every knob back."""
@@ -161,6 +180,7 @@ class NodeSession:
     wait: Callable[[int], None]
     is_over: Callable[[], bool]
     clocks: tuple[int, ...]
+    uncore: UncoreRange
     release: Callable[[], None]
     paused: Callable[[str], None]
     _instruments: Instruments
@@ -225,10 +245,13 @@ class NodeSession:
             for level in LEVELS
         }
 
-    def set_clock(self, khz: int) -> None:
-        """Limit every clock; ``SessionError`` if one limit cannot be moved."""
+    def set_clock(self, khz: int, uncore_khz: int = 0) -> None:
+        """Limit every clock, and the uncore's (0: as it was found); ``SessionError`` if one limit cannot be moved."""
         names = [f"cpu/policy{policy}/max_khz" for one in self.found.layout.domains for policy in one.policies]
+        moved = any(name in self._settings for name in self.uncore.names)
         self._settings = dict.fromkeys(names, khz)
+        if uncore_khz or moved:
+            self._settings |= dict.fromkeys(self.uncore.names, uncore_khz or self.uncore.clocks[-1])
         self._renew()
 
     def wait_for_power(self) -> None:
@@ -248,18 +271,18 @@ class NodeSession:
             self._running = ("", "")
             self.kernels.stop()
 
-    def dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int) -> Dwell:
+    def dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int, uncore_khz: int = 0) -> Dwell:
         """Run the kernel at this clock, let it settle, and measure; once more if the node lost its power meanwhile.
         ``KeyboardInterrupt`` when the run is to end."""
-        return self._at_full_power(lambda: self._dwell(kernel, level, khz, settle_s, windows))
+        return self._at_full_power(lambda: self._dwell(kernel, level, khz, settle_s, windows, uncore_khz))
 
-    def _dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int) -> Dwell:
+    def _dwell(self, kernel: Kernel, level: str, khz: int, settle_s: float, windows: int, uncore_khz: int) -> Dwell:
         begin_s = self.now_s
-        self.set_clock(khz)
+        self.set_clock(khz, uncore_khz)
         self.start_kernel(kernel, level)
         self.rest(settle_s)
         measured = self._windows(self.cpus_of(level), windows)
-        setting = Setting(label(kernel), level, khz)
+        setting = Setting(label(kernel), level, khz, uncore_khz)
         return Dwell(setting, len(self.cpus_of(level)), measured, self.now_s - begin_s)
 
     def idle(self, settle_s: float, windows: int) -> tuple[Window, ...]:
@@ -371,10 +394,12 @@ def open_session(
     is_over: Callable[[], bool] = lambda: False,
     paused: Callable[[str], None] = lambda why: None,
     others: Sequence[Knob] = (),
+    moves_uncore: bool = True,
 ) -> NodeSession:
     """Find sensors and knobs. ``writer``: one in a process of its own, started and already locking the node, or the
     node's agent; without it this process writes. ``paused`` gets a line when the node has lost its power, and an empty
     one when it has it again. ``others``: knobs of a controller, which only a writer of this process moves.
+    ``moves_uncore``: whether the writer moves more than clock limits of cores, which a node's agent does not.
     ``SessionError`` where something is missing; nothing has been written then."""
     found = survey(ports)
     _check(found)
@@ -399,6 +424,7 @@ def open_session(
         wait=wait or ports.clock.sleep_until_ns,
         is_over=is_over,
         clocks=clocks_khz(found.layout.domains),
+        uncore=uncore_range(found) if moves_uncore else UncoreRange(),
         release=release,
         paused=paused,
         _instruments=Instruments(ports, found.layout),

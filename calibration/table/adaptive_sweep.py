@@ -18,7 +18,7 @@ from calibration.measure import steady_power
 from calibration.measure.node_session import LEVELS, WINDOW_S, Dwell, NodeSession, SessionError, Setting, Window, label
 from calibration.measure.partial_file import PartialFile
 from calibration.measure.steady_power import PROBE, Steady
-from calibration.table.pstate_table import Point, all_points, measured_points
+from calibration.table.pstate_table import Measured, Point, all_points, measured_points
 
 SETTLE_S: Final = 0.5
 WINDOWS: Final = 8
@@ -152,8 +152,7 @@ class Sweep:
 
     def _next(self) -> Setting | None:
         """The point with the widest interval; None when the aim is reached."""
-        stay_s = self._settle_s + self._windows * WINDOW_S
-        if self.aim.budget_s and self._done_s + stay_s > self.aim.budget_s:
+        if self.aim.budget_s and self._done_s + self.stay_s > self.aim.budget_s:
             return None
         stays: dict[Setting, int] = {}
         for dwell in self.dwells:
@@ -177,8 +176,22 @@ class Sweep:
                 self._measure(kernel, level, khz, self._windows)
         self._look()
 
-    def _measure(self, kernel: Kernel, level: str, khz: int, windows: int) -> None:
-        dwell = self.session.dwell(kernel, level, khz, self._settle_s, windows)
+    def stay_at(self, kernel: Kernel, level: str, khz: int, uncore_khz: int) -> None:
+        """One more stay, under a limit of the uncore."""
+        self._measure(kernel, level, khz, self._windows, uncore_khz)
+        self._look()
+
+    def stays_at(self, setting: Setting) -> int:
+        """How often it was measured."""
+        return sum(dwell.setting == setting for dwell in self.dwells)
+
+    @property
+    def stay_s(self) -> float:
+        """Seconds of one stay."""
+        return self._settle_s + self._windows * WINDOW_S
+
+    def _measure(self, kernel: Kernel, level: str, khz: int, windows: int, uncore_khz: int = 0) -> None:
+        dwell = self.session.dwell(kernel, level, khz, self._settle_s, windows, uncore_khz)
         self.dwells.append(dwell)
         self._done_s += dwell.seconds
         if self.kept:
@@ -192,7 +205,11 @@ class Sweep:
 
     def all_measured(self) -> tuple[Point, ...]:
         """The rows of all kernels that have been measured."""
-        return all_points(self.session.clocks, measured_points(self.dwells, self.steady, self.limits_w))
+        return all_points(self.session.clocks, self.measured())
+
+    def measured(self) -> dict[Setting, Measured]:
+        """What every setting came to."""
+        return measured_points(self.dwells, self.steady, self.limits_w)
 
     def _progress(self) -> Progress:
         if not self.points:

@@ -15,6 +15,7 @@ from calibration.table.least_energy import WARNING
 from calibration.table.policy_values import policy_values
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
 from calibration.table.tag_shares import tag_shares
+from calibration.table.uncore_series import uncore_points
 from nodectl.calibrated.node_calibration import expiry
 from nodectl.calibrated.node_identity import Identity
 from pmu.instruments import rapl
@@ -44,8 +45,8 @@ def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> 
     """The table of a sweep that has run, with what policies take from it."""
     now = now.replace(microsecond=0)
     points, has_meter = sweep.all_measured(), sweep.session.has_meter
-    has_uncore = any(knob.name.startswith("uncore/") for knob in sweep.session.found.knobs)
-    policies, unsaid = policy_values(points, has_meter, has_uncore)
+    uncore = uncore_points(sweep)
+    policies, unsaid = policy_values(points, has_meter, uncore)
     if shares := tag_shares(points, has_meter):
         policies["aapc"] = shares
     units = {label(kernel): kernel.unit for kernel in sweep.kernels}
@@ -59,6 +60,7 @@ def finished_table(sweep: Sweep, identity: Identity, now: datetime.datetime) -> 
         units=units,
         points=points,
         policies=policies,
+        uncore=uncore,
     )
 
 

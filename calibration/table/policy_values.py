@@ -13,6 +13,7 @@ clock decides (``loss``). All cores, from the kernels between ``stream`` (waits)
     loss       ``LOSS``
 
 ``bdpo-cpu-bounded`` measures its phases by itself; what it cannot know is ``rest_w``, the watts that no zone shows.
+``uncore-bounded`` has ``uncore_values``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from calibration.measure.node_session import WINDOW_S
 from calibration.measure.pooled_means import Z95
 from calibration.table.least_energy import joules_w
 from calibration.table.pstate_table import Point
+from calibration.table.uncore_values import uncore_values
 from nodectl.policies import bdpo_cpu_bounded, uncore_bounded
 
 LEVEL: Final = "all"
@@ -56,8 +58,10 @@ DWELL_S: Final = (0.1, 1.0)
 type_values = dict[str, dict[str, float]]
 
 
-def policy_values(points: Sequence[Point], has_meter: bool, has_uncore: bool = False) -> tuple[type_values, list[str]]:
-    """Parameters by policy, and a remark for each that cannot be said. ``has_uncore``: its clock can be moved."""
+def policy_values(
+    points: Sequence[Point], has_meter: bool, uncore: Sequence[Point] = ()
+) -> tuple[type_values, list[str]]:
+    """Parameters by policy, and a remark for each that cannot be said. ``uncore``: rows under limits of its clock."""
     found: type_values = {}
     remarks: list[str] = []
     reactive, why = _reactive([one for one in points if one.level == LEVEL], has_meter)
@@ -70,9 +74,11 @@ def policy_values(points: Sequence[Point], has_meter: bool, has_uncore: bool = F
     else:
         remarks.append("bdpo-cpu-bounded keeps its default rest_w: there is no meter of the node")
     noise = np.array([_seen(one)[1] for one in points if one.level == LEVEL and one.is_measured])
-    if has_uncore and np.isfinite(noise).any():
+    if uncore and np.isfinite(noise).any():
         gap = WAIT_GAP * uncore_bounded.Params().width
-        found["uncore-bounded"] = {"dwell_s": _steady_s(float(np.nanmedian(noise)), gap)}
+        dwell_s = _steady_s(float(np.nanmedian(noise)), gap)
+        rest = {"rest_w": found["bdpo-cpu-bounded"]["rest_w"]} if has_meter else {}
+        found["uncore-bounded"] = {**uncore_values(points, uncore), **rest, "dwell_s": dwell_s}
     return found, remarks
 
 

@@ -23,7 +23,10 @@ from calibration.table.clock_curve import Curve, Given, predict
 from nodectl.calibrated.node_identity import Identity
 from pmu.readings import type_f64
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
+"""3: ``uncore``."""
+
+READ_SCHEMAS: Final = (2, SCHEMA)
 
 POWER_OF_CLOCK: Final = 2.2
 """Ours: watts of a loaded package grow with about this power of the clock near the top, so under a power limit an
@@ -106,7 +109,9 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table as its file has it. ``expires_at``: when it should be measured again (UTC). ``policies``: parameters that
-    follow from the rows (``policy_values``), which the agent takes."""
+    follow from the rows (``policy_values``), which the agent takes. ``uncore``: rows at the highest clock of all cores,
+    whose ``khz`` are limits of the uncore's clock and whose ``speed`` is relative to its highest; empty where it cannot
+    be moved."""
 
     schema: int
     expires_at: str
@@ -116,6 +121,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     units: dict[str, str]
     points: tuple[Point, ...]
     policies: dict[str, dict[str, float]] = {}
+    uncore: tuple[Point, ...] = ()
 
     def of(self, kernel: str, level: str) -> tuple[Point, ...]:
         """The points of one kernel and level, by ascending clock."""
@@ -240,9 +246,12 @@ def _known(value: float | None) -> float:
 
 
 def all_points(clocks: Sequence[int], measured: Mapping[Setting, Measured]) -> tuple[Point, ...]:
-    """A row for every clock of each kernel and level that was measured, in the order of their first measurement."""
+    """A row for every clock of each kernel and level that was measured, in the order of their first measurement; what
+    was measured under a limit of the uncore is left out (``uncore_series``)."""
     series: dict[tuple[str, str], dict[int, Measured]] = {}
     for setting, one in measured.items():
+        if setting.uncore_khz:
+            continue
         series.setdefault((setting.kernel, setting.level), {})[setting.khz] = one
     ordered = sorted(
         series, key=lambda key: (list(dict.fromkeys(k for k, _ in series)).index(key[0]), LEVELS.index(key[1]))

@@ -18,6 +18,7 @@ import numpy as np
 
 from calibration.measure.node_session import LEVELS
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
+from calibration.table.uncore_values import uncore_values
 from nodectl.calibrated.node_identity import Identity
 from nodectl.calibrated.sealed_file import SealedFileError
 
@@ -28,12 +29,12 @@ MOST_ROWS: Final = 100_000
 
 
 def csv_of(table: Table) -> str:
-    """Its rows, with a line of names."""
+    """Its rows, with a line of names. ``clock``: whose limit ``khz`` is, of cores or of the uncore."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for point in table.points:
-        writer.writerow([getattr(point, name) for name in COLUMNS])
+    writer.writerow((*COLUMNS, "clock"))
+    for clock, points in (("core", table.points), ("uncore", table.uncore)):
+        writer.writerows([*(getattr(point, name) for name in COLUMNS), clock] for point in points)
     return out.getvalue()
 
 
@@ -92,6 +93,7 @@ def machine_part(table: Table) -> str:
         lines.append(f"# clocks as found at the highest request: {bins}")
     lines += ["", "[power]", f"# fitted: {busiest.package_w:.0f} W of packages under {busiest.kernel} at the top"]
     lines += [f"{name} = {value:.4g}" for name, value in {**watts, **rest}.items() if math.isfinite(value)]
+    lines += _uncore(table)
     if cond.air_c:
         lines += ["", "[heat]", f"ambient_c = {np.mean(cond.air_c):.4g}"]
         lines += [f"{name} = {k:.4g}" for name, k in zip(("die_k_per_w", "sink_k_per_w"), cond.k_per_w, strict=False)]
@@ -109,6 +111,17 @@ def _split(table: Table) -> tuple[dict[str, float], dict[str, float]]:
         found["dram_w_per_gbs"] = float(slope)
     rest = cond.idle_node_w - cond.idle_package_w - (cond.idle_dram_w if math.isfinite(cond.idle_dram_w) else 0.0)
     return found, {"rest_w": rest}
+
+
+def _uncore(table: Table) -> list[str]:
+    """The uncore's clocks and its watts in a package, and how much of waiting follows it."""
+    if not table.uncore:
+        return []
+    values, clocks = uncore_values(table.points, table.uncore), sorted({point.khz for point in table.uncore})
+    lines = ["", "[uncore]", f"min_khz = {clocks[0]}", f"max_khz = {clocks[-1]}"]
+    if "share" in values:
+        lines.append(f"wait_share = {values['share']:.4g}")
+    return [*lines, f"clock_w = {values['clock_w'] / max(table.identity.packages, 1):.4g}"]
 
 
 def _turbo_bins(table: Table) -> str:

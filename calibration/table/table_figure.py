@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 import matplotlib
 import numpy as np
@@ -23,20 +22,13 @@ type_value = Callable[[Point], tuple[float, float]]
 def draw(table: Table, level: str, out: Path) -> None:
     """Write the picture. ``OSError`` if it cannot be."""
     has_meter = table.conditions.has_meter
-    what = "node" if has_meter else "packages and DRAM"
-    panels: Final = (
-        (f"{what}, W", _watts(has_meter)),
-        ("speed, of the highest clock's", lambda one: (one.speed, one.speed_half)),
-        (f"{what}, J per unit over the highest clock's", _joules(table, level)),
-    )
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.8), layout="constrained")
-    for axis, (title, value) in zip(axes, panels, strict=True):
-        for number, kernel in enumerate(kernel for kernel, own in table.series() if own == level):
-            _curve(axis, kernel, table.of(kernel, level), value, f"C{number % 10}")
-        axis.set_xlabel("clock limit, GHz")
-        axis.set_title(title, fontsize=10)
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    rows = [("clock limit, GHz", [table.of(kernel, own) for kernel, own in table.series() if own == level])]
+    limited = [tuple(one for one in table.uncore if one.kernel == kernel) for kernel, _ in table.series()]
+    if any(points and points[0].level == level for points in limited):
+        rows.append(("limit of the uncore, GHz", [points for points in limited if points]))
+    figure, axes = plt.subplots(len(rows), 3, figsize=(13.2, 3.8 * len(rows)), layout="constrained", squeeze=False)
+    for of_row, (clock, series) in zip(axes, rows, strict=True):
+        _panels(of_row, clock, series, has_meter)
     emulated = "EMULATED: " if table.conditions.is_emulated else ""
     figure.suptitle(
         f"{emulated}{table.identity.cpu_model or 'unknown processor'}, {level} cores, 95 % intervals;"
@@ -47,6 +39,23 @@ def draw(table: Table, level: str, out: Path) -> None:
         figure.savefig(out)
     finally:
         plt.close(figure)
+
+
+def _panels(axes: Sequence[Axes], clock: str, series: Sequence[Sequence[Point]], has_meter: bool) -> None:
+    """One row: all kernels over one clock."""
+    what = "node" if has_meter else "packages and DRAM"
+    panels: tuple[tuple[str, type_value], ...] = (
+        (f"{what}, W", _watts(has_meter)),
+        ("speed, of the highest clock's", lambda one: (one.speed, one.speed_half)),
+        (f"{what}, J per unit over the highest clock's", _joules(series)),
+    )
+    for axis, (title, value) in zip(axes, panels, strict=True):
+        for number, points in enumerate(series):
+            _curve(axis, points[0].kernel, points, value, f"C{number % 10}")
+        axis.set_xlabel(clock)
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
 
 
 def _curve(axis: Axes, kernel: str, points: Sequence[Point], value: type_value, colour: str) -> None:
@@ -68,8 +77,8 @@ def _watts(has_meter: bool) -> type_value:
     return value
 
 
-def _joules(table: Table, level: str) -> type_value:
-    top = {kernel: 1.0 / table.of(kernel, own)[-1].units_per_j for kernel, own in table.series() if own == level}
+def _joules(series: Sequence[Sequence[Point]]) -> type_value:
+    top = {points[0].kernel: 1.0 / points[-1].units_per_j for points in series}
 
     def value(one: Point) -> tuple[float, float]:
         joules = 1.0 / one.units_per_j / top[one.kernel]

@@ -2,7 +2,8 @@
 
 One format that needs nothing but Python's own parser, and one file, so that no half of a pair can be missing: what is
 cut off or changed is noticed by the last line. Rows are inline arrays, one line each, below the names of their columns;
-``nodectl calibrate export --csv`` makes them a spreadsheet.
+``nodectl calibrate export --csv`` makes them a spreadsheet. ``uncore_rows`` have limits of the uncore in ``khz``; files
+of schema 2 have none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from calibration.table.pstate_table import SCHEMA, Point, Table
+from calibration.table.pstate_table import READ_SCHEMAS, SCHEMA, Point, Table
 from nodectl.calibrated.sealed_file import SealedFileError, sealed, sealed_text, write_whole
 from nodectl.shell.errors import plain_reason
 
@@ -45,15 +46,20 @@ def read_table(path: Path) -> Table:
 
 def table_of(values: dict[str, Any]) -> Table:
     """A table from parsed TOML."""
-    if values.get("schema") != SCHEMA:
+    if values.get("schema") not in READ_SCHEMAS:
         raise SealedFileError(f"schema {values.get('schema')} is not known here, {SCHEMA} is")
-    columns, rows = values.pop("columns", None), values.pop("rows", None)
+    columns = values.pop("columns", None)
+    values["points"] = _rows(columns, values.pop("rows", None))
+    values["uncore"] = _rows(columns, values.pop("uncore_rows", []))
+    return msgspec.convert(values, Table)
+
+
+def _rows(columns: Any, rows: Any) -> list[dict[str, Any]]:
     if not isinstance(columns, list) or not isinstance(rows, list):
         raise SealedFileError("columns or rows are missing")
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
         raise SealedFileError("a row has another number of values than there are columns")
-    values["points"] = [dict(zip(columns, row, strict=True)) for row in rows]
-    return msgspec.convert(values, Table)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def text_of(table: Table) -> str:
@@ -61,10 +67,10 @@ def text_of(table: Table) -> str:
     plain = msgspec.structs.asdict(table)
     lines = [HEAD, f"schema = {table.schema}", f"expires_at = {_value(table.expires_at)}"]
     lines.append(f"columns = {_value(list(_COLUMNS))}")
-    lines.append("rows = [")
-    for point in table.points:
-        lines.append(f"  {_value([getattr(point, name) for name in _COLUMNS])},")
-    lines.append("]")
+    for name, points in (("rows", table.points), ("uncore_rows", table.uncore)):
+        lines.append(f"{name} = [")
+        lines += [f"  {_value([getattr(point, column) for column in _COLUMNS])}," for point in points]
+        lines.append("]")
     for name in ("units", "identity", "conditions", "quality"):
         values = plain[name] if isinstance(plain[name], dict) else msgspec.structs.asdict(plain[name])
         lines += ["", f"[{name}]", *_pairs(values)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from calibration.table.least_energy import least_energy
@@ -35,7 +36,9 @@ def show_lines(table: Table, is_all: bool = False) -> list[str]:
         points = table.of(kernel, level)
         rows += [_cells(point) for point in (points if is_all else _few(points))]
     headings = ("kernel", "cores", "GHz", "found", "package W", "DRAM W", "node W", "speed", "IPC", "units/J", "how")
-    lines += [render(headings, rows), "", "Clocks within 1 % of the fewest joules per unit, GHz:"]
+    lines += [render(headings, rows), ""]
+    lines += _uncore_lines(table, is_all, headings[4:])
+    lines += ["Clocks within 1 % of the fewest joules per unit, GHz:"]
     cells = [
         (one.kernel, one.level, _clocks(one.by_node) or "no meter", _clocks(one.by_rapl)) for one in least_energy(table)
     ]
@@ -49,6 +52,20 @@ def show_lines(table: Table, is_all: bool = False) -> list[str]:
     return lines
 
 
+def _uncore_lines(table: Table, is_all: bool, headings: Sequence[str]) -> list[str]:
+    """The same columns, without the clock as found, which no sample shows."""
+    if not table.uncore:
+        return []
+    rows = []
+    for kernel in dict.fromkeys(point.kernel for point in table.uncore):
+        points = tuple(point for point in table.uncore if point.kernel == kernel)
+        for point in points if is_all else _few(points):
+            cells = _cells(point)
+            rows.append((*cells[:3], *cells[4:]))
+    title = f"Under limits of the uncore, all cores at {table.points[-1].khz / 1e6:g} GHz:"
+    return [title, render(("kernel", "cores", "uncore", *headings), rows), ""]
+
+
 def diff_lines(first: Table, second: Table) -> tuple[list[str], bool]:
     """Points of both that differ by more than their two intervals together, and whether there are any."""
     if first.conditions.is_emulated != second.conditions.is_emulated:
@@ -58,22 +75,30 @@ def diff_lines(first: Table, second: Table) -> tuple[list[str], bool]:
         for name in first.identity.__struct_fields__
         if getattr(first.identity, name) != getattr(second.identity, name)
     ]
-    others = {(point.kernel, point.level, point.khz): point for point in second.points}
-    pairs = [(p, others[key]) for p in first.points if (key := (p.kernel, p.level, p.khz)) in others]
+    pairs = [("", *pair) for pair in _in_common(first.points, second.points)]
+    pairs += [("uncore ", *pair) for pair in _in_common(first.uncore, second.uncore)]
     if not pairs:
         return [*lines, "they have no point in common"], True
-    values = [(a, what, *_both(a, b, what)) for a, b in pairs for what in COMPARED]
+    values = [(of, a, what, *_both(a, b, what)) for of, a, b in pairs for what in COMPARED]
     rows = [
-        (a.kernel, a.level, f"{a.khz / 1e6:g}", what, f"{one:.4g}", f"{other:.4g}", f"{100 * (other / one - 1):+.1f} %")
-        for a, what, one, other, half in values
+        (
+            a.kernel, a.level, f"{of}{a.khz / 1e6:g}", what, f"{one:.4g}", f"{other:.4g}",
+            f"{100 * (other / one - 1):+.1f} %",
+        )
+        for of, a, what, one, other, half in values
         if abs(one - other) > half
-    ]
+    ]  # fmt: skip
     if rows:
         lines.append(render(("kernel", "cores", "GHz", "what", "first", "second", "change"), rows))
     if wide := sum(math.isinf(half) for *_, half in values):
         lines.append(f"{wide} values have no interval and were not compared")
     lines.append(f"{len(pairs)} points in common, {len(rows)} values differ by more than their intervals")
     return lines, bool(rows)
+
+
+def _in_common(first: Sequence[Point], second: Sequence[Point]) -> list[tuple[Point, Point]]:
+    others = {(point.kernel, point.level, point.khz): point for point in second}
+    return [(p, others[key]) for p in first if (key := (p.kernel, p.level, p.khz)) in others]
 
 
 def _both(a: Point, b: Point, what: str) -> tuple[float, float, float]:

@@ -37,7 +37,8 @@ class Experiment(msgspec.Struct, frozen=True):
     """One run. ``bias``: half-width of the random error between counters and truth; ``duration_s``: the length at the
     highest clock (None: the workload's own); ``progress_s``: the work of one unit of the progress that programs report
     (None: the workload's own, mostly none); ``variation``: how the node and the run differ from the machine file (None:
-    not at all); ``counter_error``: where the error of DRAM activity comes from (``load_workload``)."""
+    not at all); ``counter_error``: where the error of DRAM activity comes from (``load_workload``); ``others``: the
+    policies of other domains."""
 
     machine: str
     workload: str
@@ -52,6 +53,7 @@ class Experiment(msgspec.Struct, frozen=True):
     progress_s: float | None = None
     variation: Variation | None = None
     counter_error: str = "uniform"
+    others: dict[str, PolicyChoice] = {}
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -143,6 +145,7 @@ def _config(experiment: Experiment, state_dir: str) -> Config:
         period_ms=experiment.period_ms,
         cpu_policy=PolicyChoice(experiment.cpu_policy, experiment.cpu_params),
         gpu_policy=PolicyChoice(experiment.gpu_policy, experiment.gpu_params),
+        policies=experiment.others,
         journal=JournalSettings(max_bytes=0),
         budget=Budget(core_share=0.0),
         gpu=GpuSettings(0),

@@ -5,14 +5,21 @@ the cores work out of their own caches. A job that waits for memory needs all of
 slower by no more than ``bound`` (3 %) *in all*, and a CPU policy may be spending on the same run.
 
 Idea. Time that is spent waiting for cache or memory grows at most as the uncore's clock falls; all other time does not
-change. So the share of waiting gives an upper bound of the loss, at any clock and without a measurement at two clocks:
+change. So the share of waiting gives an upper bound of the loss, at any clock and without a measurement at two clocks.
+How much of waiting follows the uncore at most (``share``: all of it, unless a table has measured it) lowers the bound:
 
     m       share of a package's busy time, at the highest clocks of core and uncore, that waits
-    loss    m * (u_max / u - 1)                         most extra time at uncore clock u
+    loss    m * share * (u_max / u - 1)                 most extra time at uncore clock u
     core    (1 - m) * (f_max / f - 1)                   extra time by lower core clocks, whoever lowered them
     lost_s  sum of elapsed * x / (1 + x), x = loss + core of the slowest package                                   s
     room_s  bound * time_s - lost_s                     what is left on the account                                 s
     u       the lowest with loss <= bound - core; u_max while room_s is not positive or m is above ``memory``
+
+A lower clock may cost more joules than it saves, since all else draws its watts for longer. Where a table says how many
+watts ``clock_w`` go with the square of the uncores' clocks (the law of two Skylake-SP, ``benchmarks/twin_uncore.py``),
+u is the affordable clock of the greatest gain, u_max if there is none. W: packages, DRAM and ``rest_w`` now.
+
+    gain    clock_w / W * (1 - (u / u_max)^2) - loss
 
 Waiting is the share of stalled cycles where that event exists. Otherwise it is bounded by the instructions: a core that
 retires ``width`` per cycle at most has worked for ``ipc / width`` of its cycles at least. So without the event only
@@ -38,8 +45,8 @@ from nodectl.policies.api import Policy, Request
 from pmu.layout import KnobRange, Layout
 from pmu.readings import Sample, type_f64, type_i64
 
-REASONS = ("free", "idle", "missing", "memory", "dwell", "bounded", "account")
-FREE, IDLE, MISSING, MEMORY, DWELL, BOUNDED, ACCOUNT = range(len(REASONS))
+REASONS = ("free", "idle", "missing", "memory", "dwell", "bounded", "account", "no-gain")
+FREE, IDLE, MISSING, MEMORY, DWELL, BOUNDED, ACCOUNT, NO_GAIN = range(len(REASONS))
 
 TOP_MEMORY_S = 300.0
 """The highest core clock is forgotten this slowly: all-core turbo may follow single-core turbo for the rest of a run,
@@ -50,8 +57,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bound and where the uncore is left alone. All defaults are ours."""
 
     bound: float = 0.03  # slowdown over the whole run, with what core clocks cost
-    memory: float = 0.3  # a package that waits for more than this share of its time keeps the highest uncore clock
+    memory: float = 0.3  # a package of whose time more than this follows the uncore keeps its highest clock
     floor: float = 0.5  # lowest uncore clock, as a share of the highest
+    share: float = 1.0  # of the waiting time, how much grows with the uncore's clock at most
+    clock_w: float = 0.0  # watts that go with the uncores' clocks, of the node; 0: not known, joules are not looked at
+    rest_w: float = 60.0  # power of the node that no zone measures
     dwell_s: float = 0.5  # how long a lower clock must have been affordable
     width: float = 4.0  # instructions that a core retires per cycle: 4 up to Cascade Lake, 5 Ice Lake, 6 later
     idle: float = 0.05  # a CPU is judged if it is busy for at least this share of the interval
@@ -61,6 +71,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("bound must be in (0, 1)")
         if not 0 < self.floor <= 1 or not 0 < self.memory <= 1:
             raise ValueError("floor and memory must be in (0, 1]")
+        if not 0 < self.share <= 1:
+            raise ValueError("share must be in (0, 1]")
+        if self.clock_w < 0 or self.rest_w < 0:
+            raise ValueError("clock_w and rest_w must not be negative")
         if self.dwell_s < 0 or self.width <= 0 or not 0 <= self.idle < 1:
             raise ValueError("dwell_s must not be negative, width above 0, idle in [0, 1)")
 
@@ -98,19 +112,20 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
     requested, candidate, calm_s = state.requested_khz.tolist(), state.candidate_khz.tolist(), state.calm_s.tolist()
     seen = [_look(params, row, sample) for row in rows]
     top_khz = _top_khz(state, sample, seen)
-    waits, core = _losses(rows, seen, requested, top_khz)
+    waits, core = _losses(params, rows, seen, requested, top_khz)
     loss = [wait * (row.high / at - 1.0) for wait, row, at in zip(waits, rows, requested, strict=True)]
 
     # the other packages wait for the slowest at the next barrier
     worst = max((a + b for a, b in zip(loss, core, strict=True) if not math.isnan(a)), default=0.0)
     time_s, lost_s = state.time_s + sample.elapsed_s, state.lost_s + sample.elapsed_s * worst / (1.0 + worst)
     may_spend = params.bound * time_s > lost_s
+    saved = _clock_share(params, layout, sample)
 
     reason = [view if isinstance(view, int) else BOUNDED for view in seen]
     for i, row in enumerate(rows):
         wanted = row.high
         if reason[i] == BOUNDED:
-            wanted, reason[i] = _wanted(params, row, waits[i], params.bound - core[i] if may_spend else 0.0)
+            wanted, reason[i] = _wanted(params, row, waits[i], params.bound - core[i] if may_spend else 0.0, saved)
         if wanted >= requested[i]:  # a late rise costs the application time, a late fall only joules
             requested[i], calm_s[i] = wanted, 0.0
             continue
@@ -129,13 +144,15 @@ def decide(params: Params, layout: Layout, state: State, sample: Sample) -> tupl
 
 
 def _losses(
-    rows: Sequence[KnobRange], seen: Sequence[_Seen | int], requested: Sequence[int], top_khz: float
+    params: Params, rows: Sequence[KnobRange], seen: Sequence[_Seen | int], requested: Sequence[int], top_khz: float
 ) -> tuple[list[float], list[float]]:
-    """Per range ``_at_highest_clocks``; NaN and 0 where nothing can be said of its package."""
+    """Per range the share of time that follows the uncore, and what the core clock costs, ``_at_highest_clocks``; NaN
+    and 0 where nothing can be said of its package."""
     waits, core = [math.nan] * len(rows), [0.0] * len(rows)
     for i, view in enumerate(seen):
         if isinstance(view, _Seen):
-            waits[i], core[i] = _at_highest_clocks(view, top_khz, requested[i] / rows[i].high)
+            found, core[i] = _at_highest_clocks(view, top_khz, requested[i] / rows[i].high, params.share)
+            waits[i] = params.share * found
     return waits, core
 
 
@@ -169,20 +186,28 @@ def _top_khz(state: State, sample: Sample, seen: list[_Seen | int]) -> float:
     return max(state.top_khz - forgotten, clock_khz)
 
 
-def _at_highest_clocks(view: _Seen, top_khz: float, uncore: float) -> tuple[float, float]:
+def _at_highest_clocks(view: _Seen, top_khz: float, uncore: float, share: float) -> tuple[float, float]:
     """The share of time that waits when core and uncore run at their highest clocks, and what the core clock costs.
 
     ``uncore``: the limit in force over the highest. Work takes ``1 - stall`` of the time now and scales with the core
-    clock; waiting takes the rest and scales with the uncore's at most.
+    clock; waiting takes the rest, of which ``share`` scales with the uncore's at most.
     """
     clock = min(view.clock_khz / top_khz, 1.0) if top_khz > 0 else 1.0
-    work, wait = (1.0 - view.stall) * clock, view.stall * uncore
+    work, wait = (1.0 - view.stall) * clock, view.stall * uncore / (uncore + share * (1.0 - uncore))
     waits = wait / (work + wait) if work + wait > 0 else 1.0
     return waits, (1.0 - waits) * (1.0 / clock - 1.0) if clock > 0 else 0.0
 
 
-def _wanted(params: Params, row: KnobRange, waits: float, allowed: float) -> tuple[int, int]:
-    """The lowest limit at which no more than ``allowed`` is lost, and the reason."""
+def _clock_share(params: Params, layout: Layout, sample: Sample) -> float:
+    """Of the node's watts now, the share that goes with the uncores' clocks; 0 where either is not known."""
+    zones = [i for i, zone in enumerate(layout.zones) if zone.kind in ("package", "dram")]
+    zones_w = float(sample.energy_j[zones].sum()) / sample.elapsed_s if params.clock_w and zones else 0.0
+    return params.clock_w / (zones_w + params.rest_w) if zones_w > 0 else 0.0
+
+
+def _wanted(params: Params, row: KnobRange, waits: float, allowed: float, saved: float) -> tuple[int, int]:
+    """The limit that gains most among those at which no more than ``allowed`` is lost, and the reason. ``saved``:
+    ``_clock_share``; without it the lowest of these limits."""
     if waits > params.memory:
         return row.high, MEMORY
     if allowed <= 0:
@@ -190,7 +215,15 @@ def _wanted(params: Params, row: KnobRange, waits: float, allowed: float) -> tup
     lowest = max(row.low, math.ceil(params.floor * row.high))
     affordable = math.ceil(row.high / (1.0 + allowed / waits)) if waits > 0 else lowest
     at_least = max(lowest, affordable)
-    return min((step for step in row.steps if step >= at_least), default=row.high), BOUNDED
+    steps = [step for step in row.steps if step >= at_least]
+    if not saved:
+        return min(steps, default=row.high), BOUNDED
+
+    def gain(step: int) -> float:
+        return saved * (1.0 - (step / row.high) ** 2) - waits * (row.high / step - 1.0)
+
+    best = max(steps, key=gain, default=row.high)
+    return (best, BOUNDED) if gain(best) > 0 else (row.high, NO_GAIN)
 
 
 POLICY = Policy(

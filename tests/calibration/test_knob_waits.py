@@ -106,10 +106,10 @@ def test_an_agent_with_a_slow_knob_lowers_clocks_later_and_replays_without_the_f
 
 def test_a_table_gives_the_wait_that_its_noise_asks_for(tmp_path: Path) -> None:
     assert "uncore-bounded" not in policy_values(table_points(KERNELS), True)[0]
-    quiet, _ = policy_values(table_points(KERNELS), True, has_uncore=True)
-    assert quiet["uncore-bounded"] == {"dwell_s": 0.1}
+    quiet, _ = policy_values(table_points(KERNELS), True, table_points(KERNELS))
+    assert quiet["uncore-bounded"]["dwell_s"] == 0.1
     noisy = [msgspec.structs.replace(one, ipc_half=0.02) for one in table_points(KERNELS)]
-    loud, _ = policy_values(noisy, True, has_uncore=True)
+    loud, _ = policy_values(noisy, True, table_points(KERNELS))
     assert 0.1 < loud["uncore-bounded"]["dwell_s"] < 1.0
     registry.check("uncore-bounded", "uncore", loud["uncore-bounded"])
     with node_of() as node:

@@ -17,6 +17,7 @@ from nodectl.policies.uncore_bounded import (
     IDLE,
     MEMORY,
     MISSING,
+    NO_GAIN,
     Params,
     State,
     decide,
@@ -159,3 +160,37 @@ def test_each_package_has_its_own_uncore():
         stall = np.concatenate((one.cpu.stall[:4], other.cpu.stall[4:]))
         state, request = decide(Params(), layout, state, replace(one, cpu=replace(one.cpu, stall=stall)))
     assert request.reason.tolist() == [BOUNDED, MEMORY] and request.target.tolist() == [1_200_000, 0]
+
+
+def test_less_of_the_waiting_that_follows_the_uncore_affords_a_lower_clock():
+    params = Params(share=0.6, dwell_s=0.0)
+    state, request = decide(params, node(), initial(params, node()), see(node(), 0.1))
+    assert state.requested_khz.tolist() == [1_600_000]  # 2.4 GHz / (1 + 0.03 / (0.1 * 0.6)), else 1.9 GHz
+    assert request.reason.tolist() == [BOUNDED]
+    state, reasons, _ = drive(node(), warm(node()), 0.4, 5.0, params=Params(share=0.6))
+    assert MEMORY not in reasons and state.requested_khz.tolist() < [HIGH]
+
+
+def watts_seen(waits: float, watts: float) -> Sample:
+    layout = node()
+    seen = see(layout, waits)
+    return replace(seen, energy_j=np.full(len(layout.zones), watts * seen.elapsed_s / len(layout.zones)))
+
+
+@pytest.mark.parametrize(
+    ("waits", "clock_w", "khz"), [(0.1, 0.0, 1_900_000), (0.15, 30.0, HIGH), (0.02, 30.0, 1_300_000)]
+)
+def test_with_known_watts_the_clock_of_the_greatest_gain_is_chosen_or_none(waits: float, clock_w: float, khz: int):
+    params = Params(clock_w=clock_w, rest_w=100.0, dwell_s=0.0)
+    state, request = decide(params, node(), initial(params, node()), watts_seen(waits, 400.0))
+    assert state.requested_khz.tolist() == [khz]
+    assert request.reason.tolist() == [NO_GAIN if khz == HIGH else BOUNDED]
+    saved = clock_w / 500.0
+    gains = {u: saved * (1 - (u / HIGH) ** 2) - waits * (HIGH / u - 1) for u in range(1_200_000, HIGH + 1, 100_000)}
+    assert not clock_w or khz == max(gains, key=lambda u: gains[u])
+
+
+def test_without_energy_the_watts_are_not_looked_at():
+    params = Params(clock_w=30.0, dwell_s=0.0)
+    seen = replace(watts_seen(0.1, 400.0), energy_j=np.full(len(node().zones), np.nan))
+    assert decide(params, node(), initial(params, node()), seen)[0].requested_khz.tolist() == [1_900_000]
