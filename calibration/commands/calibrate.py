@@ -16,6 +16,7 @@ COMMANDS: Final = {
         "How low it can be capped; how soon knobs have an effect.",
     ),
     "run": ("calibration.commands.calibrate_run", "run", "Measure the P-state table: watts and speed at each clock."),
+    "gpus": ("calibration.commands.calibrate_gpus", "gpus", "What a program costs at each clock of the GPUs."),
     "show": ("calibration.commands.calibrate_tables", "show", "Print a table."),
     "plot": ("calibration.commands.calibrate_plot", "plot", "Draw the curves of a table with their intervals."),
     "diff": ("calibration.commands.calibrate_tables", "diff", "Compare two tables."),

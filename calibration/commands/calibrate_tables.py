@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from calibration.commands.result_files import TABLE, file_argument, out_option, refuse_existing
+from calibration.gpu_table.gpu_table import gpu_lines, is_gpu_table, read_gpu_table
 from calibration.table import table_file
 from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
 from calibration.table.table_report import diff_lines, show_lines
@@ -25,6 +26,9 @@ from pmu.system import system_ports
 @click.option("--all", "is_all", is_flag=True, help="Every clock, in place of a few of each kernel.")
 def show(file: Path, is_all: bool) -> None:
     """Print a table: where it is from, watts and speed with their intervals, the clocks of fewest joules."""
+    if is_gpu_table(file):
+        echo_block("\n".join(gpu_lines(read_gpu_table(file))))
+        return
     echo_block("\n".join(show_lines(table_file.read_table(file), is_all)))
 
 
