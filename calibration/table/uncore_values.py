@@ -28,6 +28,10 @@ LEAST_SHARE: Final = 0.05
 """Ours: some of waiting is for the uncore's own parts, whatever a sweep found."""
 
 
+LEAST_W: Final = 0.1
+"""Ours: of a clock that draws nothing. 0 would mean that it is not known, and so worth lowering."""
+
+
 def uncore_values(points: Sequence[Point], uncore: Sequence[Point]) -> dict[str, float]:
     """Parameters that the rows decide; those that they do not are left out."""
     series = {name: [one for one in uncore if one.kernel == name] for name in dict.fromkeys(p.kernel for p in uncore)}
@@ -38,7 +42,7 @@ def uncore_values(points: Sequence[Point], uncore: Sequence[Point]) -> dict[str,
         found["share"] = _digits(min(max(*shares, LEAST_SHARE), 1.0))
     least = min(series.values(), key=lambda own: own[-1].package_w)
     squares = [(one.khz / least[-1].khz) ** 2 for one in least]
-    found["clock_w"] = _digits(max(float(np.polyfit(squares, [one.package_w for one in least], 1)[0]), 0.0))
+    found["clock_w"] = _digits(max(float(np.polyfit(squares, [one.package_w for one in least], 1)[0]), LEAST_W))
     if own := series.get("fma"):
         cheapest = max(own, key=lambda one: one.units_per_j)
         found["floor"] = math.floor(1e4 * cheapest.khz / own[-1].khz) / 1e4

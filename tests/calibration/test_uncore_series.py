@@ -20,7 +20,7 @@ from calibration.table.table_figure import draw
 from calibration.table.table_file import read_table, text_of, write_table
 from calibration.table.table_report import diff_lines, show_lines
 from calibration.table.uncore_series import LEVEL, measure_uncore, uncore_points
-from calibration.table.uncore_values import uncore_values
+from calibration.table.uncore_values import LEAST_W, uncore_values
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.calibrated.node_identity import identity
 from nodectl.calibrated.sealed_file import sealed
@@ -84,6 +84,8 @@ def test_what_the_policy_takes_is_the_machines_own(swept) -> None:
     assert values["rest_w"] == table.policies["bdpo-cpu-bounded"]["rest_w"]
     registry.check("uncore-bounded", "uncore", values)
     assert "share" not in uncore_values(table.points, [one for one in table.uncore if one.kernel == "fma"])
+    alike = [msgspec.structs.replace(one, package_w=100.0) for one in table.uncore]
+    assert uncore_values(table.points, alike)["clock_w"] == LEAST_W, "known to save nothing is not unknown"
 
 
 def test_a_table_with_an_uncore_comes_back_and_one_of_before_is_still_read(swept, tmp_path: Path) -> None:
