@@ -53,6 +53,15 @@ SHARED = ("triad", "mixed-cpu-threads:41", "mixed-cpu-threads:42")
 """Where cores share bandwidth and have siblings: all the bandwidth that there is, and work on both siblings."""
 
 CPU_NODES = ("curie", "skylake-6146", "rome")
+UNSEEN_MIXED = tuple(f"mixed-cpu:{number}" for number in range(36, 41))
+UNSEEN = (
+    *((machine, name, node) for machine, node in zip(CPU_NODES, (4, 5, 6), strict=True) for name in UNSEEN_MIXED),
+    ("rome", "triad", 6),
+    ("rome", "mixed-cpu-threads:44", 6),
+)
+"""Workloads and nodes that nothing was chosen on, and that no row of the table has. Once a change is made by them, take
+others."""
+
 GPU_NODE = "spr-h100"
 """Fewer workloads, since its oracle takes ten times as long."""
 
@@ -289,11 +298,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_savings", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer workloads, the first line only")
     parser.add_argument("--chosen", action="store_true", help="the workloads that parameters were chosen on")
+    parser.add_argument("--unseen", action="store_true", help="workloads and nodes that the table does not have")
     parser.add_argument("--machine", help="only this machine")
     parser.add_argument("--line", type=int, help=f"only one line, from 1 to {len(LINES)}")
     parser.add_argument("--params", default="{}", help="JSON parameters of bdpo-cpu-bounded, to try others")
     options = parser.parse_args(argv)
-    is_short = options.quick or options.chosen
+    is_short = options.quick or options.chosen or options.unseen
     lines = [LINES[options.line - 1]] if options.line else LINES[:1] if is_short else LINES
     wanted = {line: list(cases(line, options.chosen, options.quick)) for line in lines}
     pairs = dict.fromkeys(pair for line in lines for pair in wanted[line] if options.machine in (None, pair[0]))
@@ -304,6 +314,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in lines
         if pair in wanted[line]
     ]
+    if options.unseen:
+        tasks = [Task(*run, MAIN, options.params) for run in UNSEEN if options.machine in (None, run[0])]
     print(
         f"CPU policies on emulated nodes, bound {BOUND:.0%}, whole node, in per cent of the run at the highest clocks"
     )
@@ -314,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in lines:
         show(line, [row for row in table if row.line == line], every=line == lines[0])
     print("targets for bdpo-cpu-bounded at bias 20 %: median share >= 80, worst >= 55; slowdown <= 3.5 % on >= 95")
-    if not options.chosen:
+    if not options.chosen and not options.unseen:
         summary = {line.title: figures([row for row in table if row.line == line]) for line in lines}
         print("JSON:", save("cpu_savings", {"summary": summary, "rows": table}))
     return 0

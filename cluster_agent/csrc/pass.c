@@ -163,35 +163,47 @@ static int32_t nobody(scheduler_t *s, int64_t now_s, int32_t *starts)
  * A place for everybody
  ****************************************************************/
 
-/*
- * Conservative backfilling, planned again in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): each waiting job
- * in turn gets the earliest place that delays no job before it; where it may run at several frequencies, the highest of
- * those with the earliest place. Only places that begin now matter: once fewer processors are free now than the
- * narrowest of the remaining jobs needs, those need no place.
- */
-static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
+/* Gives the waiting job the earliest place; where it may run at several frequencies, at the highest of those that have
+ * it. Starts it if it begins now: 1; 0: it does not; -1: no memory. */
+static int place(scheduler_t *s, int64_t now_s, const waiting_t *next)
 {
     const resources_t *resources = s->phases.resources;
     profile_t *profile = &s->profile;
-    if (resources->plan(s, now_s) < 0)
+    int64_t earliest_s = INT64_MAX;
+    claim_t claim, taken;
+    int started = 0;
+
+    for (int32_t level = 0; !started && resources->claim(s, next, level, &claim); level++) {
+        int64_t from_s = profile_earliest(profile, &claim);
+        if (from_s == now_s && may_start(s, now_s, next->job))
+            started = resources->start_placed(s, now_s, next->job, level);
+        if (from_s < earliest_s || started) {
+            taken = claim;
+            earliest_s = from_s;
+        }
+    }
+    if (started < 0 || earliest_s == INT64_MAX)
+        return started;
+    return profile_take(profile, earliest_s, &taken, 1) < 0 ? -1 : started;
+}
+
+/*
+ * Conservative backfilling, planned again in every pass (Mu'alem and Feitelson 2001; Glesser 2016 §2): each waiting job
+ * in turn gets the earliest place that delays no job before it. Only places that begin now matter: once fewer
+ * processors are free now than the narrowest of the remaining jobs needs, those need no place.
+ */
+static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
+{
+    if (s->phases.resources->plan(s, now_s) < 0)
         return -1;
 
     int32_t count = 0, narrowest = INT32_MAX, i;
-    for (i = s->head; i < s->tail && profile->steps[0].free >= s->narrowest; i++) {
+    for (i = s->head; i < s->tail && s->profile.steps[0].free >= s->narrowest; i++) {
         const waiting_t next = s->queue[i];
         if (s->has_started[next.job]) /* a gap */
             continue;
-        int64_t earliest_s = INT64_MAX;
-        claim_t claim, taken;
-        int started = 0;
-        for (int32_t level = 0; !started && resources->claim(s, &next, level, &claim); level++) {
-            int64_t from_s = profile_earliest(profile, &claim);
-            int is_now = from_s == now_s && may_start(s, now_s, next.job);
-            started = is_now ? resources->start_placed(s, now_s, next.job, level) : 0;
-            if (from_s < earliest_s || started)
-                taken = claim, earliest_s = from_s;
-        }
-        if (started < 0 || (earliest_s < INT64_MAX && profile_take(profile, earliest_s, &taken, 1) < 0))
+        int started = place(s, now_s, &next);
+        if (started < 0)
             return -1;
         if (started) {
             starts[count++] = next.job;

@@ -31,9 +31,9 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
-from cluster_agent.jobs.live_configurations import OwnedConfigurations
-from cluster_agent.jobs.live_nodes import OwnedNodes
-from cluster_agent.jobs.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
+from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
+from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
+from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import why_waiting

@@ -31,7 +31,7 @@ from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings

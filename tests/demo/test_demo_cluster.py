@@ -19,7 +19,7 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
-from cluster_agent.jobs.live_watts import OwnedWatts
+from cluster_agent.jobs.owned_watts.live_watts import OwnedWatts
 from cluster_agent.serve.config import read_settings
 from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
 from lab.cluster_demo.course import Scene

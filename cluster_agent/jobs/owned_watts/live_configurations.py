@@ -21,7 +21,7 @@ from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
 from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import LiveScheduler, NodeBudget
 from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,

@@ -21,7 +21,7 @@ from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
 from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import LiveScheduler, NodeBudget
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
