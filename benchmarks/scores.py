@@ -93,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workload = workload_of(log)
         rows += [measured(workload, log, policy, guard) for policy in POLICIES for guard in (0, GUARD)]
     show(rows)
+    print("now processor times, some minutes", flush=True)
     costs = [cost(DATA / f"{logs[-1]}.swf.gz", policy, 1 if options.quick else PAIRS) for policy in TIMED]
     print(f"\nprocessor seconds of the whole command on {logs[-1]}")
     for one in costs:

@@ -135,3 +135,4 @@ if [ "$scope" = all ] || [ "$scope" = rtl ]; then
         PYTHON=.venv/bin/python twin/rtl/build.sh "$core" >/dev/null || say "the tests with $core in RTL will be skipped"
     done
 fi
+say "done"

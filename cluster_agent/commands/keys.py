@@ -49,7 +49,7 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
         write_pair(directory / f"{name}.key", KeyPair(public, secret))
         if role is not None:
             Allowed(directory).allow(Entry(role, name, public))
-        echo(f"{directory / f'{name}.key'}: {public}" + (f" allowed as {role}" if role else ""))
+        echo(f"{directory / f'{name}.key'}: public key {public}" + (f" allowed as {role}" if role else ""))
 
 
 @keys.command()

@@ -284,7 +284,7 @@ class Router:
         message: Report | NodeJobs
         message = read_report(envelope) if envelope.kind == "report" else read_job_message(envelope)
         if not self._is_open and message.node != entry.name:
-            self._complain(entry.name, f"calls itself {message.node!r}; its key counts")
+            self._complain(entry.name, f"calls itself {message.node!r}: the name of its key is used", is_dropped=False)
             message = msgspec.structs.replace(message, node=entry.name)
         connection.name = message.node
         self._ways[message.node] = way
@@ -299,8 +299,9 @@ class Router:
         self._connections[name] = made = _Connection(public, speaker, now_s, _Way(name, OLDEST))
         return made
 
-    def _complain(self, name: str, what: str) -> None:
-        """Count a dropped message; log the first, then every tenfold number, so that a peer cannot fill the log."""
+    def _complain(self, name: str, what: str, is_dropped: bool = True) -> None:
+        """Count a dropped or odd message; log the first, then every tenfold number, so that a peer cannot fill the
+        log."""
         self.dropped += 1
         dropped = self._speakers.setdefault(f"log {name}", _Speaker()).dropped
         if len(dropped) >= COMPLAINTS:
@@ -308,7 +309,7 @@ class Router:
         dropped[what] = count = dropped.get(what, 0) + 1
         if str(count).strip("0") == "1":
             times = f" ({count} times)" if count > 1 else ""
-            self._say(f"{name or 'somebody'}: dropped: {what}{times}")
+            self._say(f"{name or 'somebody'}: {'dropped: ' if is_dropped else ''}{what}{times}")
 
     def _forget(self, now_s: float) -> None:
         """Forget connections without messages: they are gone, or recognised again by the key of their next message."""

@@ -392,7 +392,8 @@ def summary_of(config: Config) -> str:
     chosen = (config.choice(domain).name for domain in registry.DOMAINS)
     policies = [name for name in chosen if name != registry.NONE]
     policies += [f"cap {config.caps.node_w:g} W"] if config.caps.node_w else []
-    return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {' and '.join(policies)}"
+    what = " and ".join(policies) or "no policy"
+    return f"optimize{' (dry run)' if config.dry_run else ''}, every {config.period_ms:g} ms, {what}"
 
 
 def _print(summary: Summary, as_json: bool, to_stderr: bool) -> None:

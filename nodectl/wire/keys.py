@@ -21,7 +21,7 @@ from nodectl.shell.settings import decode_toml
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 A_PAIR: Final = (
-    "make one with `clusterctl keys new` on the head node, and copy this node's (or this person's) pair to this file"
+    "make one with `clusterctl keys new` on the head node; a node's (or a person's) pair is copied to this file"
 )
 OF_THE_AGENT: Final = (
     "copy the line `public = ...` of cluster.key on the head node into it: that is the cluster agent's key"
