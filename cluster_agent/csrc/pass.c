@@ -217,6 +217,39 @@ static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
     return count;
 }
 
+/* The places that waiting jobs have kept, but for those whose time has passed. 0, or -1: no memory. */
+static int take_kept(scheduler_t *s, int64_t now_s)
+{
+    for (int32_t i = s->head; i < s->tail; i++) {
+        const waiting_t *next = &s->queue[i];
+        claim_t claim;
+        if (s->has_started[next->job]) /* a gap */
+            continue;
+        s->is_reserved[next->job] &= s->reserved_s[next->job] >= now_s;
+        s->phases.resources->claim(s, next, 0, &claim);
+        if (s->is_reserved[next->job] && profile_take(&s->profile, s->reserved_s[next->job], &claim, 1) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* The waiting job gives up its place and takes the earliest one. Starts it if it begins now: 1; 0: it does not; -1: no
+ * memory. */
+static int move_forward(scheduler_t *s, int64_t now_s, const waiting_t *next)
+{
+    int64_t *reserved_s = &s->reserved_s[next->job];
+    claim_t claim;
+    s->phases.resources->claim(s, next, 0, &claim);
+    if (s->is_reserved[next->job] && profile_take(&s->profile, *reserved_s, &claim, -1) < 0)
+        return -1;
+    *reserved_s = profile_earliest(&s->profile, &claim);
+    s->is_reserved[next->job] = 1;
+    if (profile_take(&s->profile, *reserved_s, &claim, 1) < 0)
+        return -1;
+    int is_now = *reserved_s == now_s && may_start(s, now_s, next->job);
+    return is_now ? s->phases.resources->start_placed(s, now_s, next->job, 0) : 0;
+}
+
 /*
  * Conservative backfilling that keeps its reservations (Mu'alem and Feitelson 2001, §2): in every pass each job in turn
  * gives up its place and takes the earliest one that all other places allow. So a place only moves forward, as long as
@@ -225,36 +258,22 @@ static int32_t conservative(scheduler_t *s, int64_t now_s, int32_t *starts)
  */
 static int32_t compress(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
-    const resources_t *resources = s->phases.resources;
-    profile_t *profile = &s->profile;
-    claim_t claim;
-    if (resources->plan(s, now_s) < 0)
+    if (s->phases.resources->plan(s, now_s) < 0 || take_kept(s, now_s) < 0)
         return -1;
-    for (int32_t i = s->head; i < s->tail; i++) {
-        const waiting_t *next = &s->queue[i];
-        s->is_reserved[next->job] &= s->reserved_s[next->job] >= now_s;
-        resources->claim(s, next, 0, &claim);
-        if (s->is_reserved[next->job] && profile_take(profile, s->reserved_s[next->job], &claim, 1) < 0)
-            return -1;
-    }
 
-    int32_t count = 0;
+    int32_t count = 0, first = -1;
     for (int32_t i = s->head; i < s->tail; i++) {
         const waiting_t next = s->queue[i];
-        resources->claim(s, &next, 0, &claim);
-        if (s->is_reserved[next.job] && profile_take(profile, s->reserved_s[next.job], &claim, -1) < 0)
-            return -1;
-        int64_t from_s = profile_earliest(profile, &claim);
-        if (profile_take(profile, from_s, &claim, 1) < 0)
-            return -1;
-        s->reserved_s[next.job] = from_s;
-        s->is_reserved[next.job] = 1;
-        if (from_s != now_s || !may_start(s, now_s, next.job))
+        if (s->has_started[next.job])
             continue;
-        if (resources->start_placed(s, now_s, next.job, 0) < 0)
+        first = first < 0 ? i : first;
+        int started = move_forward(s, now_s, &next);
+        if (started < 0)
             return -1;
-        starts[count++] = next.job;
-        s->overtook[next.job] = i > s->head;
+        if (started) {
+            starts[count++] = next.job;
+            s->overtook[next.job] = i > first;
+        }
     }
     return count;
 }

@@ -429,27 +429,31 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
     return start(s, now_s, head->job, level, &need) < 0 ? -1 : 1;
 }
 
-/* Processors, and watts under each cap that is known, as running jobs are expected to end. Where nodes are switched this
- * would not be true (policy_phases.py). */
+/* Processors that the plan leaves on, and watts under each cap that is known, as running jobs are expected to end. Nodes
+ * that are off when they are idle count as idle; what they do when a job starts is looked at when one does. */
 static int plan(scheduler_t *s, int64_t now_s)
 {
-    const power_t *p = s->power;
+    power_t *p = s->power;
     profile_t *profile = &s->profile;
-    int64_t at_s = now_s, free = s->free_in_pass, running_uw = p->running_uw;
+    int64_t at_s = now_s, running_uw = p->running_uw;
     int32_t k = p->row, ended = scheduler_first_ahead(s, now_s);
 
     if (profile_reserve(profile, s->n_running + p->n_rows + 1) < 0)
         return -1;
+    for (int32_t row = k; row < p->n_rows; row++)
+        p->available[row] = p->outlook[row].free;
     for (profile->count = 0;;) {
-        profile->steps[profile->count++] = (step_t){at_s, free, left_uw(p, k, INT64_MAX, running_uw, 0)};
+        profile->steps[profile->count++] = (step_t){at_s, p->available[k], left_uw(p, k, INT64_MAX, running_uw, 0)};
         int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
         int64_t row_s = k + 1 < p->n_rows ? p->rows[k + 1].from_s : INT64_MAX;
         at_s = least(end_s, row_s);
         if (at_s == INT64_MAX)
             return 0;
         for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= at_s; ended++) {
-            free += s->running[ended].width;
-            running_uw -= p->extra_uw[s->running[ended].job];
+            int32_t job = s->running[ended].job;
+            running_uw -= p->extra_uw[job];
+            for (int32_t row = k; row < p->n_rows; row++)
+                p->available[row] += scheduler_held_below(s, job, p->rows[row].kept);
         }
         while (k + 1 < p->n_rows && p->rows[k + 1].from_s <= at_s)
             k++;

@@ -109,7 +109,7 @@ class Declared(NamedTuple):
 HEAD: Final = "a head of the queue"
 ORDER: Final = "the order of the queue for itself"
 FIRST_ESTIMATES: Final = "plans that are first estimates"
-PROFILE: Final = "a plan that jobs alone change"
+PROFILE: Final = "a plan without joules"
 PLACES: Final = "places that are kept"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
@@ -219,7 +219,7 @@ class Composition:
             (Declared("backfill=compress", (PROFILE, PLACES), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (
-                Declared("idle_off_s", (WATTS,), {PROFILE: "switches nodes", EARLY: until_end}),
+                Declared("idle_off_s", (WATTS,), {PLACES: "boots nodes first", EARLY: until_end}),
                 self.idle_off_s is not None,
             ),
             (
@@ -227,7 +227,7 @@ class Composition:
                 self.power is not None,
             ),
             (
-                Declared("a mode that switches nodes off", (SWITCHING,), {PROFILE: "switches nodes"}),
+                Declared("a mode that switches nodes off", (SWITCHING,)),
                 bool(self.power and self.power.idle),
             ),
             (

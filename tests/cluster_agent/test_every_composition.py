@@ -95,9 +95,9 @@ def test_every_composition_runs_or_says_in_one_line_which_phases_do_not_go_toget
     ran = refused = 0
     for (estimate, phases), backfill, guard in product(ESTIMATES.items(), BACKFILLS, GUARDS):
         given = {**ORDERS[order], **phases, **RESOURCES[resources], "backfill": backfill, "guard": guard}
-        switches = "idle off" in resources or "switched off" in resources
-        expected = (backfill in ("conservative", "compress") and (switches or resources == "budget")) or (
-            backfill == "compress" and (guard is not None or resources == "cap")
+        has_places = resources.partition(",")[0] == "processors" or resources in ("metered", "metered, ties=sc15")
+        expected = (backfill in ("conservative", "compress") and resources == "budget") or (
+            backfill == "compress" and (guard is not None or not has_places)
         )
         composition, reason = None, ""
         try:
@@ -112,6 +112,5 @@ def test_every_composition_runs_or_says_in_one_line_which_phases_do_not_go_toget
         for loop in LOOPS.values():
             check(replayed(composition, resources, loop), resources)
             ran += 1
-    assert (ran, refused) == {"cap": (120, 10)}.get(
-        resources, (90, 20) if switches or resources == "budget" else (135, 5)
-    )
+    counts = (90, 20) if resources == "budget" else (135, 5) if has_places else (120, 10)
+    assert (ran, refused) == counts

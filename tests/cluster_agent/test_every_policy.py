@@ -93,7 +93,7 @@ SAME_METERED = [name for name in NAMES if registry.choose(name).composition.powe
 
 
 @pytest.mark.parametrize("name", [*SAME_METERED, "conservative:ends=compress", "easy-sjbf:estimate=mean2,ties=sc15"])
-@settings(max_examples=25)
+@settings(max_examples=150)
 @given(jobs=traces(), caps=cap_lists())
 def test_a_policy_that_knows_no_watts_decides_the_same_where_they_are_metered(
     name: str, jobs: Jobs, caps: list[Cap]
@@ -101,4 +101,5 @@ def test_a_policy_that_knows_no_watts_decides_the_same_where_they_are_metered(
     metered, plain = replayed(name, jobs, caps), NativeReplay(registry.choose(name).composition, jobs, PROCESSORS)
     plain.run(EVERYTHING_ENDED)
     assert metered.start_s.tolist() == plain.start_s.tolist()
+    assert metered.overtook.tolist() == plain.overtook.tolist()
     assert [metered.processors(job) for job in range(len(jobs))] == [plain.processors(job) for job in range(len(jobs))]

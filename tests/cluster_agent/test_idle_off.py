@@ -182,7 +182,7 @@ def test_a_switch_that_costs_joules_and_no_time_takes_a_second() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["conservative:idle_off_s=300", "easy:ties=sc15,idle_off_s=300", "easy:idle_off_s=0"]
+    "policy", ["conservative:ends=compress,idle_off_s=300", "easy:ties=sc15,idle_off_s=300", "easy:idle_off_s=0"]
 )
 def test_what_does_not_go_with_switching_off_is_refused(policy: str) -> None:
     with pytest.raises(WrongUseError, match="idle_off_s"):

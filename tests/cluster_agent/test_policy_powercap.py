@@ -7,9 +7,12 @@ import pytest
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology, load_machine
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
 
 NODE = NodeGroup(count=4, cores=1, off_w=0, idle_w=50, frequency_mhz=(2000, 1000), busy_w=(100, 70))
@@ -110,9 +113,15 @@ def test_a_place_that_begins_now_at_a_lower_frequency_is_better_than_a_later_one
     assert (found.start_s.tolist(), found.level.tolist()) == ([0, 0], [0, 1])
 
 
-@pytest.mark.parametrize("mode", ["mix", "shut"])
-def test_a_mode_that_switches_nodes_off_has_no_place_for_everybody(mode: str) -> None:
+def test_a_place_is_on_nodes_that_stay_on() -> None:
+    """For 250 W two of four nodes are off from 10 to 20 s: who ends before may have them. The last one would not."""
+    rows = [(0, 8, 8, 2, 0), (0, 15, 15, 2, 0), (0, 5, 5, 2, 0)]
+    found = replayed("powercap:mode=shut,backfill=conservative", rows, [Cap(10, 20, 250.0)])
+    assert (found.start_s.tolist(), found.processors(0)) == ([0, 0, 15], [(2, 3)])
+
+
+def test_a_budget_of_joules_has_no_place_for_everybody() -> None:
     with pytest.raises(
-        WrongUseError, match="conservative needs a plan that jobs alone change, and a mode that switches"
+        ValueError, match="conservative needs a plan without joules, and a budget of joules stores joules"
     ):
-        choose(f"powercap:mode={mode},backfill=conservative")
+        Composition(backfill="conservative", power=Power(budget=Budget(1e6, 0, 100)))

@@ -33,8 +33,15 @@ class Need(NamedTuple):
     wake_uw: int  # what nodes that boot for it have saved by being off
 
 
+class Present(NamedTuple):
+    """Free processors, and of running jobs: when they are expected to end, their processors, their power above idle."""
+
+    free: frozenset[int]
+    runs: list[tuple[int, set[int], int]]
+
+
 class Place(NamedTuple):
-    """What a running or planned job takes, and when."""
+    """What a planned job takes, and when."""
 
     from_s: int
     to_s: int
@@ -279,17 +286,18 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def _backfill_conservative(self, now_s: int) -> list[int]:
         """Every job in turn gets the earliest place, in processors and in watts, next to all before it. One that begins
         now is taken at the highest frequency that keeps the caps even if jobs outlive their estimates."""
-        places = [
-            Place(now_s, max(self.expected_end_s(job), now_s + 1), self._width(job), self._draws_uw(job))
-            for job in self.running
-        ]
+        there = Present(
+            frozenset(self.free),
+            [(max(self.expected_end_s(job), now_s + 1), self.held[job], self._draws_uw(job)) for job in self.running],
+        )
+        places: list[Place] = []
         started = []
         for job in list(self.queue):
             found: list[Place] = []
             for level in range(self.watts.lowest_start(job) + 1):
                 uw = self._width(job) * self._extra_uw(job, level)
                 length_s = self._stretched(self.estimate_s[job], level)
-                from_s = self._earliest_s(now_s, places, self._width(job), uw, length_s)
+                from_s = self._earliest_s(now_s, there, places, Place(0, length_s, self._width(job), uw))
                 if from_s is None:
                     continue
                 place = Place(from_s, from_s + length_s, self._width(job), uw)
@@ -301,24 +309,27 @@ class PowerReferenceScheduler(ReferenceScheduler):
             places += sorted(found, key=lambda place: place.from_s)[:1]
         return started
 
-    def _earliest_s(self, now_s: int, places: list[Place], width: int, uw: int, length_s: int) -> int | None:
-        """When so much is left for so long; None: never."""
-        changes_s = {now_s, *(row.from_s for row in self.rows[self.present + 1 :])}
+    def _earliest_s(self, now_s: int, there: Present, places: list[Place], wanted: Place) -> int | None:
+        """When this is left for so long; None: never."""
+        changes_s = {now_s, *(row.from_s for row in self.rows[self.present + 1 :]), *(run[0] for run in there.runs)}
         changes_s |= {one.to_s for one in places} | {one.from_s for one in places}
         for from_s in sorted(changes_s):
-            looks_s = [from_s, *(at_s for at_s in changes_s if from_s < at_s < from_s + length_s)]
-            if all(self._has_left(at_s, places, width, uw) for at_s in looks_s):
+            looks_s = [from_s, *(at_s for at_s in changes_s if from_s < at_s < from_s + wanted.to_s)]
+            if all(self._has_left(at_s, there, places, wanted) for at_s in looks_s):
                 return from_s
         return None
 
-    def _has_left(self, at_s: int, places: list[Place], width: int, uw: int) -> bool:
-        there = [one for one in places if one.from_s <= at_s < one.to_s]
-        if sum(one.width for one in there) + width > self.processors:
-            return False
+    def _has_left(self, at_s: int, there: Present, places: list[Place], wanted: Place) -> bool:
+        """On nodes that the plan leaves on. Those that are off when idle count as idle."""
         row = next(self._rows(at_s, at_s + 1))
+        free = there.free.union(*(held for end_s, held, _ in there.runs if end_s <= at_s))
+        planned = [one for one in places if one.from_s <= at_s < one.to_s]
+        if sum(one < row.kept for one in free) < sum(one.width for one in planned) + wanted.width:
+            return False
         if row.cap_uw == NO_CAP or not self.watts.asks_watts:
             return True
-        return row.idle_uw + row.off_uw + row.switching_uw + sum(one.uw for one in there) + uw <= row.cap_uw
+        drawn_uw = row.idle_uw + row.off_uw + row.switching_uw + sum(uw for end_s, _, uw in there.runs if end_s > at_s)
+        return drawn_uw + sum(one.uw for one in planned) + wanted.uw <= row.cap_uw
 
     def _draws_uw(self, job: int) -> int:
         """Above idle, at its frequency."""

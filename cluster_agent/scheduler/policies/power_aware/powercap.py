@@ -27,7 +27,7 @@ MIX_FLOOR_MHZ = 2000
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs if a cap begins below the present power;
-    ``backfill``: who gets a reservation, the head or, in a mode that leaves nodes on, every job."""
+    ``backfill``: who gets a reservation, the head or every job."""
 
     mode: Mode = "mix"
     rule: Rule | None = None
