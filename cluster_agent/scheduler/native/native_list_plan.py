@@ -12,7 +12,7 @@ from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_tables import copied, owned, pointer
 from cluster_agent.scheduler.plans.plan_phase import Plan, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, with_places
 
 PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
 NEVER_S: Final = 2**63 - 1
@@ -34,16 +34,16 @@ class CListPlan:
             "cap_from_s": ("int64_t", np.array(situation.cap.time_s, np.int64)),
             "cap_w": ("double", np.array(situation.cap.watts, np.float64)),
             "units": ("int64_t", queue.units),
-            "need": ("int64_t", situation.need),
+            "need": ("int64_t", with_places(situation.need, 0)),
             "admitted_w": ("double", queue.watts),
         }
         others = {
-            "free": ("int64_t", situation.free),
+            "free": ("int64_t", with_places(situation.free, 1)),
             "span_s": ("int64_t", queue.request_s),
             "weight": ("double", weight),
             "end_s": ("int64_t", running.end_s),
             "running_w": ("double", running.watts),
-            "running_need": ("int64_t", running.need),
+            "running_need": ("int64_t", with_places(running.need, 0)),
             "placed_first": ("int64_t", np.cumsum([0, *counts])),
         }
         self._kept = {

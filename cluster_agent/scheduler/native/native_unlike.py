@@ -21,7 +21,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import (
     PowerSource,
     allowed_w,
 )
-from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, PLACES, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, NodeJobs, Nodes, with_places
 
 BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
 PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
@@ -58,9 +58,9 @@ class CUnlike:
         self._ended = self._submitted = 0
         self._c_cap = _c_cap(cap)
         columns = [
-            ("int64_t", _with_places(nodes.has, 1)),
+            ("int64_t", with_places(nodes.has, 1)),
             ("int64_t", jobs.units),
-            ("int64_t", _with_places(jobs.need, 0)),
+            ("int64_t", with_places(jobs.need, 0)),
             ("double", self.admitted_w),
             ("double", self._counted_w),
         ]
@@ -145,10 +145,3 @@ class CUnlike:
 
 def _c_cap(cap: PowerCap) -> tuple[Any, Any]:
     return ffi.new("int64_t[]", cap.time_s), ffi.new("double[]", cap.watts)
-
-
-def _with_places(table: Int64s, places: int) -> Int64s:
-    """With the column ``PLACES``, unless the table has one."""
-    if table.shape[1] > PLACES:
-        return table
-    return np.concatenate([table, np.full((len(table), 1), places, np.int64)], axis=1)

@@ -104,3 +104,10 @@ class NodeJobs:
             queue=tuple(self.queue[row] for row in index),
             max_wait_s=self.max_wait_s[rows],
         )
+
+
+def with_places(table: Int64s, places: int) -> Int64s:
+    """With the column ``PLACES``, unless the table has one."""
+    if table.shape[1] > PLACES:
+        return table
+    return np.concatenate([table, np.full((len(table), 1), places, np.int64)], axis=1)
