@@ -63,7 +63,7 @@ def test_an_allowed_key_that_makes_libzmq_abort_costs_new_connections_and_nothin
             for _ in range(20):
                 fabric.pump()
         assert any("ended (SIGABRT)" in line for line in fabric.said)
-            assert "n1 (" in fabric.router.trouble, "who connected last is named, so that its key can be revoked"
+        assert "n1 (" in fabric.router.trouble, "who connected last is named, so that its key can be revoked"
         both_ends(link, fabric)
 
 
