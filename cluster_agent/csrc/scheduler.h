@@ -190,6 +190,9 @@ int32_t scheduler_place(scheduler_t *scheduler, int32_t job, const placed_t *pla
 /* From now on these caps are in force, in place of all before; at least one. They belong to the caller. */
 void scheduler_set_caps(scheduler_t *scheduler, int32_t n_caps, const int64_t *from_s, const double *watts);
 
+/* Before a pass with a plan: the nodes chosen for all jobs that are due in it. They belong to the caller. */
+void scheduler_set_chosen(scheduler_t *scheduler, const placed_t *chosen);
+
 /* The joules of the running job so far, if it is metered; to be called before it ends or is killed. */
 void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);
 

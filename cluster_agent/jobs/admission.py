@@ -14,6 +14,7 @@ from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
+from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S
 from cluster_agent.scheduler.policy_phases import (
     LIVE,
     WITHOUT_CONFIGURATIONS,
@@ -49,6 +50,9 @@ def check_live(
     partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
+    time_s = composition.budget.time_s if isinstance(composition, NodeComposition) else None
+    if time_s is not None and time_s > LIVE_TIME_S:
+        raise WrongUseError(f"time_s={time_s:g}: a live partition waits for no plan longer than {LIVE_TIME_S:g} s")
 
 
 def check_job(job: Job, nodes: Collection[str], most_nodes: int = 0) -> None:

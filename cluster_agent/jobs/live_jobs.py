@@ -36,7 +36,7 @@ from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
 from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.times import EngineClock, Times
-from cluster_agent.jobs.waiting import why_waiting
+from cluster_agent.jobs.waiting import add_plan, why_waiting
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
@@ -220,6 +220,10 @@ class Partition:
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
                           self.watts is not None)  # fmt: skip
+        if isinstance(self.watts, OwnedNodes):
+            rows_s = self.watts.planned_s
+            planned_s = {self._queued[row].id: at_s for row, at_s in rows_s.items() if row in self._queued}
+            add_plan(why, order, planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"

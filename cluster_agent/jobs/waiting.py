@@ -3,7 +3,7 @@
 The scheduler gives no reasons: it starts what it can. So this module says for the head of the queue what is missing and
 until when running jobs may occupy it, and for the others which job is before them. With a sharer no job waits for
 watts: it starts and gets what there is. Only nodes that are to boot wait for watts (``jobs.power_switching``), and jobs
-where the policy owns them.
+where the policy owns them. A policy that plans has times for jobs that wait.
 """
 
 from __future__ import annotations
@@ -48,6 +48,17 @@ def why_waiting(
         if job.state == "queued" and job.id not in why and job.spec.nodes > len(nodes):
             why[job.id] = f"needs {job.spec.nodes} nodes, and the partition has {len(nodes)}"
     return why
+
+
+def add_plan(
+    why: dict[int, str], order: Sequence[Job], planned_s: Mapping[int, int], trouble: str, now_s: float
+) -> None:
+    """Of a policy that plans: ``planned_s`` has when jobs are to start, by their number; ``trouble`` is why there is no
+    plan."""
+    for number, at_s in planned_s.items():
+        why[number] = f"planned to start by {_clock(at_s, now_s)}"
+    if trouble and order:
+        why[order[0].id] += f" (decided by the list schedule; planner: {trouble})"
 
 
 def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> str:

@@ -119,7 +119,6 @@ JOB_WATTS: Final = "the watts of jobs in advance"
 NODE_PREDICTIONS: Final = "predictions on nodes that differ"
 CONFIGURATIONS: Final = "a table of configurations"
 REPLAY: Final = "a replay"
-ALL_JOBS: Final = "all jobs to come in a table"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 LIVE: Final = Declared(
@@ -130,7 +129,6 @@ LIVE: Final = Declared(
         JOB_WATTS: "has none: choose another one",
         NODE_PREDICTIONS: "has none: choose easy-capped",
         REPLAY: "is none: choose a rule that ships",
-        ALL_JOBS: "has none: choose prb",
     },
 )
 WITHOUT_WATTS: Final = Declared(

@@ -120,8 +120,9 @@ class JobSettings(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="A machine file, for a policy that owns watts: of its first nodes, the watts of an idle one,"
-            " and of a busy one at each level, which are its caps; for `prb` and `easy-capped` what the nodes of each"
-            " group have and draw, and which these are (`hosts`). A relative path is relative to this file."
+            " and of a busy one at each level, which are its caps; for `prb`, `easy-capped` and `planned` what the"
+            " nodes of each group have and draw, and which these are (`hosts`). A relative path is relative to this"
+            " file."
         ),
     ] = ""
     configurations: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from cluster_agent.replay.node_run import NodeResult, measure_nodes, power_over_
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
-from cluster_agent.scheduler.plans.planning import Outcome, equal
+from cluster_agent.scheduler.plans.planning import Outcome, equal, invalid
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed
 from cluster_agent.scheduler.unlike_nodes.node_rules import RULES
@@ -160,7 +161,7 @@ def chaotic(seed: int) -> Planner:
         for position, job in enumerate(situation.queue.job.tolist()):
             units, placed = int(situation.queue.units[position]), None
             if draw.random() < 0.5:
-                placed = on(*draw.sample(range(4), units))
+                placed = on(*draw.sample(range(len(situation.free)), units))
             if draw.random() < 0.8:
                 found.append(Start(job, situation.now_s + draw.choice([0, 0, 1, 5]), placed))
         draw.shuffle(found)
@@ -205,6 +206,27 @@ def test_recorded_outcomes_repeat_a_replay_without_its_planner_in_both_engines(
         unlike = CUnlike(composed(planner), trace.jobs, FOUR_NODES, cap, recorded=recorded)
         scheduler = NativeScheduler(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
         assert looped(scheduler, trace) == dict(enumerate(first.start_s.tolist()))
+
+
+def test_a_plan_without_a_start_is_a_plan_while_there_are_watts_for_nobody() -> None:
+    """Live, nobody knows that watts will come; a replay drops such jobs."""
+    situation = seen_by(trace_of(WASTEFUL), constant(100.0))
+    assert invalid(situation, []).startswith("invalid: nothing runs")
+    poor = replace(situation, cap=constant(float(situation.queue.watts.min()) - 1))
+    assert invalid(poor, []) == ""
+    assert invalid(replace(poor, cap=constant(float(situation.queue.watts.min()))), []) != ""
+
+
+def seen_by(trace: NodeTrace, cap: PowerCap) -> Situation:
+    """The first situation of a replay."""
+    seen: list[Situation] = []
+
+    def noting(situation: Situation, budget: PlanBudget) -> Plan:
+        seen.append(situation)
+        return all_now(situation, budget)
+
+    replayed(noting, trace, cap)
+    return seen[0]
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,8 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
             "jobs.machine: curie: a configuration has 99 cores, a node 16",
         ),
         (
-            "[jobs]\npolicy = 'planned'\nmachine = 'curie'",
-            "jobs.policy: the phase plan needs all jobs to come in a table, and a live partition has none: choose prb",
+            "[jobs]\npolicy = 'planned:time_s=2'\nmachine = 'curie'",
+            "jobs.policy: time_s=2: a live partition waits for no plan longer than 0.5 s",
         ),
     ],
 )

@@ -34,6 +34,7 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 POLICIES = (
     *("prb", "prb:rule=est,miss=strict,placing=pack", "prb:rule=profit", "prb:rule=gpus", "prb:rule=promise"),
     *("easy-capped", "easy-capped:rule=est,placing=first", "easy-capped:rule=energy"),
+    *("planned", "planned:objective=slowdown,rule=est,placing=pack", "planned:iterations=0,rule=gpus"),
 )
 
 LEVELS: dict[str, Any] = {"count": 1, "frequency_mhz": (2000, 1000)}
@@ -110,17 +111,22 @@ def log_of(rows: list[Row]) -> NodeJobs:
 HAS = Nodes(np.array([[16, 0, 0, 64 << 20, 1]] * 4 + [[8, 2, 0, 256 << 20, 1]] * 2, np.int64))
 
 
-def replayed(composition: NodeComposition, rows: list[Row], steps: list[tuple[int, float]]) -> list[Decision]:
-    """By the plain scheduler; the native replay must agree."""
+def replayed(
+    composition: NodeComposition, rows: list[Row], steps: list[tuple[int, float]], plans: bool = False
+) -> list[Decision]:
+    """By the native replay; the plain scheduler, which has no planner, must agree unless it ``plans``."""
     jobs, cap = log_of(rows), PowerCap(tuple(at for at, _ in steps), tuple(watts - IDLE_W for _, watts in steps))
-    plain, machine = NodeScheduler(composition, jobs, HAS, cap), SimulatedMachine(jobs.jobs, "instant")
-    run(plain, JumpingClock(), machine)
     unlike = CUnlike(composition, jobs, HAS, cap)
     native = NativeReplay(unlike.phases, jobs.jobs, unlike.processors, unlike=unlike)
     run_to_end(native, lambda ended: None)
-    assert dict(enumerate(native.start_s.tolist())) == machine.start_s
-    where = {job: sorted(NAMES[node] for node in plain.placed[job].node) for job in machine.start_s}
-    return sorted((at_s, job, tuple(where[job])) for job, at_s in machine.start_s.items())
+    start_s = dict(enumerate(native.start_s.tolist()))
+    where = {job: native.placed(job).node.tolist() for job in start_s}
+    if not plans:
+        plain, machine = NodeScheduler(composition, jobs, HAS, cap), SimulatedMachine(jobs.jobs, "instant")
+        run(plain, JumpingClock(), machine)
+        assert start_s == machine.start_s
+        assert where == {job: plain.placed[job].node.tolist() for job in start_s}
+    return sorted((at_s, job, tuple(sorted(NAMES[node] for node in where[job]))) for job, at_s in start_s.items())
 
 
 class RecordedPartition(Partition):
@@ -145,21 +151,15 @@ class RecordedFake(Fake):
         return self.submit(run_s, nodes, request_s, cores=cores, gpus=gpus, memory_gb=float(gb))
 
 
-def planned_w(fake: Fake) -> float:
-    """What all nodes may draw together by the caps that the policy gives."""
-    return sum(fake.partition.planned_mw().values()) / 1000
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=20, phases=UNSHRUNK)
-@given(rows=job_rows(), steps=budgets(), restart_s=st.integers(0, 60))
-def test_the_live_partition_starts_the_jobs_of_the_replay_on_its_nodes(
-    policy: str, rows: list[Row], steps: list[tuple[int, float]], restart_s: int
-) -> None:
-    composition = choose(policy).live
-    assert isinstance(composition, NodeComposition)
-    expected, submitted = replayed(composition, rows, steps), 0
-    fake = RecordedFake(len(NAMES), composition, now_s=0.0, machine=MACHINE)
+def played(
+    composition: NodeComposition,
+    rows: list[Row],
+    steps: list[tuple[int, float]],
+    expected: list[Decision],
+    restart_s: int = -1,
+) -> RecordedFake:
+    """Live, second by second up to the last start that is expected."""
+    fake, submitted = RecordedFake(len(NAMES), composition, now_s=0.0, machine=MACHINE), 0  # type: ignore[arg-type]
     announced = [(float(at_s), watts) for at_s, watts in steps]
     fake.partition.set_budget(NodeBudget(tuple(announced)))
     for now_s in range(max(at_s for at_s, *_ in expected) + 1):
@@ -177,7 +177,26 @@ def test_the_live_partition_starts_the_jobs_of_the_replay_on_its_nodes(
         fake.settle()
         in_force_w = [watts for at_s, watts in steps if at_s <= now_s][-1]
         assert planned_w(fake) <= in_force_w
+    return fake
+
+
+def planned_w(fake: Fake) -> float:
+    """What all nodes may draw together by the caps that the policy gives."""
+    return sum(fake.partition.planned_mw().values()) / 1000
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@settings(max_examples=20, phases=UNSHRUNK)
+@given(rows=job_rows(), steps=budgets(), restart_s=st.integers(0, 60))
+def test_the_live_partition_starts_the_jobs_of_the_replay_on_its_nodes(
+    policy: str, rows: list[Row], steps: list[tuple[int, float]], restart_s: int
+) -> None:
+    composition = choose(policy).live
+    assert isinstance(composition, NodeComposition)
+    expected = replayed(composition, rows, steps, plans=composition.budget.iterations > 0)
+    fake = played(composition, rows, steps, expected, restart_s)
     assert sorted(fake.decisions) == expected
+    assert fake.said == [], "no alarm of the rule or the planner"
 
 
 def under(policy: str, *steps: tuple[float, float]) -> RecordedFake:

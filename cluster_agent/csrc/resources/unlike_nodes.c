@@ -283,6 +283,15 @@ void scheduler_set_caps(scheduler_t *s, int32_t n_caps, const int64_t *from_s, c
 }
 
 /****************************************************************
+ * What only a plan does
+ ****************************************************************/
+
+void scheduler_set_chosen(scheduler_t *s, const placed_t *chosen)
+{
+    s->unlike->model.planned = chosen;
+}
+
+/****************************************************************
  * The record
  ****************************************************************/
 

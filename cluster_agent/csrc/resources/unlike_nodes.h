@@ -33,7 +33,7 @@ typedef struct {
     const uint8_t *is_deferred;    /* 1: not to start in this pass. NULL: there is no plan */
     const int32_t *planned_count;  /* nodes that the plan has chosen; 0: none */
     const int64_t *planned_first;  /* where these begin in `planned` */
-    const placed_t *planned;
+    const placed_t *planned;       /* as scheduler_set_chosen says */
 } unlike_t;
 
 #endif

@@ -10,7 +10,7 @@ have come down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -88,7 +88,7 @@ class OwnedNodes:
             max_wait_s=np.zeros(rows, np.int64),
         )
         nodes = Nodes(np.array([self.has(name) for name in names] or [NOTHING], np.int64))
-        self._unlike = unlike = CUnlike(self._composition, table, nodes, UNCAPPED)
+        self._unlike = unlike = CUnlike(self._composition, table, nodes, UNCAPPED, say=say)
         assert unlike.phases.order is not None
         phases = replace(unlike.phases, order=patient(unlike.phases.order, say))
         return LiveScheduler(phases, jobs, unlike.processors, None, is_paused, unlike=unlike)
@@ -126,6 +126,17 @@ class OwnedNodes:
     def placed(self, scheduler: NativeScheduler, row: int) -> set[str]:
         """Where a job was started."""
         return {self._names[place] for place in scheduler.placed(row).node.tolist()}
+
+    @property
+    def planned_s(self) -> Mapping[int, int]:
+        """When rows that wait are to start, if the policy has a planner and it decided the last pass."""
+        return self._unlike.planned.later_s if self._unlike is not None and self._unlike.planned is not None else {}
+
+    @property
+    def planner_trouble(self) -> str:
+        """Why the list schedule decided the last pass, and not the planner; empty: it did, or there is none."""
+        outcomes = self._unlike.planned.deciding.outcomes if self._unlike and self._unlike.planned else ()
+        return outcomes[-1].reason if outcomes else ""
 
     def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
         """Put a new budget in force. Whether a pass is due."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -42,8 +42,10 @@ class CUnlike:
         cap: PowerCap,
         power: PowerSource | None = None,
         recorded: Sequence[Outcome] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
-        """``recorded``: the outcomes that a plan had, to be repeated without its planner."""
+        """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``say``: of a live partition,
+        whose table of jobs grows and whose service logs who plans."""
         self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
@@ -66,12 +68,14 @@ class CUnlike:
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
         placing = PLACINGS[composition.placing]
-        self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded)
+        self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
         of_plan = self.planned.columns if self.planned is not None else []
         self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others, *of_plan])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
         job = queue.job.astype(np.int64)
+        if self.planned is not None:
+            self.planned.forget(job)
         columns = NodeQueue(
             job=job,
             submit_s=queue.submit_s,
@@ -87,6 +91,8 @@ class CUnlike:
     def set_cap(self, scheduler: Any, cap: PowerCap) -> None:
         """From now on the native scheduler keeps this cap."""
         self.cap, self._c_cap = cap, _c_cap(cap)
+        if self.planned is not None:
+            self.planned.cap = cap
         lib.scheduler_set_caps(scheduler, len(cap.time_s), *self._c_cap)
 
     def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,17 @@ import numpy as np
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.plans.live_planning import LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import RunningOnNodes, Situation
 from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, Float64s, NodeJobs, Nodes, with_places
 
 
 class PlannedStarts:
-    """Before each pass: the order of the queue, which jobs are deferred, and the nodes chosen for the others."""
+    """Before each pass: the order of the queue, which jobs are deferred, and the nodes chosen for the others. The table
+    of jobs may be one that grows: of a row nothing is read before its job waits."""
 
     def __init__(
         self,
@@ -33,21 +35,25 @@ class PlannedStarts:
         self.deciding = deciding
         self.wake_s = NEVER_S
         """When there has to be another pass, if no event comes before."""
-        self._composition, self._jobs, self._nodes, self._cap = composition, jobs, nodes, cap
+        self.cap = cap
+        """Live, another one may come."""
+        self.later_s: Mapping[int, int] = {}
+        """The starts of the last plan that are not due yet, by job."""
+        self._composition, self._jobs = composition, jobs
+        self._has = with_places(nodes.has, 1) if jobs.need.shape[1] > PLACES else nodes.has
         self._counted_w = counted_w
         self._scheduler: Any = None
         self._placed: dict[int, Placed] = {}  # of running jobs
-        self._tried: list[Int64s] = []  # in each pass
-        n, most = len(jobs), np.minimum(jobs.units, len(nodes))  # a job is on no more nodes than it has units
-        self._is_deferred = np.zeros(n, np.uint8)
-        self._count = np.zeros(n, np.int32)
-        self._first = np.cumsum(most) - most
-        self._chosen = np.zeros((int(most.sum()), 2), np.int32)
+        self._tried: list[Int64s] = []  # in each pass whose outcome is kept
+        self._is_deferred = np.zeros(len(jobs), np.uint8)
+        self._count = np.zeros(len(jobs), np.int32)
+        self._first = np.zeros(len(jobs), np.int64)
+        self._chosen = ffi.NULL  # of one pass
         self.columns = [
             pointer("uint8_t", self._is_deferred),
             pointer("int32_t", self._count),
             pointer("int64_t", self._first),
-            pointer("placed_t", self._chosen),
+            self._chosen,
         ]
         """The last columns of ``unlike_t``."""
 
@@ -55,22 +61,22 @@ class PlannedStarts:
         """The native scheduler whose running jobs are planned with."""
         self._scheduler = scheduler
 
+    def forget(self, waiting: Int64s) -> None:
+        """Nobody is deferred. If no plan follows, since the policy's rule raises, the queue is tried as it is."""
+        self._is_deferred[waiting] = self._count[waiting] = 0
+        self.wake_s, self.later_s = NEVER_S, {}
+
     def tried(self, queue: NodeQueue, order: Int64s, now_s: int) -> Int64s:
         """Plan; returns positions in ``order``, which is that of the rule."""
         if not len(order):
-            self.wake_s = NEVER_S
             return order
         in_order = NodeQueue(*(getattr(queue, field.name)[order] for field in dataclasses.fields(queue)))
         found = self.deciding.decide(self._situation(in_order, now_s))
         self._tried.append(found.job[: found.due])
+        del self._tried[: -len(self.deciding.outcomes)]
         self._is_deferred[found.job] = np.arange(len(found.job)) >= found.due
-        self._count[found.job] = 0
-        for job, placed_on in found.placed.items():
-            first, count = self._first[job], len(placed_on.node)
-            self._chosen[first : first + count, 0] = placed_on.node
-            self._chosen[first : first + count, 1] = placed_on.count
-            self._count[job] = count
-        self.wake_s = found.wake_s
+        self._choose(found.placed)
+        self.wake_s, self.later_s = found.wake_s, found.later_s
         at = np.empty(len(self._jobs), np.int64)
         at[in_order.job] = np.arange(len(in_order.job))
         positions: Int64s = at[found.job]
@@ -88,14 +94,21 @@ class PlannedStarts:
             for outcome, tried in zip(self.deciding.outcomes, self._tried, strict=True)
         ]
 
+    def _choose(self, placed_on: Mapping[int, Placed]) -> None:
+        tables = [np.column_stack((chosen.node, chosen.count)).astype(np.int32) for chosen in placed_on.values()]
+        self._chosen = pointer("placed_t", np.concatenate([np.empty((0, 2), np.int32), *tables]))
+        lib.scheduler_set_chosen(self._scheduler, self._chosen)
+        first = 0
+        for job, table in zip(placed_on, tables, strict=True):
+            self._first[job], self._count[job] = first, len(table)
+            first += len(table)
+
     def _situation(self, queue: NodeQueue, now_s: int) -> Situation:
         count = ffi.new("int32_t *")
         found = lib.scheduler_in_order(self._scheduler, count)
         running = list(found[0 : count[0]])
-        for job in running:
-            if job not in self._placed:
-                self._placed[job] = placed(self._scheduler, job)
-        job, free = np.array(running, np.int64), self._nodes.has.copy()
+        self._placed = {job: self._placed.get(job) or placed(self._scheduler, job) for job in running}
+        job, free = np.array(running, np.int64), self._has.copy()
         for one in running:
             free[self._placed[one].node] -= self._placed[one].count[:, None] * self._jobs.need[one]
         end_s = [max(int(lib.scheduler_expected_end(self._scheduler, one)), now_s + 1) for one in running]
@@ -111,7 +124,7 @@ class PlannedStarts:
                 placed=tuple(self._placed[one] for one in running),
             ),
             free=free,
-            cap=self._cap,
+            cap=self.cap,
             placing=self._composition.placing,
         )
 
@@ -123,11 +136,18 @@ def planned_starts(
     cap: PowerCap,
     counted_w: Float64s,
     recorded: Sequence[Outcome] | None,
+    say: Callable[[str], None] | None,
 ) -> PlannedStarts | None:
-    """None: the policy has no planner."""
+    """None: the policy has no planner. ``say``: live, see ``LivePlanning``."""
     if composition.plan is None:
         return None
-    deciding = Planning(composition.plan, composition.budget) if recorded is None else Repeating(recorded)
+    deciding: Deciding
+    if recorded is not None:
+        deciding = Repeating(recorded)
+    elif say is not None:
+        deciding = LivePlanning(composition.plan, composition.budget, say)
+    else:
+        deciding = Planning(composition.plan, composition.budget)
     return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_w)
 
 

@@ -39,7 +39,8 @@ class RunningOnNodes:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that is known at a pass. ``queue`` is in the order of the policy's rule; ``request_s`` are estimates."""
+    """All that is known at a pass. ``queue`` is in the order of the policy's rule; ``request_s`` are estimates.
+    Live, ``need`` and ``free`` have the column ``node_jobs.PLACES`` as well, and nodes that are away have a job."""
 
     now_s: int
     queue: NodeQueue

@@ -1,15 +1,15 @@
 """A pass with a planner: whose starts are tried, the planner's or those of the policy's own list schedule, and why.
 
 The list schedule decides where the planner raises, is late, or returns no plan. A plan that would leave an idle machine
-idle for ever is none: with nothing running and no change of the cap to come, its first start has to be possible now. So
-a replay comes to its end under any planner that returns.
+idle for ever is none: with nothing running, no change of the cap to come and watts for a waiting job, its first start
+has to be possible now. So a replay comes to its end under any planner that returns.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -55,6 +55,8 @@ class Tried:
     """Of those for which nodes were chosen."""
     wake_s: int = NEVER_S
     """When there has to be another pass, if no event comes before."""
+    later_s: Mapping[int, int] = field(default_factory=dict)
+    """The planned starts that are not due yet, by job."""
 
 
 class Deciding(Protocol):
@@ -86,8 +88,8 @@ class Planning:
         if reason:
             return Tried(situation.queue.job, len(situation.queue.job))
         due = [start for start in plan if start.at_s == situation.now_s]
-        later_s = [start.at_s for start in plan if start.at_s > situation.now_s]
-        return tried(situation, due, min(later_s, default=NEVER_S))
+        later_s = {start.job: int(start.at_s) for start in plan if start.at_s > situation.now_s}
+        return replace(tried(situation, due, min(later_s.values(), default=NEVER_S)), later_s=later_s)
 
     def _planned(self, situation: Situation) -> tuple[Plan, str]:
         begun_s = time.perf_counter()
@@ -150,11 +152,18 @@ def invalid(situation: Situation, plan: Plan) -> str:
             return f"invalid: job {job} starts at {at_s} s, which is not a second from now on"
         if placed is not None and not _is_place(situation, at[job], placed):
             return f"invalid: the nodes of job {job} are not those of the machine, or not for all its units"
-    if not len(situation.running.job) and situation.cap.next_change_s(situation.now_s) is None:
+    if not len(situation.running.job) and _could_start(situation):
         first = next((start for start in plan if start.at_s == situation.now_s), None)
         if first is None or not _fits_alone(situation, at[first.job], first.placed):
             return "invalid: nothing runs, and no start that is possible now is planned first"
     return ""
+
+
+def _could_start(situation: Situation) -> bool:
+    """Whether there are watts for a waiting job, and no others are announced. In a replay that is so of every job once
+    the cap has changed for the last time; live, watts may come that nobody has announced."""
+    cap, now_s = situation.cap, situation.now_s
+    return cap.next_change_s(now_s) is None and bool((situation.queue.watts <= cap.at(now_s)).any())
 
 
 def _is_place(situation: Situation, position: int, placed: Placed) -> bool:

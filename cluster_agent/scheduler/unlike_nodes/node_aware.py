@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, PlanBudget, Planner
-from cluster_agent.scheduler.policy_phases import ALL_JOBS, NODE_PREDICTIONS, WATTS, Declared
+from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Admitted, Predictor
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
@@ -96,7 +96,6 @@ class NodeComposition:
         phases = [
             (Declared("a policy that knows watts", (WATTS,)), True),
             (Declared(f"of={self.admitted}", (NODE_PREDICTIONS,)), self.admitted != "given"),
-            (Declared("the phase plan", (ALL_JOBS,)), self.plan is not None),
         ]
         return [one for one, is_used in phases if is_used]
 
