@@ -26,7 +26,7 @@ from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.job_watts import of_jobs
-from cluster_agent.workloads.swf import WAIT
+from cluster_agent.workloads.swf import WAIT, Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,9 @@ def answering(
 
     ``watts`` have the columns that the policy needs (``job_watts.of_jobs``).
     """
-    jobs = workload.jobs
-    answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, *_users(workload, loop))
+    jobs, answers = submissions(workload.jobs, workload.log.columns[WAIT, workload.row], loop)
     table = answers.table
-    columns = {name: table(getattr(jobs, name)) for name in Jobs.__slots__}
-    submitted = replace(workload, jobs=Jobs(**columns), row=table(workload.row), is_cut=table(workload.is_cut))
+    submitted = replace(workload, jobs=jobs, row=table(workload.row), is_cut=table(workload.is_cut))
     if watts is not None:
         is_predicted = watts.new_predictor is not None  # the predictor must see jobs in the order of submission
         watts = replace(
@@ -78,14 +76,24 @@ def answering(
     return submitted, watts, answers
 
 
-def _users(workload: Workload, loop: ClosedLoop) -> tuple[Int64s, Int64s]:
+def submissions(jobs: Jobs, waited_s: Int64s, loop: ClosedLoop) -> tuple[Jobs, Answering]:
+    """A table of jobs to be filled in by a replay of the loop. ``waited_s``: in the log, below 0 where unknown."""
+    answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, *_users(jobs, waited_s, loop))
+    return Jobs(**{name: answers.table(getattr(jobs, name)) for name in Jobs.__slots__}), answers
+
+
+def never_came(lines: Int64s) -> Finding:
+    """That the jobs of these lines were not submitted."""
+    what, fix = "jobs that never came, as those before them never started", "give more watts or joules"
+    return Finding(what, "taken as submitted at the end", len(lines), int(lines.min()), fix)
+
+
+def _users(jobs: Jobs, waited_s: Int64s, loop: ClosedLoop) -> tuple[Int64s, Int64s]:
     """For each job: seconds since its user's last submission; think time in seconds after the last end, -1 if the user
     did not wait for that. Jobs submitted without waiting for each other form a batch and stay together."""
-    jobs = workload.jobs
-    waited_s = np.maximum(workload.log.columns[WAIT, workload.row], 0)  # unknown: taken as 0
     order = np.argsort(jobs.user, kind="stable")
     user, submit_s = jobs.user[order].astype(np.int64), jobs.submit_s[order]
-    ended_s = submit_s + (waited_s + jobs.run_s)[order]
+    ended_s = submit_s + (np.maximum(waited_s, 0) + jobs.run_s)[order]  # unknown: taken as 0
     is_first = np.ones(len(jobs), np.bool_)
     is_first[1:] = user[1:] != user[:-1]
     later_s = user * (int(ended_s.max(initial=0)) + 1)  # orders the ends by user first

@@ -17,7 +17,7 @@ from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.job_watts import of_jobs
-from cluster_agent.workloads.swf import Finding, TraceError
+from cluster_agent.workloads.swf import TraceError
 
 if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
@@ -96,10 +96,9 @@ def replay(
     )
     run_to_end(schedule, advance)
     if len(never := workload.row[schedule.submitted :]):
-        what, fix = "jobs that never came, as those before them never started", "give more watts or joules"
-        first_line = int(workload.log.lines[never].min())
-        finding = Finding(what, "taken as submitted at the end", len(never), first_line, fix)
-        workload = replace(workload, findings=(*workload.findings, finding))
+        from cluster_agent.replay.closed_loop import never_came
+
+        workload = replace(workload, findings=(*workload.findings, never_came(workload.log.lines[never])))
     return Result(workload, schedule)
 
 

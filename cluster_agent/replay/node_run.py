@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Pow
 from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
 
+if TYPE_CHECKING:
+    from cluster_agent.replay.closed_loop import ClosedLoop
+
 TAU_S: Final = 60
 """The tau of bounded slowdown in the published figures for Eurora, not the usual 10 s."""
 
@@ -35,7 +38,7 @@ ROUNDING_W: Final = 1e-6
 class NodeResult:
     """What came of a replay. ``start_s`` is -1 for a job that never started."""
 
-    trace: NodeTrace
+    trace: NodeTrace  # as submitted: in a closed loop in another order, at other times
     nodes: Nodes
     cap: PowerCap
     start_s: Int64s
@@ -60,12 +63,17 @@ def replay_nodes(
     power: PowerSource | None = None,
     advance: Callable[[int], None] = lambda ended: None,
     recorded: Sequence[Outcome] | None = None,
+    loop: ClosedLoop | None = None,
 ) -> NodeResult:
     """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended. ``recorded``:
-    the outcomes of the same replay, repeated without its planner; ``ClusterError`` if they are of another one."""
-    unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded)
-    schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
-    run_to_end(schedule, advance)
+    the outcomes of the same replay, repeated without its planner; ``ClusterError`` if they are of another one.
+    ``loop``: submissions follow from the schedule."""
+    if loop is None:
+        unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded)
+        schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+        run_to_end(schedule, advance)
+    else:
+        trace, unlike, schedule = _closed(trace, composition, nodes, cap, power, advance, recorded, loop)
     result = NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w)
     if unlike.planned is None:
         return result
@@ -76,6 +84,51 @@ def replay_nodes(
             " give the trace, cap, machine and policy that it was recorded with"
         )
     return replace(result, outcomes=outcomes, plan_s=unlike.planned.deciding.plan_s)
+
+
+def _closed(
+    trace: NodeTrace,
+    composition: NodeComposition,
+    nodes: Nodes,
+    cap: PowerCap,
+    power: PowerSource | None,
+    advance: Callable[[int], None],
+    recorded: Sequence[Outcome] | None,
+    loop: ClosedLoop,
+) -> tuple[NodeTrace, CUnlike, NativeReplay]:
+    """The replay in a closed loop, and the trace as it was submitted there."""
+    from cluster_agent.replay.closed_loop import never_came, submissions  # as in ``log_run``
+
+    submitted, answers = submissions(trace.jobs.jobs, trace.wait_s, loop)
+    jobs, row = trace.jobs.filled(submitted, answers.table), answers.table(np.arange(len(trace.jobs)))
+    power = None if power is None else _InOrder(power, row)
+    unlike = CUnlike(composition, jobs, nodes, cap, power, recorded, answers.table)
+    schedule = NativeReplay(unlike.phases, submitted, unlike.processors, answering=answers, unlike=unlike)
+    run_to_end(schedule, advance)
+    if len(never := row[schedule.submitted :]):
+        trace = replace(trace, findings=(*trace.findings, never_came(trace.line[never])))
+    trace = trace.only(row)
+    return replace(trace, jobs=replace(trace.jobs, jobs=submitted)), unlike, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _InOrder:
+    """The predictor of a trace, for jobs in the order of submission. ``row``: their places in the trace."""
+
+    power: PowerSource
+    row: Int64s
+
+    def predict(self, job: int) -> float:
+        """Watts of the whole job."""
+        return self.power.predict(int(self.row[job]))
+
+    def learn(self, job: int, watts: float) -> None:
+        """The job has ended."""
+        self.power.learn(int(self.row[job]), watts)
+
+    def metered(self, job: int) -> float | None:
+        """The running job's power."""
+        return self.power.metered(int(self.row[job]))
 
 
 @dataclass(frozen=True, slots=True)

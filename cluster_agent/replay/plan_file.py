@@ -28,8 +28,8 @@ NAME: Final = "plan.jsonl"
 VERSION: Final = 1
 
 
-class _Header(msgspec.Struct, frozen=True):
-    """``sha256``: of the trace."""
+class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``sha256``: of the trace. ``closed_loop``: with its seed."""
 
     plan: int
     sha256: str
@@ -37,6 +37,7 @@ class _Header(msgspec.Struct, frozen=True):
     machine: str | None
     cap: str | None
     instance: str | None
+    closed_loop: str | None = None
 
 
 _Line = tuple[int, DecidedBy, str, list[tuple[int, list[tuple[int, int]]]]]
@@ -75,7 +76,7 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
     for field in header.__struct_fields__:
         recorded, given = getattr(header, field), getattr(ours, field)
         if recorded != given:
-            name = "trace with SHA-256" if field == "sha256" else field
+            name = {"sha256": "trace with SHA-256", "closed_loop": "closed loop"}.get(field, field)
             raise WrongUseError(
                 f"--plan-from {path}: recorded with {name} {recorded or '(none)'}, and here it is {given or '(none)'}:"
                 " give what it was recorded with"
@@ -91,7 +92,8 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
 
 
 def _header(setting: Setting, sha256: str) -> _Header:
-    return _Header(VERSION, sha256, setting.policy, setting.machine, setting.cap, setting.instance)
+    loop = f"{setting.closed_loop}, seed {setting.seed}" if setting.closed_loop else None
+    return _Header(VERSION, sha256, setting.policy, setting.machine, setting.cap, setting.instance, loop)
 
 
 def _placed(on: list[tuple[int, int]]) -> Placed:

@@ -15,9 +15,8 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine
 from cluster_agent.replay.closed_loop import closed_loop
-from cluster_agent.replay.log_run import Result
 from cluster_agent.replay.log_run import replay as run_replay
-from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
@@ -72,34 +71,37 @@ def test_a_regulated_queue_is_filled_a_second_after_a_job_has_left_it() -> None:
     assert starts(found, FCFS) == [0, 10, 20, 30]
 
 
-def came_as_promised(jobs: Jobs, text: str, result: Result) -> None:
-    """Every job is there once, and came when the rule says, by what happened to those before it."""
-    found, start_s, end_s = result.workload.jobs, result.schedule.start_s, result.schedule.end_s
-    assert sorted(found.number.tolist()) == jobs.number.tolist()
-    assert found.number.tolist() == jobs.number[result.workload.row].tolist()
+def came_as_promised(
+    jobs: Jobs, text: str, found: Jobs, row: Int64s, schedule: NativeReplay, waited_s: int | Int64s = 0
+) -> None:
+    """Every job is there once, and came when the rule says, by what happened to those before it. ``row``: the places in
+    ``jobs`` of those in ``found``; ``waited_s``: in the log."""
+    start_s, end_s = schedule.start_s, schedule.end_s
+    assert sorted(found.number.tolist()) == sorted(jobs.number.tolist())
+    assert found.number.tolist() == jobs.number[row].tolist()
     assert (np.diff(found.submit_s) >= 0).all()
-    came = result.schedule.submitted
     if text.startswith("queue="):
         assert found.number.tolist() == jobs.number.tolist()
-        if result.schedule.watts is None:  # else killed jobs wait again, and others leave the queue before they begin
-            assert set(found.submit_s.tolist()) <= {*jobs.submit_s[:1].tolist(), *(start_s + 1).tolist()}
+        if schedule.watts is None:  # else killed jobs wait again, and others leave the queue before they begin
+            came_s = set(found.submit_s[: schedule.submitted].tolist())
+            assert came_s <= {*jobs.submit_s[:1].tolist(), *(start_s + 1).tolist()}
             for now_s in found.submit_s:
                 assert ((found.submit_s <= now_s) & (start_s > now_s)).sum() <= int(text[6:])
         return
-    ended_in_log_s = jobs.submit_s + jobs.run_s
-    place = {int(row): at for at, row in enumerate(result.workload.row[:came])}
-    for row, at in place.items():
-        earlier = [one for one in range(row) if jobs.user[one] == jobs.user[row]]
+    ended_in_log_s = jobs.submit_s + waited_s + jobs.run_s
+    place = {int(one): at for at, one in enumerate(row[: schedule.submitted])}
+    for one, at in place.items():
+        earlier = [other for other in range(one) if jobs.user[other] == jobs.user[one]]
         if not earlier:
-            assert found.submit_s[at] == jobs.submit_s[row]
-        elif jobs.submit_s[row] < max(ended_in_log_s[one] for one in earlier):
+            assert found.submit_s[at] == jobs.submit_s[one]
+        elif jobs.submit_s[one] < max(ended_in_log_s[other] for other in earlier):
             before = found.submit_s[place[earlier[-1]]]
-            assert found.submit_s[at] == before + jobs.submit_s[row] - jobs.submit_s[earlier[-1]]
+            assert found.submit_s[at] == before + jobs.submit_s[one] - jobs.submit_s[earlier[-1]]
         elif text == "think=log":
-            thought_s = max(jobs.submit_s[row] - max(ended_in_log_s[one] for one in earlier), 1)
-            assert found.submit_s[at] == max(end_s[place[one]] for one in earlier) + thought_s
+            thought_s = max(jobs.submit_s[one] - max(ended_in_log_s[other] for other in earlier), 1)
+            assert found.submit_s[at] == max(end_s[place[other]] for other in earlier) + thought_s
         else:
-            assert found.submit_s[at] > max(end_s[place[one]] for one in earlier)
+            assert found.submit_s[at] > max(end_s[place[other]] for other in earlier)
 
 
 @settings(max_examples=60)
@@ -108,7 +110,7 @@ def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     jobs: Jobs, text: str, composition: Composition
 ) -> None:
     result = run_replay(workload_of(jobs), composition, loop=closed_loop(text, 0))
-    came_as_promised(jobs, text, result)
+    came_as_promised(jobs, text, result.workload.jobs, result.workload.row, result.schedule)
     assert starts(result.workload.jobs, composition) == result.schedule.start_s.tolist()
 
 
@@ -132,7 +134,7 @@ def test_with_kills_frequencies_and_watts_of_single_jobs_too(
         job_lowest=np.where(is_volunteer[: len(jobs)], watts.lowest, 0).astype(np.int32),
     )
     result = run_replay(workload_of(jobs), composition, watts=watts, caps=caps, loop=closed_loop(text, 0))
-    came_as_promised(jobs, text, result)
+    came_as_promised(jobs, text, result.workload.jobs, result.workload.row, result.schedule)
     on_order = result.schedule.watts
     assert on_order is not None and on_order.job_busy_uw is not None and on_order.job_lowest is not None
     assert on_order.job_busy_uw.tolist() == watts.job_busy_uw[result.workload.row].tolist()  # type: ignore[index]

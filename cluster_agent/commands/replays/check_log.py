@@ -47,8 +47,7 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
         )
     elif has_nodes(setting.trace):
         composition = choice.node_composition
-        jobs, nodes, limit, _ = replay_nodes.world(setting, composition)
-        recorded = replay_nodes.recorded_plan(setting, jobs)
+        jobs, nodes, limit, recorded = replay_nodes.as_submitted(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit, recorded)
     elif choice.has_configurations:
         of = replay_moldable.as_submitted(setting, choice.moldable_composition)

@@ -140,8 +140,6 @@ def replay(
             raise WrongUseError(f"--job-watts {job_watts}: a trace with nodes has its own; leave it out")
         from cluster_agent.commands.replays.replay_nodes import replay_nodes  # see ``world``
 
-        if closed_loop:
-            raise WrongUseError(f"--closed-loop {closed_loop}: works only with logs of processors; leave it out")
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
         return replay_nodes(setting, choice, out, log_file, strict, as_json)

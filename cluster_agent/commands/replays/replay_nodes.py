@@ -10,6 +10,7 @@ from cluster_agent.cap_steps import read_caps
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import node_outputs, plan_file
+from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.node_run import measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
@@ -26,6 +27,7 @@ from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.rte import is_rte, rte_caps
 from cluster_agent.workloads.sacct import read_sacct
+from cluster_agent.workloads.swf import Finding
 from cluster_agent.workloads.text_tables import first_line, is_eurora
 from nodectl import __version__
 from nodectl.shell.plain_text import echo, echo_block, json_text
@@ -47,12 +49,13 @@ def replay_nodes(
             f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
             " replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
-    jobs, nodes, limit, power = world(setting, composition, is_strict)
-    recorded = recorded_plan(setting, jobs)
-    for finding in jobs.findings:
-        echo(f"{jobs.path}: {finding}", to_stderr=True)
-    with progress(len(jobs.jobs)) as advance:
-        result = run_replay(jobs, composition, nodes, limit, power, advance, recorded)
+    given, nodes, limit, power = world(setting, composition, is_strict)
+    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
+    _say(given.path, given.findings)
+    with progress(len(given.jobs)) as advance:
+        result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop)
+    jobs = result.trace
+    _say(jobs.path, jobs.findings[len(given.findings) :])
     if log_file:
         simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
         scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes if result.outcomes else None)
@@ -63,12 +66,18 @@ def replay_nodes(
         given_by = setting.machine or "eurora"
         made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
         made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
+        made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
         files = {plan_file.NAME: plan_file.written(result.outcomes, setting, jobs.sha256)} if result.outcomes else {}
         for note in node_outputs.write(out, result, measured, made_from, files):
             echo(note, to_stderr=True)
     measured |= pass_times(result)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _say(path: str, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        echo(f"{path}: {finding}", to_stderr=True)
 
 
 def world(
@@ -81,7 +90,31 @@ def world(
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
-def recorded_plan(setting: Setting, jobs: NodeTrace) -> list[Outcome] | None:
+def as_submitted(
+    setting: Setting, composition: NodeComposition
+) -> tuple[NodeTrace, Nodes, PowerCap, list[Outcome] | None]:
+    """The inputs of a scheduler, and the outcomes to repeat; with a closed loop, the submissions that it led to."""
+    jobs, nodes, limit, power = world(setting, composition)
+    recorded, loop = _recorded_plan(setting, jobs), _loop(setting, jobs)
+    if loop is not None:
+        jobs = run_replay(jobs, composition, nodes, limit, power, recorded=recorded, loop=loop).trace
+    return jobs, nodes, limit, recorded
+
+
+def _loop(setting: Setting, jobs: NodeTrace) -> ClosedLoop | None:
+    """The closed loop; ``WrongUseError`` if it goes by users and there are none."""
+    if not setting.closed_loop:
+        return None
+    loop = closed_loop(setting.closed_loop, setting.seed)
+    if loop.queue is None and not any(jobs.user):
+        fix = "give queue=JOBS" if is_eurora(setting.trace) else "give queue=JOBS, or export the column User"
+        raise WrongUseError(
+            f"--closed-loop {setting.closed_loop}: {setting.trace} does not say whose the jobs are; {fix}"
+        )
+    return loop
+
+
+def _recorded_plan(setting: Setting, jobs: NodeTrace) -> list[Outcome] | None:
     """The outcomes to repeat; None: the policy plans."""
     return None if setting.plan_from is None else plan_file.read(setting.plan_from, setting, jobs.sha256)
 

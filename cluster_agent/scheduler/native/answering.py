@@ -47,7 +47,7 @@ class CAnswering:
             pointer("int64_t", answering.think_s),
         ]
         self._pairs = [(ffi.from_buffer(log), ffi.from_buffer(table)) for log, table in answering.moved]
-        sizes = [log.itemsize for log, _ in answering.moved]
+        sizes = [log[:1].nbytes for log, _ in answering.moved]  # a row may have several values
         self._moved = ffi.new("moved_t[]", [[*pair, size] for pair, size in zip(self._pairs, sizes, strict=True)])
         self._submitted = pointer("int64_t", jobs.submit_s)
         self.c = ffi.new(

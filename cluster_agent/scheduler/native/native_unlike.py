@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
@@ -42,19 +43,21 @@ class CUnlike:
         cap: PowerCap,
         power: PowerSource | None = None,
         recorded: Sequence[Outcome] | None = None,
+        table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``say``: of a live partition,
-        whose table of jobs grows and whose service logs who plans."""
+        """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``table``: turns another
+        column of the jobs into one that is filled in as they come; ``jobs`` has been (``NodeJobs.filled``). ``say``: of
+        a live partition, whose table of jobs grows and whose service logs who plans."""
         self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
         self.cap = cap
-        self.admitted_w = jobs.watts.copy()
+        self.admitted_w = table(jobs.watts.copy())
         self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
         self._composition = composition
         self._power = power
-        self._total = jobs.total()
+        self._total = table(jobs.total())
         self._unmetered: list[int] = []
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
@@ -62,7 +65,7 @@ class CUnlike:
         columns = [
             ("int64_t", with_places(nodes.has, 1)),
             ("int64_t", jobs.units),
-            ("int64_t", with_places(jobs.need, 0)),
+            ("int64_t", table(with_places(jobs.need, 0))),
             ("double", self.admitted_w),
             ("double", self._counted_w),
         ]

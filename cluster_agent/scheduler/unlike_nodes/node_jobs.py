@@ -6,8 +6,9 @@ A job requests a number of equal units; all units start together, each on one no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,19 @@ class NodeJobs:
         """``total[job, resource]`` over all units."""
         whole: Int64s = self.need * self.units[:, None]
         return whole
+
+    def filled(self, jobs: Jobs, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> NodeJobs:
+        """With columns that a closed loop fills in as the jobs come: ``jobs``, and what ``table`` makes of the others.
+        Names and queues stay as they are."""
+        return replace(
+            self,
+            jobs=jobs,
+            units=table(self.units),
+            need=table(self.need),
+            watts=table(self.watts),
+            knows_watts=table(self.knows_watts),
+            max_wait_s=table(self.max_wait_s),
+        )
 
     def only(self, rows: Int64s) -> NodeJobs:
         """The jobs ``rows``, in that order."""
