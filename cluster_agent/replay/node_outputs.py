@@ -13,6 +13,7 @@ from cluster_agent.replay.outputs import manifest_of
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.workloads.node_trace import not_modelled
 
 
 def write(
@@ -44,7 +45,10 @@ def manifest(
     """What a replay is made from."""
     trace = result.trace
     of_trace = trace.path, trace.sha256, len(trace.jobs), trace.findings
-    return manifest_of(command, of_trace, {"nodes": len(result.nodes), "given_by": machine}, cap, choice, version)
+    of_machine = {"nodes": len(result.nodes), "given_by": machine}
+    made_from = manifest_of(command, of_trace, of_machine, cap, choice, version)
+    made_from["trace"]["not_modelled"] = not_modelled(trace)
+    return made_from
 
 
 def intervals(nodes: Int64s) -> str:

@@ -79,6 +79,7 @@ def _job(row: Mapping[str, Any]) -> dict[str, Any]:
         "watts": _float(power, "predicted_power_w") if power else None,
         "queue": queue,
         "max_wait_s": QUEUES.get(queue, RESERVATION_WAIT_S),
+        "ignored": () if queue in QUEUES and queue != "reservation" else ("belong to a reservation",),
     }
 
 

@@ -6,6 +6,7 @@ been a job is dropped, one that is only imprecise is corrected, and both are cou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,6 +42,7 @@ class NodeTrace:
     is_cut: Bools  # ran beyond its request in the table, and is ended at it here
     line: Int64s
     findings: tuple[Finding, ...]
+    ignored: tuple[tuple[str, ...], ...]  # what each job states and no replay looks at, as ``not_modelled`` words it
 
     @property
     def dropped(self) -> int:
@@ -79,7 +81,16 @@ class NodeTrace:
             wait_s=self.wait_s[rows],
             is_cut=self.is_cut[rows],
             line=self.line[rows],
+            ignored=tuple(self.ignored[row] for row in rows),
         )
+
+
+def not_modelled(trace: NodeTrace) -> dict[str, int]:
+    """How many jobs state what no replay on nodes looks at, by what it is (as ``job_log.not_modelled``)."""
+    queues = Counter(queue for queue in trace.jobs.queue if queue)
+    found = {"are in another queue or partition than most": queues.total() - max(queues.values(), default=0)}
+    found |= Counter(what for one in trace.ignored for what in one)
+    return {what: jobs for what, jobs in found.items() if jobs}
 
 
 class NodeTraceBuilder:
@@ -94,7 +105,8 @@ class NodeTraceBuilder:
 
     def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
         """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
-        together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user, text``."""
+        together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user,
+        text, ignored``."""
         try:
             row = dict(read())
             self._check(row)
@@ -149,6 +161,7 @@ class NodeTraceBuilder:
             np.array([row["is_cut"] for row in rows], np.bool_),
             _column(rows, "line"),
             tuple(self._found.values()),
+            tuple(tuple(row.get("ignored", ())) for row in rows),
         )
 
     @staticmethod

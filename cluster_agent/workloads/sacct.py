@@ -10,8 +10,9 @@ Needed: ``JobID, Submit, Start, End, NNodes, NCPUS`` (or ``AllocCPUS``). Used wh
 ``State, User, Partition, JobName, Account, AllocTRES`` (or ``ReqTRES``, ``AllocGRES``, ``ReqGRES``) and ``ReqMem``,
 ``ConsumedEnergyRaw``. Watts are joules over run time; joules of 0 mean that nobody measured (Slurm's sacct manual).
 Where the allocation's own line has no joules those of its steps are summed. Array tasks, and each run of a requeued
-job, are jobs of their own. What did not run (pending, cancelled before its start) is dropped. Dependencies are not in
-sacct's text: every job counts as submitted when it was. Columns: https://slurm.schedmd.com/sacct.html.
+job, are jobs of their own. What did not run (pending, cancelled before its start) is dropped. Every job counts as
+submitted when it was; columns ``Dependency`` and ``Reservation`` are only counted (``not_modelled``). Columns:
+https://slurm.schedmd.com/sacct.html.
 """
 
 from __future__ import annotations
@@ -64,8 +65,14 @@ def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:
         elif allocations and allocations[-1][1]["JobID"] == job and step not in ENERGY_STEPS_LEFT_OUT:
             at = len(allocations) - 1
             steps_j[at] = steps_j.get(at, 0.0) + _joules(row)
+    seen: set[str] = set()
     for at, (line, row) in enumerate(allocations):
-        builder.add(line, lambda row=row, at=at: _job(row, steps_j.get(at, 0.0)))  # type: ignore[misc]
+        ignored = _ignored(row, row["JobID"] in seen)
+        seen.add(row["JobID"])
+        builder.add(
+            line,
+            lambda row=row, at=at, ignored=ignored: _job(row, steps_j.get(at, 0.0)) | {"ignored": ignored},  # type: ignore[misc]
+        )
     return builder.finish()
 
 
@@ -94,6 +101,17 @@ def _job(row: Mapping[str, str], steps_j: float) -> dict[str, Any]:
         "user": row.get("User", ""),
         "text": " ".join(row[name] for name in ("JobName", "Account", "Partition") if row.get(name)),
     }
+
+
+def _ignored(row: Mapping[str, str], is_again: bool) -> tuple[str, ...]:
+    """What the job states and no replay looks at."""
+    states = {
+        "are tasks of an array": "_" in row["JobID"],
+        "are later runs of a requeued job": is_again,
+        "belong to a reservation": bool(row.get("Reservation")),
+        "wait for a preceding job": row.get("Dependency", "") not in ("", "(null)"),
+    }
+    return tuple(what for what, is_so in states.items() if is_so)
 
 
 def _check_has_run(row: Mapping[str, str]) -> None:

@@ -126,3 +126,32 @@ def test_wrong_use_with_nodes_is_answered_in_one_line(
     assert (found, out) == (status, "")
     assert message in err.splitlines()[-1]
     assert len(err.splitlines()) == 1
+
+
+def test_what_jobs_state_and_no_replay_models_is_counted_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = "2026-03-01T10:00:00|2026-03-01T10:00:00|2026-03-01T10:10:00|1|12"
+    rows = [("7_1", "a", "", ""), ("7_2", "a", "", ""), ("8", "b", "maint", "afterok:7"), ("8", "a", "", "(null)")]
+    lines = [f"{job}|{partition}|{held}|{after}|{times}" for job, partition, held, after in rows]
+    text = tmp_path / "sacct.txt"
+    text.write_text("\n".join(["JobID|Partition|Reservation|Dependency|Submit|Start|End|NNodes|NCPUS", *lines]) + "\n")
+    expected = {
+        "are in another queue or partition than most": 1,
+        "are tasks of an array": 2,
+        "belong to a reservation": 1,
+        "wait for a preceding job": 1,
+        "are later runs of a requeued job": 1,
+    }
+    assert run(capsys, text, "--machine", "eurora", "--policy", "prb", "--out", tmp_path / "out")[0] == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["trace"]["not_modelled"] == expected
+    assert main(["report", str(tmp_path / "out")]) == 0
+    assert "Not modelled: jobs that are in another queue or partition than most (1)" in capsys.readouterr().out
+    sample = Path(__file__).parents[2] / "cluster_agent" / "samples" / "eurora-100.csv"
+    assert run(capsys, sample, "--policy", "prb", "--out", tmp_path / "eurora")[0] == 0
+    found = json.loads((tmp_path / "eurora" / "manifest.json").read_text())["trace"]["not_modelled"]
+    with sample.open(newline="") as file:
+        queues = [row["queue"] for row in csv.DictReader(file)]
+    assert found["belong to a reservation"] == queues.count("R") > 0
+    most = max(queues.count(queue) for queue in queues)
+    assert found["are in another queue or partition than most"] == len(queues) - most
