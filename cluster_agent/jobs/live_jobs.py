@@ -533,7 +533,7 @@ class Partition:
             row, expected_end_s = self._occupy(job.nodes, now_s), ENDLESS_S
             self._killed_s[row] = self._now()
         else:
-            row = self._add(job, int(job.queued_s))
+            row = self._add(job, int(job.queued_s), len(job.nodes))
             more = self.watts.adopted(row, job, now_s) if self.watts is not None else {}
             times_s = int(job.queued_s), int(job.started_s)
             expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, **more)
@@ -553,8 +553,9 @@ class Partition:
         else:
             self.expect(now_s, row, expected_end_s)
 
-    def _add(self, job: Job, submit_s: int) -> int:
-        row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, job.spec.nodes)
+    def _add(self, job: Job, submit_s: int, nodes: int = 0) -> int:
+        """``nodes``: how many it has, which a policy before a restart may have chosen; 0: those that it requests."""
+        row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, nodes or job.spec.nodes)
         if self.watts is not None:
             self.watts.add(row, job)
         return row

@@ -275,3 +275,22 @@ def test_a_table_that_does_not_fit_the_machine_is_refused() -> None:
     wide = {"lu": (Configuration(1, 32, 115.0, 10.0, 100.0),)}
     with pytest.raises(WrongUseError, match="small: a configuration has 32 cores, a node 16"):
         OwnedConfigurations(MACHINE, composition, wide)
+
+
+def test_a_job_that_requested_more_nodes_than_are_left_goes_on_after_a_restart_without_its_table() -> None:
+    composition = choose("rmap:th=0").live
+    fake = RecordedFake(8, composition, machine=MACHINE, configurations=TABLE)  # type: ignore[arg-type]
+    fake.partition.set_budget(NodeBudget(((1000.0, 8 * 101.0),)))
+    job = fake.submit(run_s=50, nodes=8, name="lu")
+    fake.settle()
+    assert job.nodes == ["n00", "n01", "n02", "n03"], "the table has no row of eight"
+    gone = {name: fake.nodes.pop(name) for name in ("n03", "n04", "n05", "n06", "n07")}
+    fake.given["configurations"] = {"ep": TABLE["ep"]}
+    fake.kill_and_restart()
+    fake.nodes["n03"] = gone["n03"]
+    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.report()
+    fake.step()
+    assert fake.partition.jobs[job.id].state == "running" and len(fake.partition.nodes) == 4
+    assert fake.partition.caps_mw() == dict.fromkeys(job.nodes, 100_000)
+    fake.until(lambda: not fake.partition.jobs)

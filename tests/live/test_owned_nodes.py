@@ -18,6 +18,7 @@ from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
 from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -355,3 +356,44 @@ def test_a_machine_file_that_does_not_say_which_node_is_of_which_group_is_refuse
     dark = NodeGroup(count=1, cores=8, idle_w=50)
     with pytest.raises(WrongUseError, match="the machine has no watts; give busy_w"):
         OwnedNodes(Machine("dark", (dark,), Topology(), {}), composition)
+
+
+def test_a_job_on_nodes_that_a_new_machine_file_has_in_another_group_counts_what_their_caps_are() -> None:
+    """Its watts are no less than before, so that no other job gets them."""
+    fake = under("easy-capped", (1000.0, FULL_W))
+    first = [fake.submit(run_s=50, cores=16) for _ in range(3)]
+    fake.settle()
+    assert [job.nodes for job in first] == [["n00"], ["n01"], ["n02"]]
+    small = NodeGroup(cores=8, idle_w=50, busy_w=(250, 90), name="small", hosts=("n0[0-2]",), **LEVELS)
+    fake.given["machine"] = Machine("mixed", (PLAIN, small), Topology(), {})
+    fake.kill_and_restart()
+    budget_w = 3 * 250.0 + 3 * 30.0
+    fake.partition.set_budget(NodeBudget(((1000.0, budget_w + 70.0),)))
+    fake.report()
+    others = [fake.submit(run_s=5, cores=16) for _ in range(2)]
+    fake.step()
+    assert [job.state for job in others] == ["running", "queued"] and planned_w(fake) == budget_w + 70.0
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative", "prb", "powercap:mode=dvfs"])
+def test_a_job_to_which_another_policy_gave_more_nodes_than_it_requests_has_all_of_them(policy: str) -> None:
+    """`moldable` gave four nodes to a job for two; after a restart with this policy two are free, not four."""
+    given_more = Fake(
+        len(NAMES), choose("moldable").live, machine=Machine("alike", (PLAIN,), Topology(), {}),  # type: ignore[arg-type]
+        configurations={"lu": (Configuration(2, 16, 85.0, 21.0, 170.0), Configuration(4, 16, 85.0, 12.0, 340.0))},
+    )  # fmt: skip
+    given_more.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    wide = given_more.submit(run_s=50, nodes=2, walltime_s=100, name="lu")
+    given_more.settle()
+    assert wide.nodes == ["n00", "n01", "n02", "n03"]
+    del given_more.given["configurations"]
+    given_more.composition = choose(policy).live  # type: ignore[assignment]
+    if policy in ("easy", "conservative"):
+        del given_more.given["machine"]
+    given_more.kill_and_restart()
+    given_more.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    given_more.report()
+    others = [given_more.submit(run_s=5) for _ in range(3)]
+    given_more.step()
+    assert [job.nodes for job in others] == [["n04"], ["n05"], []]
+    given_more.until(lambda: not given_more.partition.jobs)

@@ -206,14 +206,15 @@ class OwnedConfigurations:
 
     def _place(self, job: Job) -> Place:
         spec, applications = job.spec, len(self._applications)
+        nodes = min(spec.nodes, self._nodes)  # of a job that runs, and of a partition that has lost nodes since
         if job.full_power:
             return Place(len(self._tables) - 2, applications * (self._nodes + 1) + self._nodes + 1, spec.walltime_s)
         number = self._number.get(job.title)
-        full = full_row(self._applications[number], spec.nodes) if number is not None else None
+        full = full_row(self._applications[number], nodes) if number is not None else None
         if number is None or full is None:
-            kind = applications * (self._nodes + 1) + spec.nodes
-            return Place(self._of_width(spec.nodes), kind, spec.walltime_s)
-        return Place(number, number * (self._nodes + 1) + spec.nodes, spec.walltime_s / full.time_s)
+            kind = applications * (self._nodes + 1) + nodes
+            return Place(self._of_width(nodes), kind, spec.walltime_s)
+        return Place(number, number * (self._nodes + 1) + nodes, spec.walltime_s / full.time_s)
 
     def _configured(self, row: Configuration, scale: float) -> Configured:
         node_mw = self._idle_mw + round(1000 * row.watts / row.nodes)

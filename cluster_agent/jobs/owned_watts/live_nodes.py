@@ -96,15 +96,17 @@ class OwnedNodes:
     def add(self, row: int, job: Job) -> None:
         """The job has this row of the table. Without a request for cores it counts those of the smallest node that it
         could have."""
-        cores, *others = job.spec.per_node
-        fitting = self._fitting(job.spec)
-        if not job.spec.cores and fitting:
-            cores = min(group.cores for group in fitting)
-        above_mw = max((_above_idle_mw(group, job.spec) for group in fitting), default=0)
-        self._fill(row, job.spec.nodes, [cores, *others, 1], job.spec.nodes * above_mw / 1000)
+        above_mw = max((_above_idle_mw(group, job.spec) for group in self._fitting(job.spec)), default=0)
+        self._fill(row, job.spec.nodes, self._need(job.spec), job.spec.nodes * above_mw / 1000)
 
     def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
-        """Where a job is that runs already."""
+        """Where a job is that runs already. Another policy or machine file may have given it nodes that it would not
+        get now: it counts no less than the caps of these."""
+        groups = [group for name in job.nodes if (group := self._groups[name]) is not None]
+        own_mw = sum(_above_idle_mw(group, job.spec) for group in groups)
+        most_mw = max((_above_idle_mw(group, job.spec) for group in self._fitting(job.spec)), default=0)
+        watts = max(own_mw, len(job.nodes) * most_mw) / 1000
+        self._fill(row, len(job.nodes), self._need(job.spec), watts)
         return {"nodes": self.at(job.nodes)}
 
     def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
@@ -184,6 +186,13 @@ class OwnedNodes:
 
     def _fitting(self, spec: JobSpec) -> list[NodeGroup]:
         return [group for group in self._machine.groups if spec.fits(_has(group))]
+
+    def _need(self, spec: JobSpec) -> list[int]:
+        cores, *others = spec.per_node
+        fitting = self._fitting(spec)
+        if not spec.cores and fitting:
+            cores = min(group.cores for group in fitting)
+        return [cores, *others, 1]
 
     def _fill(self, row: int, units: int, need: list[int], watts: float) -> None:
         assert self._unlike is not None
