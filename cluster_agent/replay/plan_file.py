@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.scheduler.plans.planning import DecidedBy, Outcome
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+from cluster_agent.workloads.job_log import LONGEST_S
 
 if TYPE_CHECKING:
     from cluster_agent.replay.event_log import Setting
@@ -40,7 +41,9 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     closed_loop: str | None = None
 
 
-_Line = tuple[int, DecidedBy, str, list[tuple[int, list[tuple[int, int]]]]]
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_S)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+_Line = tuple[_Seconds, DecidedBy, str, list[tuple[_Number, list[tuple[_Number, _Number]]]]]
 
 
 def written(outcomes: Sequence[Outcome], setting: Setting, sha256: str) -> bytes:
@@ -85,7 +88,9 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
     for number, line in enumerate(lines, 2):
         try:
             now_s, decided_by, reason, started = msgspec.json.decode(line, type=_Line)
-        except msgspec.DecodeError:
+            if bool(reason.partition(":")[0].strip()) != (decided_by == "list"):
+                raise ValueError("the planner needs no reason, the list schedule one")
+        except ValueError:  # msgspec's errors are of this kind
             raise ClusterError(f"{path}:{number}: damaged line; record the plan again") from None
         found.append(Outcome(now_s, decided_by, reason, tuple((job, _placed(on)) for job, on in started)))
     return found

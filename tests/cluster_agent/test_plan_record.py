@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +136,56 @@ def test_a_damaged_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
         capsys.readouterr()
         assert run(*options, "--plan-from", plan) == 1
         assert said in capsys.readouterr().err
+
+
+Lines = list[list[Any]]
+
+
+def put(line: int, place: int, value: Any) -> Callable[[Lines], Any]:
+    return lambda lines: lines[line].__setitem__(place, value)
+
+
+def on(*nodes: tuple[int, int]) -> Callable[[Lines], Any]:
+    return lambda lines: lines[1][3][0].__setitem__(1, nodes)
+
+
+def start_none(lines: Lines) -> None:
+    for line in lines[1:]:
+        line[1:] = ["list", "late", []]
+
+
+LIES: dict[str, tuple[Callable[[Lines], Any], str]] = {
+    "a node that the machine does not have": (on((1_000_000, 1)), "does not say what starts"),
+    "a node below 0": (on((-1, 1)), ":2: damaged line"),
+    "a node beyond 64 bits": (on((10**25, 1)), ":2: damaged line"),
+    "a job beyond 64 bits": (put(1, 3, [[10**25, [[0, 1]]]]), ":2: damaged line"),
+    "a time below 0": (put(1, 0, -1), ":2: damaged line"),
+    "fewer units than the job has": (on((0, 0)), "does not say what starts"),
+    "more units than the job has": (on((0, 1), (1, 1)), "does not say what starts"),
+    "more nodes than the job can have": (on(*((node, 1) for node in range(64))), "does not say what starts"),
+    "a node twice": (on((0, 1), (0, 0)), "does not say what starts"),
+    "no node": (on(), "does not say what starts"),
+    "a job twice in a pass": (lambda lines: lines[1][3].append(lines[1][3][0]), "does not say what starts"),
+    "a job again later": (lambda lines: lines[2][3].append(lines[1][3][0]), "does not say what starts"),
+    "a job before its submission": (lambda lines: lines[1][3].append(lines[-1][3][0]), "does not say what starts"),
+    "an idle machine that is left idle": (put(1, 3, []), "does not say what starts"),
+    "a list schedule without a reason": (put(1, 1, "list"), ":2: damaged line"),
+    "nothing": (start_none, "its record starts none"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_record_with_starts_that_cannot_be_is_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, said = LIES[name]
+    options = (TRACE, "--policy", "planned:iterations=0", "--cap", 1000)
+    assert run(*options, "--out", tmp_path) == 0
+    plan, out = tmp_path / "plan.jsonl", tmp_path / "out"
+    lines = [json.loads(line) for line in plan.read_text().splitlines()]
+    assert [one for _, places in lines[1][3] for _, one in places] == [1], "one job of one unit"
+    change(lines)
+    plan.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    capsys.readouterr()
+    assert run(*options, "--plan-from", plan, "--out", out) == 1
+    assert said in capsys.readouterr().err and not out.exists()

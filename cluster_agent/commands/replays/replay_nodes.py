@@ -8,11 +8,11 @@ from typing import Any
 
 from cluster_agent.cap_steps import read_caps
 from cluster_agent.cluster import load_machine
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import node_outputs, plan_file
 from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
-from cluster_agent.replay.node_run import measure_nodes, pass_times
+from cluster_agent.replay.node_run import NodeResult, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -56,6 +56,7 @@ def replay_nodes(
         result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop)
     jobs = result.trace
     _say(jobs.path, jobs.findings[len(given.findings) :])
+    _check_started(result, setting)
     if log_file:
         simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
         scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes if result.outcomes else None)
@@ -78,6 +79,14 @@ def replay_nodes(
 def _say(path: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
         echo(f"{path}: {finding}", to_stderr=True)
+
+
+def _check_started(result: NodeResult, setting: Setting) -> None:
+    """``ClusterError`` if nobody was started: there is nothing to measure."""
+    jobs = result.trace
+    if result.unstarted == len(jobs.jobs):
+        why = "the cap is too low for any; give more" if not setting.plan_from else "its record starts none: plan again"
+        raise ClusterError(f"{jobs.path}: none of {len(jobs.jobs)} jobs was ever started under {setting.policy}: {why}")
 
 
 def world(

@@ -117,17 +117,18 @@ class Repeating:
         self.plan_s: list[float] = []
 
     def decide(self, situation: Situation) -> Tried:
-        """The recorded starts of this pass; ``ClusterError`` if there is no such pass, or such a job does not wait."""
+        """The recorded starts of this pass; ``ClusterError`` if there is no such pass, or no such starts can be."""
         at = len(self.outcomes)
         found = self._recorded[at] if at < len(self._recorded) else None
-        waiting = set(situation.queue.job.tolist())
-        if found is None or found.now_s != situation.now_s or any(job not in waiting for job, _ in found.started):
+        due = [Start(job, found.now_s, placed) for job, placed in found.started] if found is not None else []
+        # a list schedule may leave an idle machine idle, if it has to; a plan may not
+        reason_against = invalid if found is not None and found.decided_by == "planner" else impossible
+        if found is None or found.now_s != situation.now_s or reason_against(situation, due):
             raise ClusterError(
                 f"the recorded plan is not of this replay: at {situation.now_s} s it does not say what starts; give the"
                 " trace, cap, machine and policy that it was recorded with"
             )
         self.outcomes.append(Outcome(found.now_s, found.decided_by, found.reason))
-        due = [Start(job, found.now_s, placed) for job, placed in found.started]
         wake_s = self._recorded[at + 1].now_s if at + 1 < len(self._recorded) else NEVER_S
         return tried(situation, due, wake_s)
 
@@ -142,6 +143,18 @@ def tried(situation: Situation, due: Sequence[Start], wake_s: int) -> Tried:
 
 def invalid(situation: Situation, plan: Plan) -> str:
     """Why this is no plan; empty: it is one."""
+    if reason := impossible(situation, plan):
+        return reason
+    if not len(situation.running.job) and _could_start(situation):
+        first = next((start for start in plan if start.at_s == situation.now_s), None)
+        at = {job: position for position, job in enumerate(situation.queue.job.tolist())}
+        if first is None or not _fits_alone(situation, at[first.job], first.placed):
+            return "invalid: nothing runs, and no start that is possible now is planned first"
+    return ""
+
+
+def impossible(situation: Situation, plan: Plan) -> str:
+    """Why these starts cannot be, whatever is free; empty: they can."""
     at = {job: position for position, job in enumerate(situation.queue.job.tolist())}
     seen: set[int] = set()
     for job, at_s, placed in plan:
@@ -152,10 +165,6 @@ def invalid(situation: Situation, plan: Plan) -> str:
             return f"invalid: job {job} starts at {at_s} s, which is not a second from now on"
         if placed is not None and not _is_place(situation, at[job], placed):
             return f"invalid: the nodes of job {job} are not those of the machine, or not for all its units"
-    if not len(situation.running.job) and _could_start(situation):
-        first = next((start for start in plan if start.at_s == situation.now_s), None)
-        if first is None or not _fits_alone(situation, at[first.job], first.placed):
-            return "invalid: nothing runs, and no start that is possible now is planned first"
     return ""
 
 
