@@ -25,6 +25,10 @@ from nodectl.shell.settings import decode_toml, line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
 MOST_PROCESSORS: Final = 2**31 - 1
+MOST_W: Final = 1e9
+"""Ours: watts, joules, seconds or slowdowns beyond it are a mistake, as is what is no number."""
+MOST_OF_NODE: Final = 1 << 20
+"""GPUs, MICs and GB of a node that a job can request."""
 UW: Final = 1_000_000
 """Engines count whole microwatts."""
 
@@ -236,8 +240,11 @@ def _problems(found: MachineFile) -> Any:
         for key, problem in _group_problems(group):
             yield f"nodes.{key}", problem
     for key, value in found.degradation.items():
-        if value < 1:
+        if not 1 <= value < MOST_W:
             yield f"degradation.{key}", "must be 1 or more"
+    for key in ("chassis_w", "rack_w"):
+        if not 0 <= getattr(found.topology, key) < MOST_W:
+            yield f"topology.{key}", "must be 0 or more"
     if found.topology.chassis_per_rack and not found.topology.nodes_per_chassis:
         yield "topology.chassis_per_rack", "needs nodes_per_chassis"
 
@@ -248,9 +255,13 @@ def _group_problems(group: NodeGroup) -> Iterator[tuple[str, str]]:
         if getattr(group, key) < 1:
             yield key, "must be 1 or more"
     yield from _level_problems(group)
-    for key in ("off_w", "boot_s", "boot_j", "switch_off_s", "switch_off_j", "idle_w"):
-        if not 0 <= getattr(group, key) < 1e9:
+    keys = ("off_w", "boot_s", "boot_j", "switch_off_s", "switch_off_j", "idle_w", "gpu_w", "mic_w", "rest_w")
+    for key in keys:
+        if not 0 <= getattr(group, key) < MOST_W:
             yield key, "must be 0 or more"
+    for key in ("gpus", "mics", "memory_gb"):
+        if not 0 <= getattr(group, key) <= MOST_OF_NODE:
+            yield key, f"must be 0 to {MOST_OF_NODE}"
     if group.off_w > group.idle_w:
         yield "off_w", f"is above idle_w = {group.idle_w:g}"
 
@@ -262,6 +273,8 @@ def _level_problems(group: NodeGroup) -> Iterator[tuple[str, str]]:
         values = getattr(group, key)
         if (values or key == "busy_w") and len(values) != levels:
             yield key, f"has {len(values)} values for the {levels} of frequency_mhz"
+        if not all(0 <= value < MOST_W for value in values):
+            yield key, "must be numbers of 0 or more"
     if list(group.frequency_mhz) != sorted(set(group.frequency_mhz), reverse=True):
         yield "frequency_mhz", "must begin at the highest and fall"
     if list(group.slowdown) != sorted(group.slowdown) or (group.slowdown and group.slowdown[0] != 1):

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.choosing import read_params
+from cluster_agent.cluster import MOST_PROCESSORS, MOST_W
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.configurations.cab_table import cab_table
 from cluster_agent.scheduler.configurations.configuration_model import Errors, predicted
@@ -96,6 +97,15 @@ def read_tables(text: str) -> Tables:
     return Tables(text, params, sha256, true, known, errors)
 
 
+LEAST_S: Final = 1e-3
+"""Ours: a job's times are in proportion to its table's, and whole seconds of them have to fit 64 bits."""
+
+
+def _is_possible(one: Configuration) -> bool:
+    is_small = max(one.cap_w, one.watts, one.time_s) <= MOST_W and one.nodes * one.cores <= MOST_PROCESSORS
+    return is_small and one.time_s >= LEAST_S
+
+
 def _read(path: str) -> tuple[str, dict[str, Rows]]:
     rows, sha256 = rows_of(path)
     found: dict[str, dict[tuple[int, int, float], Configuration]] = {}
@@ -111,6 +121,11 @@ def _read(path: str) -> tuple[str, dict[str, Rows]]:
             raise TraceError(f"{where}: every value must be a number; nodes and cores whole ones") from None
         if not all(0 < value < float("inf") for value in (nodes, cores, cap_w, time_s, watts)):
             raise TraceError(f"{where}: every number must be above 0")
+        if not _is_possible(one):
+            raise TraceError(
+                f"{where}: no job is like that: watts and seconds are at most {MOST_W:g}, seconds at least {LEAST_S:g},"
+                f" cores together at most {MOST_PROCESSORS}"
+            )
         of_application = found.setdefault((row["application"] or "").strip(), {})
         if (nodes, cores, cap_w) in of_application:
             raise TraceError(f"{where}: {nodes} nodes, {cores} cores, {cap_w:g} W occur twice; delete one line")

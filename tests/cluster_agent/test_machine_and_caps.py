@@ -67,6 +67,14 @@ def test_a_wrong_machine_is_answered_in_one_line(text: str, message: str) -> Non
         ("2400, 2200", "2200, 2400", ":11: nodes.frequency_mhz: must begin at the highest and fall"),
         ("[358, 317", "[358", ":12: nodes.busy_w: has 7 values for the 8 of frequency_mhz"),
         ("linpack = 2.14", "linpack = 0.9", ":27: degradation.linpack: must be 1 or more"),
+        ("linpack = 2.14", "linpack = nan", ":27: degradation.linpack: must be 1 or more"),
+        ("[358, 317", "[nan, 317", ":12: nodes.busy_w: must be numbers of 0 or more"),
+        ("[358, 317", "[inf, 317", ":12: nodes.busy_w: must be numbers of 0 or more"),
+        ("off_w = 14", "off_w = 14\ngpu_w = nan", ":10: nodes.gpu_w: must be 0 or more"),
+        ("off_w = 14", "off_w = 14\nmic_w = -1", ":10: nodes.mic_w: must be 0 or more"),
+        ("off_w = 14", "off_w = 14\nrest_w = inf", ":10: nodes.rest_w: must be 0 or more"),
+        ("off_w = 14", "off_w = 14\nmemory_gb = nan", ":10: nodes.memory_gb: must be 0 to 1048576"),
+        ("off_w = 14", "off_w = 14\ngpus = -1", ":10: nodes.gpus: must be 0 to 1048576"),
     ],
 )
 def test_a_bad_machine_file_is_answered_with_file_line_and_key(

@@ -158,6 +158,8 @@ def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_th
         (["--machine", "four.toml", "--configurations", "bad.csv"], "bad.csv:3: every value must be a number"),
         (["--machine", "four.toml", "--configurations", "twice.csv"],
          "twice.csv:5: 1 nodes, 4 cores, 100 W occur twice"),
+        (["--machine", "four.toml", "--configurations", "many.csv"], "many.csv:3: no job is like that"),
+        (["--machine", "four.toml", "--configurations", "short.csv"], "short.csv:3: no job is like that"),
         (["--machine", "four.toml", "--configurations", "log.swf"], "log.swf:1: no column application"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--cap", "100"], "share of the watts is"),
         (["--machine", "four.toml", "--configurations", "table.csv", "--strict"], "without configurations"),
@@ -168,6 +170,8 @@ def test_what_is_missing_is_said_in_one_line(
     small: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     Path("bad.csv").write_text(TABLE.replace("2,4,100,60", "two,4,100,60"))
+    Path("many.csv").write_text(TABLE.replace("2,4,100,60", "99999999999,4,100,60"))
+    Path("short.csv").write_text(TABLE.replace("2,4,100,60", "2,4,100,1e-300"))
     Path("twice.csv").write_text(TABLE + "7,1,4,100,90,150\n")
     assert main(["replay", "log.swf", "--policy", "rmap", *arguments]) in (1, 2)
     error = capsys.readouterr().err
