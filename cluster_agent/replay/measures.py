@@ -35,7 +35,7 @@ def measure(result: Result) -> dict[str, Any]:
     wait_s = start_s - jobs.submit_s[has_started]
     bsld = bounded_slowdown(wait_s, run_s)
     from_s = int(jobs.submit_s[0]) if result.from_s is None else result.from_s
-    span_s = int((start_s + run_s).max()) - from_s
+    span_s = max(int((start_s + run_s).max()) - from_s, 1)  # the last jobs of a state may end with it
     busy_s = start_s + run_s - np.maximum(start_s, from_s)
     return {
         "jobs": len(jobs),

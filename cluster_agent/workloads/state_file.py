@@ -78,7 +78,7 @@ class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     t0_s: Seconds
     processors: Annotated[int, Meta(ge=1, lt=1 << 31)]
     jobs: list[StateJob]
-    zero_unix_s: int | None = None
+    zero_unix_s: Seconds | None = None
     away: Annotated[int, Meta(ge=0)] = 0
 
     def count(self) -> dict[str, int]:

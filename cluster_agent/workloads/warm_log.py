@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.recorded import Recorded
-from cluster_agent.workloads.job_log import Workload, prepare, width_of
+from cluster_agent.workloads.job_log import LONGEST_S, Workload, prepare, width_of
 from cluster_agent.workloads.state_file import MachineState, StateError, StateJob, wider_than
 from cluster_agent.workloads.swf import (
     CANCELLED,
@@ -150,7 +150,7 @@ def _shift_s(start: Start, log: Log) -> int:
 def unix_start_s(log: Log) -> int | None:
     """The Unix time of the log's second 0, if its header states it."""
     first = log.header.get("UnixStartTime", "").split(maxsplit=1)[:1]
-    return int(first[0]) if first and first[0].isdecimal() else None
+    return int(first[0]) if first and first[0].isdecimal() and int(first[0]) <= LONGEST_S else None
 
 
 def _rows_of(start: Start, jobs: list[StateJob], path: str, columns: Int64s) -> tuple[dict[int, int], Bools]:

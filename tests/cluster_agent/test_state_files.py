@@ -114,6 +114,40 @@ def test_manifest_and_report_name_the_state_and_metrics_count_from_it(
     assert f"state today.json {digest[:8]}" in capsys.readouterr().out
 
 
+def test_jobs_that_end_with_the_state_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A live job may run a little beyond its walltime; then it ends as the state is taken."""
+    path = tmp_path / "today.json"
+    rows = [{"job": 1, "submit_s": 0, "width": 4, "request_s": 20, "start_s": 0}]
+    path.write_text(json.dumps(of(rows, t0_s=40, processors=4)))
+    assert main(["replay", "--state", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ended"], found["makespan_s"], found["utilisation"]) == (1, 1, 0.0)
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative:ends=compress"])
+def test_a_job_that_somebody_has_added_to_the_state_of_an_idle_machine_starts(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "state"
+    base = ["replay", str(SAMPLE), "--machine", "32", "--policy", policy, "--state-at", "1", "--state-out", str(path)]
+    assert main(base) == 0
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps(state | {"t0_s": 9, "jobs": [{"job": 1, "submit_s": 8, "width": 4, "request_s": 20}]}))
+    assert main(["replay", "--state", str(path), "--policy", policy]) == 0
+    assert "1 of 1 jobs ended" in capsys.readouterr().out
+
+
+def test_the_start_of_a_log_that_no_clock_can_show_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, log = tmp_path / "state", tmp_path / "log.swf"
+    path.write_text(json.dumps(of([{"job": 999, "submit_s": 0, "width": 4, "request_s": 20}], t0_s=40, zero_unix_s=0)))
+    log.write_text("; UnixStartTime: 99999999999999999999\n" + SAMPLE.read_text())
+    assert main(["replay", str(log), "--state", str(path)]) == 0
+    path.write_text(path.read_text().replace('"zero_unix_s": 0', '"zero_unix_s": 99999999999999999999'))
+    capsys.readouterr()
+    assert main(["replay", str(log), "--state", str(path)]) == 2
+    assert "no state: " in capsys.readouterr().err
+
+
 def test_a_policy_other_than_the_states_decides_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """First come, first served left the second job behind the first, which does not fit; EASY starts it at 40."""
     path, out = tmp_path / "state", tmp_path / "out"

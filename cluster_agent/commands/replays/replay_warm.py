@@ -49,7 +49,9 @@ def world(setting: Setting, choice: Choice, is_strict: bool = False) -> tuple[Wa
     state, sha256 = read_state(setting.state)
     processors = processors_of(setting.machine) if setting.machine else state.processors
     is_its_own = (state.source, state.policy, state.processors) == ("replay", name_of(choice), processors)
-    start = Start(setting.state, sha256, state, passes_at_once=not is_its_own)
+    # where nobody runs somebody can start, whoever has written the state
+    is_idle = not state.count()["running"]
+    start = Start(setting.state, sha256, state, passes_at_once=is_idle or not is_its_own)
     log = None if setting.trace == setting.state else read_swf(setting.trace)
     needs_requests = choice.composition.needs_requests
     return warm(start, log, processors, needs_requests, is_strict), start
