@@ -145,6 +145,8 @@ class Partition:
         self._queued: dict[int, Job] = {}
         self._row_of: dict[int, int] = {}
         self._ended: list[int] = []
+        self._ended_nodes = 0  # that their jobs have until the scheduler hears of the ends
+        self._is_short_of_room = False  # for placeholders
         self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
@@ -308,6 +310,7 @@ class Partition:
         """Ends, overruns and submissions; last, if nodes became free or a job left the queue, an event for that."""
         found = [Event(Kind.ENDED, row) for row in self._ended]
         self._ended.clear()
+        self._ended_nodes = 0
         while self._overruns and self._overruns[0][0] <= now_s:
             end_s, row = heappop(self._overruns)
             one = self.runs.by_row.get(row)
@@ -423,14 +426,14 @@ class Partition:
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
         if isinstance(self.watts, OwnedNodes | OwnedConfigurations):
             self._note_resources()
-            return table, self.watts.begin(list(self.nodes), table.jobs, self._is_paused, self._say)
+            return table, self.watts.begin(list(self.nodes), table.jobs, self._delays_pass, self._say)
         watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
         return table, LiveScheduler(
             composition,
             table.jobs,
             nodes,
             watts,
-            self._is_paused,
+            self._delays_pass,
             users=table.uids,
             full_w=self._full_w,
             meter=self._meter,
@@ -446,6 +449,20 @@ class Partition:
                 if self.watts is not None:
                     self.watts.ended(job)
                 self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
+
+    def _delays_pass(self) -> bool:
+        """Whether a pass has to wait. The scheduler has heard of all ends by now, so there is room for placeholders."""
+        if self._is_short_of_room:
+            self._update_placeholders(self._clock.now_s())
+        return self._is_paused()
+
+    def _room_for_placeholders(self) -> float:
+        """How many nodes more the scheduler can count as away. Where it knows watts, no more than its jobs leave: they
+        have nodes on which their part is over, and those of jobs of whose end it has not heard, too."""
+        if not isinstance(self.watts, OwnedWatts):
+            return float("inf")
+        taken = sum(len(one.parts) for one in self.runs.by_row.values()) + self._ended_nodes
+        return len(self.nodes) - taken - sum(node.away_row is not None for node in self.nodes.values())
 
     def _is_paused(self) -> bool:
         """Whether no job is started, since jobs that were killed for a cap are about to end, or nodes are now on or off
@@ -467,7 +484,7 @@ class Partition:
         now_s = self._clock.now_s()
         for emptied in (self._queued, self._row_of, self._ended, self._aside, self._overruns, self._killed_s):
             emptied.clear()
-        self._has_grown, self._has_room = False, True
+        self._has_grown, self._has_room, self._ended_nodes = False, True, 0
         kept = {one.job.id: one for one in self.runs.by_row.values()}
         self.runs.by_row.clear()
         self._learn_from(past)
@@ -630,7 +647,7 @@ class Partition:
         """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others. It
         does not count on those that are off by its plan."""
         _, by_plan = self._scheduler.nodes_off(now_s)
-        self._by_plan = by_plan
+        self._by_plan, self._is_short_of_room, room = by_plan, False, self._room_for_placeholders()
         for node in self.nodes.values():
             is_away = node.run is None and not node.may_start
             if is_away and by_plan and is_off_for_cap(node):
@@ -640,11 +657,19 @@ class Partition:
             if node.away_row is not None and (not is_away or is_other):
                 self._scheduler.withdraw(node.away_row)
                 node.away_row, node.away_until_s = None, None
-                self._has_room = True
+                self._has_room, room = True, room + 1
             if is_away and node.away_row is None:
-                away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
-                node.away_row = self._occupy([node.name], now_s, away_s)
-                node.away_until_s = now_s + away_s if comes else None
+                room -= 1
+                self._put_placeholder(node, comes, now_s, room)
+
+    def _put_placeholder(self, node: Node, comes: bool, now_s: int, room: float) -> None:
+        """Unless there is no room left."""
+        if room < 0:
+            self._is_short_of_room = True
+            return
+        away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
+        node.away_row = self._occupy([node.name], now_s, away_s)
+        node.away_until_s = now_s + away_s if comes else None
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -660,6 +685,7 @@ class Partition:
         else:
             self._table.ran(one.row, round(self._now() - job.started_s))
             self._ended.append(one.row)
+            self._ended_nodes += len(one.parts)
             if self.watts is not None:
                 self.watts.ended(job)
             if self._full_w and (joules := job.account.joules) is not None:

@@ -356,3 +356,38 @@ def test_joules_that_a_budget_has_stored_go_over_to_another_table() -> None:
     fake.partition._has_grown = True
     fake.partition.turn()
     assert fake.partition._scheduler.stored_j == pytest.approx(stored_j, abs=400)
+
+
+def test_a_node_that_is_drained_while_all_are_taken_is_counted_once_its_job_has_ended() -> None:
+    fake = under("powercap:mode=idle", (1000.0, 10_000.0), nodes=2)
+    first, wide = fake.submit(run_s=5, nodes=2), fake.submit(run_s=5, nodes=1)
+    fake.settle()
+    fake.partition.drain("n00", "fan", 0)
+    fake.until(lambda: first.state == "done")
+    assert (wide.state, wide.nodes) == ("running", ["n01"])
+    waits = fake.submit(run_s=5)
+    fake.step()
+    assert waits.state == "queued", "n00 is drained"
+    fake.until(lambda: not fake.partition.jobs)
+
+
+@pytest.mark.parametrize("how", ["drained", "restart", "both"])
+def test_a_node_on_which_a_jobs_part_has_ended_is_counted_once(how: str) -> None:
+    """While all nodes are taken, since the job goes on elsewhere."""
+    fake = under("powercap:mode=idle", (1000.0, 10_000.0), nodes=2)
+    wide, waits = fake.submit(run_s=3, nodes=2, others_s=(20,)), fake.submit(run_s=5, nodes=1)
+    fake.settle()
+    fake.step(5)
+    if how != "restart":
+        fake.partition.drain("n00", "fan", 0)
+        fake.step()
+    if how != "drained":
+        fake.kill_and_restart()
+        fake.partition.set_budget(NodeBudget(((1000.0, 10_000.0),)))
+        fake.report()
+        fake.step()
+    jobs = fake.partition.jobs
+    assert (jobs[wide.id].state, jobs[waits.id].state) == ("ending", "queued")
+    fake.until(lambda: wide.id not in fake.partition.jobs)
+    assert jobs[waits.id].nodes == ["n00" if how == "restart" else "n01"]
+    fake.until(lambda: not fake.partition.jobs)
