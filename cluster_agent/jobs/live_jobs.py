@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from cluster_agent.cluster import Machine
-from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
+from cluster_agent.jobs.admission import check_job, check_live, check_runs, has_resources, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
@@ -542,7 +542,10 @@ class Partition:
                 self._fresh.append(job)
 
     def _fits(self, job: Job) -> bool:
-        return job.spec.nodes <= len(self.nodes)
+        """Whether the partition has nodes for it, which another machine file may have taken away."""
+        if not isinstance(self.watts, OwnedNodes):
+            return job.spec.nodes <= len(self.nodes)
+        return job.spec.nodes <= sum(has_resources(job, node) for node in self.nodes.values())
 
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None

@@ -45,8 +45,11 @@ def why_waiting(
                 f"number {place + 1} in the queue, behind job {order[place - 1].id}: {_needs(job, idle)}{kept}"
             )
     for job in jobs:
-        if job.state == "queued" and job.id not in why and job.spec.nodes > len(nodes):
-            why[job.id] = f"needs {job.spec.nodes} nodes, and the partition has {len(nodes)}"
+        if job.state == "queued" and job.id not in why:
+            able, requested = sum(has_resources(job, node) for node in nodes), job.spec.requested
+            if job.spec.nodes > able:
+                what = f"nodes{f' with {requested}' if requested else ''}"
+                why[job.id] = f"needs {job.spec.nodes} {what}, and the partition has {able}"
     return why
 
 

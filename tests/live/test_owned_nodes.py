@@ -375,6 +375,25 @@ def test_a_job_on_nodes_that_a_new_machine_file_has_in_another_group_counts_what
     assert [job.state for job in others] == ["running", "queued"] and planned_w(fake) == budget_w + 70.0
 
 
+def test_a_job_for_which_a_new_machine_file_has_no_nodes_stops_no_other() -> None:
+    fake = under("prb:miss=strict", (1000.0, 0.0))
+    gone = fake.submit(run_s=5, nodes=2, gpus=2)
+    fake.step()
+    fake.given["machine"] = Machine("plain", (PLAIN,), Topology(), {})
+    fake.kill_and_restart()
+    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.report()
+    other = fake.submit(run_s=5)
+    fake.step()
+    assert (fake.partition.jobs[gone.id].state, other.state) == ("queued", "running")
+    assert fake.partition.why_waiting()[gone.id] == "needs 2 nodes with 2 GPUs, and the partition has 0"
+    fake.given["machine"] = MACHINE
+    fake.kill_and_restart()
+    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.report()
+    fake.until(lambda: not fake.partition.jobs)
+
+
 @pytest.mark.parametrize("policy", ["easy", "conservative", "prb", "powercap:mode=dvfs"])
 def test_a_job_to_which_another_policy_gave_more_nodes_than_it_requests_has_all_of_them(policy: str) -> None:
     """`moldable` gave four nodes to a job for two; after a restart with this policy two are free, not four."""
