@@ -39,8 +39,8 @@ def _row(job: Job, now_s: int) -> StateJob:
     return StateJob(
         job=job.id,
         submit_s=min(floor(job.queued_s), now_s),
-        width=job.spec.nodes,
-        request_s=job.spec.walltime_s,
+        width=len(job.nodes) or job.spec.nodes,  # a policy may have chosen others than it requests
+        request_s=job.spec.walltime_s if job.configured is None else max(job.spec.walltime_s, job.configured.length_s),
         user=job.uid,
         start_s=second(job.started_s),
         end_s=second(job.ended_s),

@@ -18,6 +18,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.workloads.state_file import MachineState, encode, problem_of
 from tests.cluster_agent.traces import PROCESSORS, traces
 from tests.live.fakes import Fake
+from tests.live.test_owned_configurations import FULL_W, live
 
 POLICIES = ["fcfs", "easy", "easy-sjbf", "conservative", "rule-based", "score:lowest=saf", "easy:estimate=mean2"]
 
@@ -83,6 +84,16 @@ def test_a_state_has_what_is_known_of_each_job_and_how_many_nodes_are_away() -> 
     )  # fmt: skip
     assert running.nodes == ["n00", "n01", "n02"] and found[waits.id].start_s is None
     assert exported(fake, "easy", past=0).count() == {"queued": 1, "running": 1, "ended": 0}
+
+
+def test_a_job_to_which_the_policy_gave_other_nodes_than_it_requests_has_these() -> None:
+    fake = live("rmap:th=0", (1000.0, FULL_W))
+    job = fake.submit(run_s=50, nodes=2, walltime_s=210, name="lu")
+    fake.step(2)
+    assert job.configured is not None and len(job.nodes) == 4
+    [found] = exported(fake, "rmap:th=0").jobs
+    assert (found.width, found.nodes) == (4, job.nodes)
+    assert found.request_s == max(210, job.configured.length_s)
 
 
 def test_the_replay_says_how_many_nodes_are_away(capsys: pytest.CaptureFixture[str]) -> None:
