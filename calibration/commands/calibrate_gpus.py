@@ -85,7 +85,6 @@ def gpus(
 
         try:
             clocks = clocks_of(found.layout.gpus[0], number, floor)
-            clocks = clocks_of(found.layout.gpus[0], number, floor)
             return measure(seen, found, writer, command, text, clocks, precision, out, wait)
         except KeyboardInterrupt:
             raise SessionError("stopped: nothing is written, and every lock is back") from None

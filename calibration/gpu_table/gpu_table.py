@@ -72,11 +72,25 @@ def read_gpu_table(path: Path) -> GpuTable:
             raise SealedFileError(f"{path}: schema {values.get('schema')} is not known here, {SCHEMA} is")
         columns = values.pop("columns", [])
         values["gpu_rows"] = [dict(zip(columns, row, strict=True)) for row in values.get("gpu_rows", ())]
-        return msgspec.convert(values, GpuTable)
+        table = msgspec.convert(values, GpuTable)
+        if reason := _wrong_rows(table.gpu_rows):
+            raise ValueError(reason)
+        return table
     except tomllib.TOMLDecodeError as error:
         raise SealedFileError(f"{path}: is no TOML: {error}") from None
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise SealedFileError(f"{path}: is no table of GPUs: {plain_reason(str(error))}") from None
+
+
+def _wrong_rows(rows: tuple[Row, ...]) -> str:
+    """Why no sweep can have written them; empty: one can."""
+    clocks = [row.mhz for row in rows]
+    if not rows or clocks != sorted(set(clocks)) or clocks[0] <= 0:
+        return "its clocks are not one or more, rising from above 0 MHz"
+    above_0 = [value for row in rows for value in (row.seconds, row.watts, row.speed, row.joules)]
+    if not all(0 < value < math.inf for value in above_0) or rows[-1].speed != 1.0:
+        return "seconds, watts, speeds and joules are numbers above 0, and the speed of the highest clock is 1"
+    return ""
 
 
 def is_gpu_table(path: Path) -> bool:

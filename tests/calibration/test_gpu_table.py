@@ -7,7 +7,9 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from calibration.commands.calibrate_gpus import measure, site_locks
 from calibration.commands.calibrate_tables import show
 from calibration.gpu_table.clock_sweep import MOST_ROUNDS, Ran, clocks_of, rows_of
 from calibration.gpu_table.command_runs import CommandError, ShellCommand
-from calibration.gpu_table.gpu_table import GPU_TABLE, read_gpu_table
+from calibration.gpu_table.gpu_table import GPU_TABLE, read_gpu_table, write_gpu_table
 from calibration.measure.node_session import SessionError
 from nodectl.calibrated.node_calibration import read_head
 from nodectl.calibrated.sealed_file import SealedFileError
@@ -110,6 +112,24 @@ def test_show_prints_it_and_a_changed_one_is_refused(tmp_path: Path, capsys: pyt
     path.write_text(path.read_text().replace("v100:RNN", "v100:RNM"))
     with pytest.raises(SealedFileError, match="sha256 differs"):
         read_gpu_table(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda rows: (), "its clocks are not one or more"),
+        (lambda rows: rows[::-1], "its clocks are not one or more"),
+        (lambda rows: (msgspec.structs.replace(rows[0], speed=math.nan), *rows[1:]), "are numbers above 0"),
+        (lambda rows: (msgspec.structs.replace(rows[0], watts=-1.0), *rows[1:]), "are numbers above 0"),
+        (lambda rows: rows[:1], "the speed of the highest clock is 1"),
+    ],
+)
+def test_a_sealed_table_that_no_sweep_has_written_is_refused(tmp_path: Path, change: Any, why: str) -> None:
+    table, *_ = measured("v100", "v100:RNN", tmp_path, clocks=3)
+    path = tmp_path / GPU_TABLE
+    write_gpu_table(path, msgspec.structs.replace(table, gpu_rows=change(table.gpu_rows)))
+    with pytest.raises(SealedFileError, match=why):
+        show.callback(path, False)
 
 
 def test_a_program_that_ends_too_soon_is_refused_and_the_locks_are_back(tmp_path: Path) -> None:
