@@ -112,14 +112,12 @@ compositions = any_composition(
     idle_off_s=st.sampled_from([None, 1, 3, 12]),
 )
 
-with_places = st.one_of(
-    any_composition(
-        backfill=st.just("conservative"),
-        power=st.one_of(st.none(), *[powers(None, off_by_cap(1), off_by_cap(3))] * 2),
-        idle_off_s=st.sampled_from([None, None, 1, 3, 12]),
-    ),
-    any_composition(backfill=st.just("compress")),
+conservative = any_composition(
+    backfill=st.just("conservative"),
+    power=st.one_of(st.none(), *[powers(None, off_by_cap(1), off_by_cap(3))] * 2),
+    idle_off_s=st.sampled_from([None, None, 1, 3, 12]),
 )
+with_places = st.one_of(conservative, any_composition(backfill=st.just("compress")))
 """A place for every job; one that is kept only where watts are not planned."""
 
 

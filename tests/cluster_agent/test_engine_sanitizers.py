@@ -35,6 +35,7 @@ TESTS = [
     "test_after_another_policy_both_engines_carry_out_its_starts_and_go_on_alike",
     "tests/cluster_agent/test_plan_phase.py",
     "tests/cluster_agent/test_policy_planned.py",
+    "tests/cluster_agent/test_power_invariants.py",
     "tests/cluster_agent/test_power_engines_agree.py::test_a_place_for_everybody_is_planned_in_watts_too",
 ]
 

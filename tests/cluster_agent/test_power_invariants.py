@@ -17,7 +17,17 @@ from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
-from tests.cluster_agent.power_traces import CORES, cap_lists, compositions, machine, machines, off_by_cap, watts_of
+from tests.cluster_agent.power_traces import (
+    CORES,
+    cap_lists,
+    compositions,
+    conservative,
+    machine,
+    machines,
+    off_by_cap,
+    watts_of,
+    with_places,
+)
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 
 
@@ -28,7 +38,9 @@ def replayed(composition: Composition, jobs: Jobs, watts: Watts, caps: list[Cap]
 
 
 @settings(max_examples=150)
-@given(jobs=traces(), composition=compositions, caps=cap_lists(), on=machines, has_predictions=st.booleans())
+@given(
+    jobs=traces(), composition=compositions | with_places, caps=cap_lists(), on=machines, has_predictions=st.booleans()
+)
 def test_the_joules_of_jobs_idle_off_and_switching_are_the_clusters(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
 ) -> None:
@@ -73,7 +85,7 @@ def above_cap_ws(replay: NativeReplay, from_s: int, to_s: int) -> float:
 
 
 @settings(max_examples=150)
-@given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
+@given(jobs=traces(), caps=cap_lists(), composition=compositions | conservative, on=machines)
 def test_a_cap_known_from_the_start_is_never_exceeded_by_jobs(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine
 ) -> None:
@@ -92,7 +104,7 @@ def test_a_cap_known_from_the_start_is_never_exceeded_by_jobs(
 
 
 @settings(max_examples=150)
-@given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines, requeue=st.booleans())
+@given(jobs=traces(), caps=cap_lists(), composition=compositions | conservative, on=machines, requeue=st.booleans())
 def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine, requeue: bool
 ) -> None:
@@ -105,7 +117,7 @@ def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
 
 
 @settings(max_examples=150)
-@given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
+@given(jobs=traces(), caps=cap_lists(), composition=compositions | conservative, on=machines)
 def test_no_job_is_lost_by_killing(jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine) -> None:
     """All windows end, so every job that is requeued runs in the end, to its full length."""
     replay = replayed(composition, jobs, watts_of(composition, on, jobs, False), caps)
@@ -118,7 +130,7 @@ def test_no_job_is_lost_by_killing(jobs: Jobs, caps: list[Cap], composition: Com
 
 
 @settings(max_examples=100)
-@given(jobs=traces(), caps=cap_lists(), composition=compositions, on=machines)
+@given(jobs=traces(), caps=cap_lists(), composition=compositions | conservative, on=machines)
 def test_a_replay_with_watts_gives_the_same_bits_again(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine
 ) -> None:
