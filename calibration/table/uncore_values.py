@@ -62,6 +62,8 @@ def _follows(own: Sequence[Point]) -> float:
     """The share of its time that grows with the uncore's clock, at most, over its measured points."""
     top = own[-1].khz
     lower = [one for one in own if one.is_measured and one.khz < top]
+    if not lower or not all(one.speed > one.speed_half for one in lower):
+        return math.inf  # nothing is known: all of it may
     return max((1.0 / (one.speed - one.speed_half) - 1.0) / (top / one.khz - 1.0) for one in lower)
 
 

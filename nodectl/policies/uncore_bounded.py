@@ -73,8 +73,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("floor and memory must be in (0, 1]")
         if not 0 < self.share <= 1:
             raise ValueError("share must be in (0, 1]")
-        if self.clock_w < 0 or self.rest_w < 0:
-            raise ValueError("clock_w and rest_w must not be negative")
+        if not (0 <= self.clock_w < math.inf and 0 <= self.rest_w < math.inf):
+            raise ValueError("clock_w and rest_w must be watts, and not negative")
         if self.dwell_s < 0 or self.width <= 0 or not 0 <= self.idle < 1:
             raise ValueError("dwell_s must not be negative, width above 0, idle in [0, 1)")
 

@@ -88,6 +88,16 @@ def test_what_the_policy_takes_is_the_machines_own(swept) -> None:
     assert uncore_values(table.points, alike)["clock_w"] == LEAST_W, "known to save nothing is not unknown"
 
 
+def test_rows_that_say_nothing_of_the_uncore_leave_the_bound_where_it_was(swept) -> None:
+    """Speeds that may as well be 0, and no row below the top: all of waiting may follow."""
+    _, table, *_ = swept
+    highest = max(one.khz for one in table.uncore)
+    unsure = [msgspec.structs.replace(one, speed_half=2.0) for one in table.uncore]
+    assert uncore_values(table.points, unsure)["share"] == 1.0
+    guessed = [msgspec.structs.replace(one, is_measured=one.khz == highest) for one in table.uncore]
+    assert uncore_values(table.points, guessed)["share"] == 1.0
+
+
 def test_a_table_with_an_uncore_comes_back_and_one_of_before_is_still_read(swept, tmp_path: Path) -> None:
     table, path = swept[1], tmp_path / "t.toml"
     write_table(path, table)

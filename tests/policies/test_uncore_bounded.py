@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
@@ -194,3 +195,11 @@ def test_without_energy_the_watts_are_not_looked_at():
     params = Params(clock_w=30.0, dwell_s=0.0)
     seen = replace(watts_seen(0.1, 400.0), energy_j=np.full(len(node().zones), np.nan))
     assert decide(params, node(), initial(params, node()), seen)[0].requested_khz.tolist() == [1_900_000]
+
+
+@pytest.mark.parametrize(
+    "given_w", [{"clock_w": math.nan}, {"clock_w": math.inf}, {"rest_w": math.nan}, {"rest_w": -1.0}]
+)
+def test_watts_that_are_none_are_refused(given_w: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="clock_w and rest_w must be watts"):
+        Params(**given_w)
