@@ -45,11 +45,8 @@ def why_waiting(
                 f"number {place + 1} in the queue, behind job {order[place - 1].id}: {_needs(job, idle)}{kept}"
             )
     for job in jobs:
-        if job.state == "queued" and job.id not in why:
-            able, requested = sum(has_resources(job, node) for node in nodes), job.spec.requested
-            if job.spec.nodes > able:
-                what = f"nodes{f' with {requested}' if requested else ''}"
-                why[job.id] = f"needs {job.spec.nodes} {what}, and the partition has {able}"
+        if job.state == "queued" and job.id not in why and (lacks := _lacks(job, nodes)):
+            why[job.id] = lacks
     return why
 
 
@@ -62,6 +59,13 @@ def add_plan(
         why[number] = f"planned to start by {_clock(at_s, now_s)}"
     if trouble and order:
         why[order[0].id] += f" (decided by the list schedule; planner: {trouble})"
+
+
+def _lacks(job: Job, nodes: Collection[Node]) -> str:
+    """Why the partition has too few nodes for it; empty: it has enough."""
+    able, requested = sum(has_resources(job, node) for node in nodes), job.spec.requested
+    what = f"nodes with {requested}" if requested else "nodes"
+    return f"needs {job.spec.nodes} {what}, and the partition has {able}" if job.spec.nodes > able else ""
 
 
 def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> str:
