@@ -100,7 +100,7 @@ def test_the_instrument_that_the_manual_writes_is_read_as_the_manual_says(
     assert decode(layout, before, instruments.sweep()).columns.value.tolist() == [3.0, 6.0]
     instruments.close()
     _, findings = discover(ports_of(grow(tmp_path / "other", {f"{CPU}/online": "0"}), clock))
-    assert "not an Intel processor" in next(finding.why for finding in findings if finding.kind == "sensor")
+    assert "no thermal_throttle counter" in next(finding.why for finding in findings if finding.kind == "sensor")
 
 
 SERVER: type_tree = {
