@@ -171,9 +171,10 @@ static int place(scheduler_t *s, int64_t now_s, const waiting_t *next)
     profile_t *profile = &s->profile;
     int64_t earliest_s = INT64_MAX;
     claim_t claim, taken;
-    int started = 0;
+    int started = 0, is_lower = 1;
 
-    for (int32_t level = 0; !started && resources->claim(s, next, level, &claim); level++) {
+    for (int32_t level = 0; !started && is_lower; level++) {
+        is_lower = resources->claim(s, next, level, &claim);
         int64_t from_s = profile_earliest(profile, &claim);
         if (from_s == now_s && may_start(s, now_s, next->job))
             started = resources->start_placed(s, now_s, next->job, level);

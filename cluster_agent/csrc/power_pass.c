@@ -463,12 +463,10 @@ static int plan(scheduler_t *s, int64_t now_s)
 static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim)
 {
     const power_t *p = s->power;
-    if (level > lowest_of(p, waiting->job))
-        return 0;
     claim->width = waiting->width;
     claim->uw = waiting->width * extra_uw(p, waiting->job, level);
     claim->length_s = power_stretched(p, waiting->estimate_s, level);
-    return 1;
+    return level < lowest_of(p, waiting->job);
 }
 
 /* The caps are kept even if it and all running jobs run to their limits. */

@@ -65,7 +65,7 @@ typedef struct {
     int (*start_behind)(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer);
     /* For a place for everybody; NULL: cannot be planned. The profile of what running jobs leave: 0, or -1: no memory. */
     int (*plan)(scheduler_t *s, int64_t now_s);
-    /* What the waiting job would take at this frequency; 0: it may not run at it, nor at a lower one. */
+    /* What the waiting job would take at this frequency; whether it may run at a lower one, too. */
     int (*claim)(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim);
     /* Starts a job whose place begins now: 1; 0: not if running jobs outlive their estimates; -1: no memory. */
     int (*start_placed)(scheduler_t *s, int64_t now_s, int32_t job, int32_t level);

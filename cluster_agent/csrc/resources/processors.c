@@ -64,8 +64,9 @@ static int plan(scheduler_t *s, int64_t now_s)
 static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim)
 {
     (void)s;
+    (void)level;
     *claim = (claim_t){.width = waiting->width, .length_s = waiting->estimate_s};
-    return level == 0;
+    return 0;
 }
 
 static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)

@@ -26,10 +26,10 @@ from cluster_agent.scheduler.native.native_tables import (
     c_rows,
     copied,
     owned,
+    placed,
     pointer,
 )
 from cluster_agent.scheduler.native.native_unlike import CUnlike
-from cluster_agent.scheduler.native.planned_starts import placed
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed

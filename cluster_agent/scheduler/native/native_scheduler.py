@@ -23,10 +23,10 @@ from cluster_agent.scheduler.native.native_tables import (
     c_rows,
     c_score,
     owned,
+    placed,
     pointer,
 )
 from cluster_agent.scheduler.native.native_unlike import CUnlike
-from cluster_agent.scheduler.native.planned_starts import placed
 from cluster_agent.scheduler.policy_phases import Composition, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running

@@ -18,6 +18,7 @@ from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
 from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 ESTIMATES: Final = {
     "requested": lib.ESTIMATE_REQUESTED,
@@ -210,3 +211,12 @@ def owned(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
     if pointer_or_null == ffi.NULL:
         raise MemoryError
     return ffi.gc(pointer_or_null, free)
+
+
+def placed(scheduler: Any, job: int) -> Placed:
+    """The nodes of a job that was started."""
+    count = ffi.new("int32_t *")
+    found = lib.scheduler_placed(scheduler, job, count)
+    pairs = [(found[i].node, found[i].count) for i in range(count[0])]
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return Placed(table[:, 0].copy(), table[:, 1].copy())

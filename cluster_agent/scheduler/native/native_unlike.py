@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,6 @@ import numpy.typing as npt
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
-from cluster_agent.scheduler.native.planned_starts import planned_starts
-from cluster_agent.scheduler.plans.planning import Outcome
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import (
@@ -23,6 +21,10 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import (
     allowed_w,
 )
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, NodeJobs, Nodes, with_places
+
+if TYPE_CHECKING:
+    from cluster_agent.scheduler.native.planned_starts import PlannedStarts
+    from cluster_agent.scheduler.plans.planning import Outcome
 
 BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
 PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
@@ -71,7 +73,12 @@ class CUnlike:
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
         placing = PLACINGS[composition.placing]
-        self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
+        self.planned: PlannedStarts | None = None
+        if composition.plan is not None:
+            # only here: a short replay is as long as its imports
+            from cluster_agent.scheduler.native.planned_starts import planned_starts
+
+            self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
         of_plan = self.planned.columns if self.planned is not None else []
         self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others, *of_plan])
 

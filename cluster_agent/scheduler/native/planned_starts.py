@@ -10,7 +10,7 @@ import numpy as np
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.native.native_tables import placed, pointer
 from cluster_agent.scheduler.plans.live_planning import LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import RunningOnNodes, Situation
 from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
@@ -149,12 +149,3 @@ def planned_starts(
     else:
         deciding = Planning(composition.plan, composition.budget)
     return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_w)
-
-
-def placed(scheduler: Any, job: int) -> Placed:
-    """The nodes of a job that was started."""
-    count = ffi.new("int32_t *")
-    found = lib.scheduler_placed(scheduler, job, count)
-    pairs = [(found[i].node, found[i].count) for i in range(count[0])]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return Placed(table[:, 0].copy(), table[:, 1].copy())
