@@ -11,4 +11,4 @@ if ! cmp -s "$lock" "$venv/complete"; then
     cp "$lock" "$venv/complete"
 fi
 NO_MKDOCS_2_WARNING=1 "$venv/bin/mkdocs" build -q
-echo "build/site/index.html"
+echo "build/site/index.html; its search needs it served: python3 -m http.server -d build/site"
