@@ -22,7 +22,6 @@ struct replay {
     const int64_t *recorded_s;  /* only in a warm start, as the next three: when jobs were started, */
     const int32_t *recorded;    /* these jobs in the order of their starts, */
     int32_t n_recorded, carried_out;
-    int64_t first_pass_s;       /* and when a pass is due without another event; INT64_MAX: never */
     int32_t submitted, ended;
     int64_t passes;
     int32_t is_pass_due;
@@ -33,7 +32,7 @@ struct replay {
     int32_t is_order_due, is_reaction_due;
     const int64_t *caps_s; /* only with nodes that differ: when the cap changes */
     int32_t n_caps, caps;
-    int64_t wake_s;     /* when the caller wants a pass; INT64_MAX: at no such time */
+    int64_t wake_s;     /* when a pass is due without another event; INT64_MAX: never */
     int64_t *end_s;     /* -1: not yet */
     int32_t *ended_jobs;
     int32_t *kills;
@@ -126,7 +125,6 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->pauses_before_passes = pauses_before_passes;
     r->processors = composition->processors;
     r->frees_at_estimate = composition->frees_at_estimate;
-    r->first_pass_s = INT64_MAX;
     r->wake_s = INT64_MAX;
     r->scheduler = scheduler_new(composition, jobs);
     r->end_s = column(n, sizeof *r->end_s);
@@ -220,7 +218,7 @@ void replay_set_record(replay_t *r, const int64_t *start_s, int64_t until_s, con
     r->recorded_s = start_s;
     r->recorded = started;
     r->n_recorded = n_started;
-    r->first_pass_s = passes_at_once ? until_s : INT64_MAX;
+    r->wake_s = passes_at_once ? until_s : INT64_MAX;
     scheduler_set_record(r->scheduler, start_s, until_s);
 }
 
@@ -443,7 +441,7 @@ static int hears_ends(const replay_t *r)
 
 /* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
 typedef struct {
-    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, pass_s, wake_s, first_s;
+    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, wake_s, first_s;
 } next_t;
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -461,12 +459,11 @@ static next_t look_ahead(replay_t *r)
         .reading_s = next_reading(r),
         .switch_s = next_switch(r),
         .cap_s = next_cap(r),
-        .pass_s = r->first_pass_s,
         .wake_s = next_wake(r),
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
     next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
-    next.first_s = earlier(next.first_s, earlier(next.pass_s, next.wake_s));
+    next.first_s = earlier(next.first_s, next.wake_s);
     int64_t recorded_s = next_recorded(r); /* a start of this instant comes last, and so is none of what comes next */
     if (recorded_s > r->now_s)
         next.first_s = earlier(next.first_s, recorded_s);
@@ -531,10 +528,6 @@ static int32_t move_on(replay_t *r, const next_t *next)
         read_joules(r);
     if (next->cap_s == r->now_s) {
         r->caps++;
-        r->is_pass_due = 1;
-    }
-    if (next->pass_s == r->now_s) {
-        r->first_pass_s = INT64_MAX;
         r->is_pass_due = 1;
     }
     if (next->wake_s == r->now_s) {

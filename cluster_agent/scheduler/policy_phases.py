@@ -110,7 +110,7 @@ HEAD: Final = "a head of the queue"
 ORDER: Final = "the order of the queue for itself"
 FIRST_ESTIMATES: Final = "plans that are first estimates"
 PROFILE: Final = "a plan without joules"
-PLACES: Final = "places that are kept"
+KEPT: Final = "places that are kept"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
 RUN_TIMES: Final = "run times in advance"
@@ -214,14 +214,14 @@ class Composition:
             (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
             (Declared("guard", (HEAD,)), self.guard is not None),
             (Declared("backfill=conservative", (PROFILE,)), self.backfill == "conservative"),
-            (Declared("backfill=compress", (PROFILE, PLACES), keeps_places), self.backfill == "compress"),
+            (Declared("backfill=compress", (PROFILE, KEPT), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (
-                Declared("idle_off_s", (WATTS,), {PLACES: "boots nodes first", EARLY: until_end}),
+                Declared("idle_off_s", (WATTS,), {KEPT: "boots nodes first", EARLY: until_end}),
                 self.idle_off_s is not None,
             ),
             (
-                Declared("a policy that knows watts", (WATTS,), {PLACES: "plans again in each pass", EARLY: until_end}),
+                Declared("a policy that knows watts", (WATTS,), {KEPT: "plans again in each pass", EARLY: until_end}),
                 self.power is not None,
             ),
             (

@@ -36,7 +36,7 @@ NEAR = 0.02
 
 @dataclass
 class TwinCommand:
-    """A program that an emulated node executes, anew at each start."""
+    """A program that an emulated node executes, from the beginning at each start."""
 
     twin: Twin
     name: str

@@ -228,7 +228,7 @@ def test_jobs_that_never_come_are_counted(tmp_path: Path, capsys: pytest.Capture
     caps_file.write_text("from_s,watts\n0,100000\n200,1000\n")
     command = ["replay", str(trace), "--machine", "eurora", "--policy", "easy-capped", "--cap", str(caps_file)]
     assert main([*command, "--closed-loop", "queue=1", "--json"]) == 1
-    told = capsys.readouterr()
-    assert "jobs that never came, as those before them never started: 2 taken as submitted at the end" in told.err
-    found = json.loads(told.out)
+    said = capsys.readouterr()
+    assert "jobs that never came, as those before them never started: 2 taken as submitted at the end" in said.err
+    found = json.loads(said.out)
     assert (found["ended"], found["unstarted"], found["dropped"]) == (5, 3, 22)

@@ -62,15 +62,15 @@ def test_a_replay_prints_metrics_and_says_what_it_left_out(log: Path) -> None:
     ]
 
 
-def test_a_cap_or_budget_beside_all_jobs_is_said_to_limit_nothing(log: Path, tmp_path: Path) -> None:
+def test_a_cap_or_budget_outside_of_all_jobs_is_said_to_limit_nothing(log: Path, tmp_path: Path) -> None:
     early, late = tmp_path / "early.csv", tmp_path / "late.csv"
     early.write_text("from_s,to_s,watts\n100,200,150000\n")
     late.write_text("from_s,to_s,watts\n5000,6000,150000\n")
     common = ("replay", log, "--machine", "curie")
     assert "limits nothing" not in clusterctl(*common, "--policy", "powercap", "--cap", early).stderr
-    beside = clusterctl(*common, "--policy", "powercap", "--cap", late)
-    assert beside.returncode == 0
-    assert "the cap from 5000 to 6000 s limits nothing: jobs come and run from 0 to 302 s" in beside.stderr
+    outside = clusterctl(*common, "--policy", "powercap", "--cap", late)
+    assert outside.returncode == 0
+    assert "the cap from 5000 to 6000 s limits nothing: jobs come and run from 0 to 302 s" in outside.stderr
     budget = clusterctl(*common, "--policy", "energy-budget:joules=1e12,from_s=5000,to_s=6000")
     assert "the budget from 5000 to 6000 s limits nothing" in budget.stderr
 

@@ -107,8 +107,8 @@ def test_a_job_runs_in_the_configuration_that_is_chosen_with_its_cores_and_its_c
         command = ["-D", str(tmp_path), "-J", "lu", "-N", "2", "--", "/bin/sh", "-c", text]
         job = int(cluster.ctl("submit", *command).stdout.removeprefix("job "))
         cluster.until(lambda: caps_w(cluster) == {"n0": 210.0, "n1": 210.0})
-        told = [tmp_path / f"cores-{name}" for name in cluster.names]
-        cluster.until(lambda: [path.read_text() for path in told if path.exists()] == ["8 on n0,n1\n"] * 2)
+        written = [tmp_path / f"cores-{name}" for name in cluster.names]
+        cluster.until(lambda: [path.read_text() for path in written if path.exists()] == ["8 on n0,n1\n"] * 2)
         serve.send_signal(signal.SIGKILL)
         serve.wait()
         cluster.serve()

@@ -100,9 +100,8 @@ def replay(
     TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
     `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
-    paths = {"--out": out, "--swf": swf_file, "--log": log_file, "--state": state, "--state-out": state_out}
-    paths |= {"--plan-from": plan_from}
-    for option, value in paths.items():
+    written = {"--out": out, "--swf": swf_file, "--log": log_file, "--state-out": state_out}
+    for option, value in (written | {"--state": state, "--plan-from": plan_from}).items():
         if value == "":
             raise WrongUseError(f"{option} is empty: give a path, or leave it out")
     if trace is None and state is None:

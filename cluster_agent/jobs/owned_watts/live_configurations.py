@@ -21,7 +21,7 @@ from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
 from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.owned_watts.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import Budgeted, LiveScheduler
 from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
@@ -51,7 +51,7 @@ class Place(NamedTuple):
     scale: float
 
 
-class OwnedConfigurations:
+class OwnedConfigurations(Budgeted):
     """What ``live_watts.OwnedWatts`` is for jobs that run as they are requested. ``machine``: its first group of nodes.
 
     Tables in this order: of each application; of 1, 2, ... nodes, one row for each level; of a node that is measured;
@@ -79,8 +79,6 @@ class OwnedConfigurations:
         self._tables: list[Rows] = []
         self._nodes = 0
         self._ways: CMoldable | None = None
-        self._budget: NodeBudget | None = None
-        self._announced: NodeBudget | None = None
         self._caps: list[Cap] = []
         self._bound_w: float | None = None
 
@@ -155,11 +153,6 @@ class OwnedConfigurations:
         return True
 
     # --- for the keeper of the budget
-
-    def set_budget(self, budget: NodeBudget) -> bool:
-        """Whether this is another budget than before."""
-        is_new, self._budget = budget != self._budget, budget
-        return is_new
 
     @property
     def idle_mw(self) -> int:

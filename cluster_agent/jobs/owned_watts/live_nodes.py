@@ -21,7 +21,7 @@ from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
 from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.owned_watts.live_watts import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import Budgeted, LiveScheduler, NodeBudget
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
@@ -36,7 +36,7 @@ Has = tuple[int, int, int, int]
 NOTHING: Final = (0, 0, 0, 0)
 
 
-class OwnedNodes:
+class OwnedNodes(Budgeted):
     """What ``live_watts.OwnedWatts`` is where nodes are alike. ``machine``: its groups say what their nodes have and
     draw, and by ``hosts`` which nodes these are."""
 
@@ -57,8 +57,6 @@ class OwnedNodes:
         self._at: dict[str, int] = {}
         self._idle_mw: dict[str, int] = {}
         self._unlike: CUnlike | None = None
-        self._budget: NodeBudget | None = None
-        self._announced: NodeBudget | None = None
 
     def has(self, name: str) -> Has:
         """What the node has, as the machine file says; nothing if it is of no group there."""
@@ -150,11 +148,6 @@ class OwnedNodes:
         return True
 
     # --- for the keeper of the budget
-
-    def set_budget(self, budget: NodeBudget) -> bool:
-        """Whether this is another budget than before."""
-        is_new, self._budget = budget != self._budget, budget
-        return is_new
 
     @property
     def idle_mw(self) -> int:

@@ -60,7 +60,19 @@ class NodeBudget:
         ]
 
 
-class OwnedWatts:
+class Budgeted:
+    """The part of all owners of watts that has the budget, and the one that the scheduler knows."""
+
+    _budget: NodeBudget | None = None
+    _announced: NodeBudget | None = None
+
+    def set_budget(self, budget: NodeBudget) -> bool:
+        """Whether this is another budget than before."""
+        is_new, self._budget = budget != self._budget, budget
+        return is_new
+
+
+class OwnedWatts(Budgeted):
     """The watts of a partition. ``machine``: its first group of nodes says what a node draws at each level."""
 
     def __init__(self, machine: Machine, power: Power) -> None:
@@ -71,8 +83,6 @@ class OwnedWatts:
         self._of = self._watts(1)
         self._predictor = self._new_predictor()
         self._ended: list[Job] = []
-        self._budget: NodeBudget | None = None
-        self._announced: NodeBudget | None = None
 
     @property
     def requeues(self) -> bool:
@@ -141,11 +151,6 @@ class OwnedWatts:
         return True
 
     # --- for the keeper of the budget
-
-    def set_budget(self, budget: NodeBudget) -> bool:
-        """Whether this is another budget than before."""
-        is_new, self._budget = budget != self._budget, budget
-        return is_new
 
     @property
     def idle_mw(self) -> int:
