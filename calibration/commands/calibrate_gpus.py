@@ -1,21 +1,23 @@
-"""``nodectl calibrate gpus``: a program of the user's under each clock of this node's GPUs."""
+"""``nodectl calibrate gpus``: our kernels, or a program of the user's, under each clock of this node's GPUs."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from calibration.commands.calibrate_kernels import gpu_kernel_port
 from calibration.commands.calibrate_run import own_writer, through_writer
 from calibration.commands.result_files import out_option, refuse_existing
-from calibration.gpu_table.clock_sweep import GpuSweep, clocks_of
-from calibration.gpu_table.command_runs import CommandPort, ShellCommand
+from calibration.gpu_table.clock_sweep import LEAST_S, GpuSweep, clocks_of
+from calibration.gpu_table.command_runs import CommandPort, KernelRuns, ShellCommand
 from calibration.gpu_table.gpu_table import GPU_TABLE, SCHEMA, GpuTable, gpu_lines, write_gpu_table
 from calibration.kernels.emulated import is_served
+from calibration.kernels.port import GPU_KERNELS, Kernel, KernelPort
 from calibration.limits.session_probes import Knobs, KnobWriter
 from calibration.measure.node_session import SessionError
 from calibration.measure.refusals import refuse_other_use
@@ -29,16 +31,28 @@ from nodectl.shell.errors import UsageError
 from nodectl.shell.plain_text import echo
 from pmu.layout import Gpu
 from pmu.node import Instruments
-from pmu.ports import Ports
+from pmu.ports import Clock, Ports
 from pmu.system import system_ports
 
 FEWEST_CLOCKS: Final = 3
 
+RUN_S: Final = 20.0
+"""Ours: in shorter runs a card has not warmed up (EMULATED: 3 % fewer watts in 8 s)."""
+
 
 @click.command()
 @click.option(
-    "--command", "text", required=True, metavar="COMMAND", help="Runs to its end at every clock, for 5 s or more."
-)
+    "--command", "text", metavar="COMMAND",
+    help="A program in place of kernels. It runs to its end at every clock, for 5 s or more.",
+)  # fmt: skip
+@click.option(
+    "--kernel", "names", type=click.Choice([kernel.name for kernel in GPU_KERNELS]), multiple=True,
+    help="One of the kernels; may be repeated (default: both).",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=click.FloatRange(LEAST_S, 3600), default=RUN_S, show_default=True, metavar="S",
+    help="Of each run of a kernel.",
+)  # fmt: skip
 @out_option(GPU_TABLE)
 @click.option(
     "--clocks", "number", type=click.IntRange(FEWEST_CLOCKS, 64), default=6, show_default=True, help="How many."
@@ -56,23 +70,27 @@ FEWEST_CLOCKS: Final = 3
 @click.option("--state-dir", metavar="DIR", default=Config().state_dir, show_default=True, help="Where a lock is kept.")
 @click.option("--again", is_flag=True, help="Replace a table.")
 def gpus(
-    text: str, out: Path, number: int, floor: float, precision: float, gpu_locked_mhz: int | None, state_dir: str,
-    again: bool,
+    text: str | None, names: tuple[str, ...], seconds: float, out: Path, number: int, floor: float, precision: float,
+    gpu_locked_mhz: int | None, state_dir: str, again: bool,
 ) -> int:  # fmt: skip
-    """Measure what a program of yours draws on this node's GPUs, and how fast it is, at some of their clocks.
+    """Measure what kernels, or a program of yours, draw on this node's GPUs, and how fast they are, at some clocks.
 
-    Its speed is by its run time, or by the progress that it reports. Nothing else may run on the node. Clock locks are
-    moved by a process that puts them back at the end, on Ctrl-C and after a kill.
+    A program's speed is by its run time, or by the progress that it reports. Nothing else may run on the node. Clock
+    locks are moved by a process that puts them back at the end, on Ctrl-C and after a kill.
     """
     refuse_existing(out, again)
-    command = ShellCommand(text)
+    if text is not None and names:
+        raise UsageError("--kernel: there is a --command in place of kernels")
+    command = ShellCommand(text) if text is not None else None
     given: dict[tuple[str, ...], tuple[str, Any]] = {}
     if gpu_locked_mhz is not None:
         given["gpu", "locked_clock_mhz"] = "--gpu-locked-mhz", gpu_locked_mhz
     settings = configure(None, given).gpu
     ports = system_ports()
     refuse_other_use(ports.files)
-    with Interruptions(ports.clock) as interruptions, contextlib.closing(own_writer(state_dir)) as writer:
+    with contextlib.ExitStack() as opened:
+        interruptions = opened.enter_context(Interruptions(ports.clock))
+        writer = opened.enter_context(contextlib.closing(own_writer(state_dir)))
         writer.start()
         seen = through_writer(ports, writer)
         found = survey(seen)
@@ -84,12 +102,25 @@ def gpus(
                 raise KeyboardInterrupt
 
         try:
+            if command is None:  # after the writer's start, which would keep the connection of a kernel open
+                port = opened.enter_context(gpu_kernel_port(ports))
+                chosen = [kernel for kernel in port.kernels() if not names or kernel.name in names]
+                programs = kernel_programs(port, chosen, ports.clock, seconds)
+            else:
+                programs = {"": command}
             clocks = clocks_of(found.layout.gpus[0], number, floor)
-            return measure(seen, found, writer, command, text, clocks, precision, out, wait)
+            return measure(seen, found, writer, programs, text or "", clocks, precision, out, wait)
         except KeyboardInterrupt:
             raise SessionError("stopped: nothing is written, and every lock is back") from None
         finally:
             writer.restore_all()
+
+
+def kernel_programs(
+    port: KernelPort, kernels: Sequence[Kernel], clock: Clock, seconds: float
+) -> dict[str, CommandPort]:
+    """By its name each kernel as a program that runs for so long on all GPUs of ``port``."""
+    return {kernel.name: KernelRuns(port, kernel, clock, seconds) for kernel in kernels}
 
 
 def site_locks(found: Survey, settings: GpuSettings) -> Mapping[str, int]:
@@ -120,23 +151,23 @@ def _name(gpu: Gpu) -> str:
 
 
 def measure(
-    ports: Ports, found: Survey, writer: KnobWriter, command: CommandPort, text: str, clocks: tuple[int, ...],
-    precision: float, out: Path, wait: Callable[[int], None] | None = None, say: Callable[[str], None] = echo,
-    is_emulated: bool | None = None,
+    ports: Ports, found: Survey, writer: KnobWriter, programs: Mapping[str, CommandPort], text: str,
+    clocks: tuple[int, ...], precision: float, out: Path, wait: Callable[[int], None] | None = None,
+    say: Callable[[str], None] = echo, is_emulated: bool | None = None,
 ) -> int:  # fmt: skip
-    """Measure, and write the table. ``text``: the command as people know it."""
+    """Measure, and write the table. ``programs``: by kernel, "": a command; ``text``: it as people know it."""
     gpus = found.layout.gpus
     with contextlib.closing(Instruments(ports, found.layout)) as instruments:
-        sweep = GpuSweep(
-            Knobs(ports, writer, wait), instruments, found.layout, command, lambda line: echo(line, to_stderr=True)
-        )
-        swept = sweep.run(clocks, precision)
+        sweep = GpuSweep(Knobs(ports, writer, wait), instruments, found.layout, lambda line: echo(line, to_stderr=True))
+        idle_w = sweep.idle_w()
+        rows = [row for kernel, program in programs.items() for row in sweep.run(program, clocks, precision, kernel)]
     now = datetime.datetime.now(datetime.UTC)
     table = GpuTable(
         schema=SCHEMA, command=text, model=gpus[0].name, cards=len(gpus),
-        is_emulated=is_served() if is_emulated is None else is_emulated, has_units=swept.has_units, idle_w=swept.idle_w,
+        is_emulated=is_served() if is_emulated is None else is_emulated,
+        has_units=all(row.units_per_s > 0 for row in rows), idle_w=idle_w,
         measured_at=now.isoformat(timespec="seconds"), expires_at=expiry(now),
-        identity=identity(ports, found.layout), gpu_rows=swept.rows,
+        identity=identity(ports, found.layout), gpu_rows=tuple(rows),
     )  # fmt: skip
     write_gpu_table(out, table)
     for line in "\n".join(gpu_lines(table)).splitlines():

@@ -75,16 +75,30 @@ def kernels(seconds: float, list_: str | None, has_gpus: bool, as_json: bool) ->
 
 def _of_gpus(ports: Ports, seconds: float, as_json: bool) -> None:
     """One GPU, and all of them."""
-    if is_served():
-        raise UsageError("--gpus: an emulated node executes kernels on its CPUs only")
-    port = gpu_kernels(ports)
-    parts = dict.fromkeys((port.cpus[:1], port.cpus))
-    speeds = [measure_speed(port, ports.clock, kernel, part, seconds) for kernel in port.kernels() for part in parts]
+    with gpu_kernel_port(ports) as port:
+        parts = dict.fromkeys((port.cpus[:1], port.cpus))
+        work = [(kernel, part) for kernel in port.kernels() for part in parts]
+        speeds = [measure_speed(port, ports.clock, kernel, part, seconds) for kernel, part in work]
     if as_json:
-        echo_block(json_text({"emulated": False, "speeds": [msgspec.to_builtins(one) for one in speeds]}, indent=2))
+        report = {"emulated": port.is_emulated, "speeds": [msgspec.to_builtins(one) for one in speeds]}
+        echo_block(json_text(report, indent=2))
         return
+    if port.is_emulated:
+        echo("emulated: the served node executes the kernels")
     headings = ("kernel", "GPUs", *HEADINGS[2:])
     echo_block(render(headings, [_cells(speed, port) for speed in speeds]))
+
+
+@contextlib.contextmanager
+def gpu_kernel_port(ports: Ports) -> Iterator[KernelPort]:
+    """The port of this node's GPUs: a served node's own, else by CUDA's driver. ``KernelError`` if there is none."""
+    if is_served():
+        with contextlib.closing(ServedHost()) as host:
+            if not host.gpus:
+                raise KernelError("no GPU: the emulated node has none")
+            yield EmulatedKernels(host, on_gpus=True)
+    else:
+        yield gpu_kernels(ports)
 
 
 @contextlib.contextmanager

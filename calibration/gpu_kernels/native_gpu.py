@@ -18,14 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from calibration.gpu_kernels.cuda_driver import LIBRARY, MULTIPROCESSORS, CudaDevice
-from calibration.kernels.port import Kernel, KernelError
+from calibration.kernels.port import GPU_FMA, GPU_KERNELS, Kernel, KernelError, check_cpus, check_kernel
 from pmu.ports import Ports
 
 PTX: Final = Path(__file__).with_name("kernels.ptx")
-
-GPU_FMA: Final = Kernel("gpu-fma", "flops", "chains of single-precision multiply-adds in registers: bound by the clock")
-GPU_STREAM: Final = Kernel("gpu-stream", "bytes", "triad over arrays far above the L2 cache: bound by bandwidth")
-GPU_KERNELS: Final = (GPU_FMA, GPU_STREAM)
 
 CHAINS: Final = 4
 START, ONE, FACTOR, B, C = 1.0, 1.0, 3.0, 1.0, 2.0
@@ -91,10 +87,8 @@ class GpuKernels:
         """Start it on each of these GPUs; returns when all of them compute."""
         if self._runs:
             raise KernelError("a kernel runs already: stop it first")
-        if kernel not in GPU_KERNELS:
-            raise KernelError(f"no GPU kernel {kernel.name}: there are {', '.join(one.name for one in GPU_KERNELS)}")
-        if unknown := sorted(set(cpus) - set(self.cpus)):
-            raise KernelError(f"GPU {unknown[0]}: there is no such GPU, only {', '.join(map(str, self.cpus))}")
+        check_kernel(kernel, GPU_KERNELS)
+        check_cpus(cpus, self.cpus, "GPU")
         self._runs = [_Run(kernel, gpu, self._bus_ids[gpu], self._plan, self._library) for gpu in cpus]
         try:
             for run in self._runs:

@@ -1,4 +1,5 @@
-"""A program under locks of the GPUs' clock: run to its end at each, at least twice, the way up after the way down.
+"""A program, or a kernel of our own, under locks of the GPUs' clock: run to its end at each, at least twice, the way up
+after the way down.
 
 A card warms up from run to run, which would look like an effect of the clock if the clocks came in one order; each
 further round goes the other way. Rounds end when every relative half interval is below the aim, or after
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -39,18 +39,18 @@ FEWEST_ROUNDS, MOST_ROUNDS = 2, 4
 
 
 class Ran(NamedTuple):
-    """One run: seconds, joules of all cards, mean SM clock, and units reported (0: none)."""
+    """One run: seconds, joules of all cards, mean SM clock, and units of work (0: it reports none)."""
 
     mhz: int
     seconds: float
     joules: float
     clock_mhz: float
-    units: int
+    units: float
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One clock. ``clock_mhz``: as found; ``watts`` of all cards; ``speed`` and ``joules`` of the same work over the
-    highest clock's; ``*_half``: half of the 95 % interval."""
+    highest clock's; ``*_half``: half of the 95 % interval; ``kernel``: of our own, empty: a program of the user's."""
 
     mhz: int
     clock_mhz: float
@@ -63,15 +63,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed_half: float
     joules: float
     joules_half: float
-
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep came to. ``has_units``: speeds are by reported progress."""
-
-    rows: tuple[Row, ...]
-    idle_w: float
-    has_units: bool
+    kernel: str = ""
 
 
 def clocks_of(gpu: Gpu, number: int, floor: float) -> tuple[int, ...]:
@@ -82,53 +74,52 @@ def clocks_of(gpu: Gpu, number: int, floor: float) -> tuple[int, ...]:
 
 
 class GpuSweep:
-    """One measurement. ``knobs`` moves clock locks through a writer and waits."""
+    """Measurements of programs on one node. ``knobs`` moves clock locks through a writer and waits."""
 
     def __init__(
         self,
         knobs: Knobs,
         instruments: Instruments,
         layout: Layout,
-        command: CommandPort,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._knobs, self._instruments, self._layout = knobs, instruments, layout
-        self._command, self._note = command, note
+        self._knobs, self._instruments, self._layout, self._note = knobs, instruments, layout, note
         self._names = [f"gpu/{gpu.index}/sm_clock_mhz" for gpu in layout.gpus]
 
-    def run(self, clocks: Sequence[int], precision: float) -> Swept:
-        """Measure every clock. ``CommandError`` where the program fails or is too short; the locks are put back."""
-        idle_w = self._idle_w()
+    def run(self, command: CommandPort, clocks: Sequence[int], precision: float, kernel: str = "") -> tuple[Row, ...]:
+        """A row of every clock. ``CommandError`` where the program fails or is too short, ``KernelError`` where a
+        kernel fails; the locks are put back."""
         ran: list[Ran] = []
         try:
             for round_ in range(MOST_ROUNDS):
                 for mhz in clocks[:: -1 if round_ % 2 == 0 else 1]:
-                    self._note(f"round {round_ + 1}, {mhz} MHz")
-                    ran.append(self._once(mhz))
+                    self._note(f"{kernel}{kernel and ', '}round {round_ + 1}, {mhz} MHz")
+                    ran.append(self._once(command, mhz))
                 if round_ + 1 >= FEWEST_ROUNDS and _widest(rows_of(ran)) <= precision:
                     break
         finally:
             with contextlib.suppress(LimitsError):  # refused: it is put back, and reported, when the writer ends
                 self._knobs.set(dict.fromkeys(self._names, 0))
-        return Swept(rows_of(ran), idle_w, all(one.units for one in ran))
+        return tuple(msgspec.structs.replace(row, kernel=kernel) for row in rows_of(ran))
 
-    def _idle_w(self) -> float:
+    def idle_w(self) -> float:
+        """Watts of all cards without work."""
         self._note("idle")
         begin_ns = self._knobs.now_ns()
         joules, _ = self._watched(lambda: self._passed(begin_ns, IDLE_S))
         return joules * 1e9 / (self._knobs.now_ns() - begin_ns)
 
-    def _once(self, mhz: int) -> Ran:
+    def _once(self, command: CommandPort, mhz: int) -> Ran:
         self._knobs.set(dict.fromkeys(self._names, mhz))
         begin_ns = self._knobs.now_ns()
         self._watched(lambda: self._passed(begin_ns, SETTLE_S))
-        self._command.start()
+        command.start()
         begin_ns = self._knobs.now_ns()
         try:
-            joules, clock_mhz = self._watched(self._command.is_over)
-            seconds, units = (self._knobs.now_ns() - begin_ns) / 1e9, self._command.units()
+            joules, clock_mhz = self._watched(command.is_over)
+            seconds, units = (self._knobs.now_ns() - begin_ns) / 1e9, command.units()
         finally:
-            self._command.stop()
+            command.stop()
         if seconds < LEAST_S:
             raise CommandError(f"--command: ran for {seconds:.1f} s: give it work for {LEAST_S:.0f} s or more")
         return Ran(mhz, seconds, joules, clock_mhz, units)

@@ -1,7 +1,8 @@
 """A program that a calibration runs again and again, each time to its end: the same work at every clock.
 
 Its speed is known by the seconds that it takes, or, if it reports progress (docs/progress.md), by units per second:
-then what it does before and after its work, such as loading data, does not count.
+then what it does before and after its work, such as loading data, does not count. A kernel of our own runs for so many
+seconds, and its speed is by its units.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import subprocess
 from pathlib import Path
 from typing import Final, Protocol
 
+from calibration.kernels.port import Kernel, KernelPort
 from nodectl.jobs.progress_file import VARIABLE, progress_file
 from nodectl.shell.errors import NodectlError
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile
+from pmu.ports import Clock
 
 END_S: Final = 5.0
 """Ours: a program that is stopped has this long to end by itself."""
@@ -36,11 +39,38 @@ class CommandPort(Protocol):
     def is_over(self) -> bool:
         """Whether it has ended. ``CommandError`` if it failed."""
 
-    def units(self) -> int:
+    def units(self) -> float:
         """Units of progress that it has reported since its start; 0 where it reports none."""
 
     def stop(self) -> None:
         """End it, if it runs."""
+
+
+class KernelRuns:
+    """A GPU kernel on all cards, each time for so many seconds of ``clock``."""
+
+    def __init__(self, port: KernelPort, kernel: Kernel, clock: Clock, seconds: float) -> None:
+        self._port, self._kernel, self._clock, self._seconds = port, kernel, clock, seconds
+        self._end_ns = 0
+        self._units = 0.0
+
+    def start(self) -> None:
+        """It computes when this returns. ``KernelError`` if it cannot."""
+        self._port.start(self._kernel, self._port.cpus)
+        self._end_ns = self._clock.now_ns() + round(self._seconds * 1e9)
+
+    def is_over(self) -> bool:
+        """Whether its seconds have passed. ``KernelError`` if a card has failed."""
+        self._units = self._port.units_done()
+        return self._clock.now_ns() >= self._end_ns
+
+    def units(self) -> float:
+        """Units of work when its seconds had passed."""
+        return self._units
+
+    def stop(self) -> None:
+        """End it, and verify: ``KernelError`` if a card computed wrongly."""
+        self._port.stop()
 
 
 class ShellCommand:

@@ -1,4 +1,4 @@
-"""The table of a program on this node's GPUs: its file, and what people read of it."""
+"""The table of a program, or of our own kernels, on this node's GPUs: its file, and what people read of it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any, Final
 import msgspec
 
 from calibration.gpu_table.clock_sweep import Row
+from calibration.kernels.port import GPU_KERNELS
 from nodectl.calibrated.node_identity import Identity
 from nodectl.calibrated.sealed_file import SealedFileError, sealed, sealed_text, write_whole
 from nodectl.shell.errors import plain_reason
 from nodectl.shell.text_table import render
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+KNOWN_SCHEMAS: Final = (1, SCHEMA)
+"""Tables of schema 1 are of one program, and their rows have no kernel."""
 
 GPU_TABLE: Final = "gpus.toml"
 
@@ -23,7 +26,8 @@ BOUND: Final = 0.03
 """The slowdown within which the clock of the fewest joules is named: that of `gpu-ladder`."""
 
 HEAD: Final = """\
-# A program on the GPUs of one node, at each clock: watts of the cards and speed. `nodectl calibrate show` explains it.
+# A program, or kernels, on the GPUs of one node, at each clock: watts of the cards and speed. Explained by
+# `nodectl calibrate show`.
 # The last line seals the text: a changed table is refused.
 """
 
@@ -31,8 +35,8 @@ _COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Row))
 
 
 class GpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As its file has it. ``cards``: how many ran the program, of ``model``; ``has_units``: speeds are by reported
-    progress, else by run time."""
+    """As its file has it. ``command``: the program, empty: kernels; ``cards``: how many ran it, of ``model``;
+    ``has_units``: speeds are by units of work (reported progress), else by run time."""
 
     schema: int
     command: str
@@ -47,9 +51,15 @@ class GpuTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_rows: tuple[Row, ...]
 
     @property
-    def best(self) -> Row:
-        """The clock of the fewest joules among those within ``BOUND``."""
-        return min((row for row in self.gpu_rows if row.speed >= 1.0 / (1.0 + BOUND)), key=lambda row: row.joules)
+    def series(self) -> dict[str, tuple[Row, ...]]:
+        """By kernel its rows; of a program's table one, of the name ``""``."""
+        kernels = dict.fromkeys(row.kernel for row in self.gpu_rows)
+        return {kernel: tuple(row for row in self.gpu_rows if row.kernel == kernel) for kernel in kernels}
+
+
+def best(rows: tuple[Row, ...]) -> Row:
+    """The clock of the fewest joules among those within ``BOUND``."""
+    return min((row for row in rows if row.speed >= 1.0 / (1.0 + BOUND)), key=lambda row: row.joules)
 
 
 def write_gpu_table(path: Path, table: GpuTable) -> None:
@@ -68,12 +78,12 @@ def read_gpu_table(path: Path) -> GpuTable:
     text = sealed_text(path)
     try:
         values = tomllib.loads(text)
-        if values.get("schema") != SCHEMA:
-            raise SealedFileError(f"{path}: schema {values.get('schema')} is not known here, {SCHEMA} is")
+        if values.get("schema") not in KNOWN_SCHEMAS:
+            raise SealedFileError(f"{path}: schema {values.get('schema')} is not known here, up to {SCHEMA} is")
         columns = values.pop("columns", [])
         values["gpu_rows"] = [dict(zip(columns, row, strict=True)) for row in values.get("gpu_rows", ())]
         table = msgspec.convert(values, GpuTable)
-        if reason := _wrong_rows(table.gpu_rows):
+        if reason := next(filter(None, map(_wrong_rows, table.series.values() or [()])), ""):
             raise ValueError(reason)
         return table
     except tomllib.TOMLDecodeError as error:
@@ -102,24 +112,30 @@ def gpu_lines(table: GpuTable) -> list[str]:
     """Where it is from, its rows, the clock of the fewest joules."""
     emulated = "EMULATED " if table.is_emulated else ""
     by = "progress that it reports" if table.has_units else "its run time"
-    rows = [
-        (
-            str(row.mhz), f"{row.clock_mhz:.0f}", str(row.runs), f"{row.seconds:.1f}",
-            f"{row.watts:.1f} +-{row.watts_half:.1f}", f"{row.speed:.3f} +-{row.speed_half:.3f}",
-            f"{row.joules:.3f} +-{row.joules_half:.3f}",
-        )
-        for row in table.gpu_rows
-    ]  # fmt: skip
-    best = table.best
-    return [
+    said = [
         f"{emulated}{table.cards} x {table.model}, {table.identity.node}, measured {table.measured_at}, expires"
-        f" {table.expires_at}",
-        f"{table.command}: speed by {by}; idle {table.idle_w:.1f} W",
-        render(("MHz", "found", "runs", "seconds", "cards W", "speed", "joules, of the highest clock's"), rows),
-        f"fewest joules within a slowdown of {BOUND:.0%}: {best.mhz} MHz, {1 - best.joules:.1%} less,"
-        f" {1 / best.speed - 1:.1%} slower",
-        "bias: watts are the cards' own; what their meters are wrong by is not in the intervals",
+        f" {table.expires_at}; idle {table.idle_w:.1f} W"
     ]
+    for kernel, series in table.series.items():
+        rows = [
+            (
+                str(row.mhz), f"{row.clock_mhz:.0f}", str(row.runs), f"{row.seconds:.1f}",
+                f"{row.watts:.1f} +-{row.watts_half:.1f}", f"{row.speed:.3f} +-{row.speed_half:.3f}",
+                f"{row.joules:.3f} +-{row.joules_half:.3f}",
+            )
+            for row in series
+        ]  # fmt: skip
+        least, speed = best(series), f"{table.command}: speed by {by}"
+        if kernel:
+            unit = next((one.unit for one in GPU_KERNELS if one.name == kernel), "units")
+            speed = f"{kernel}: {series[-1].units_per_s:.3g} {unit}/s on all cards at {series[-1].mhz} MHz"
+        said += [
+            speed,
+            render(("MHz", "found", "runs", "seconds", "cards W", "speed", "joules, of the highest clock's"), rows),
+            f"fewest joules within a slowdown of {BOUND:.0%}: {least.mhz} MHz, {1 - least.joules:.1%} less,"
+            f" {1 / least.speed - 1:.1%} slower",
+        ]
+    return [*said, "bias: watts are the cards' own; what their meters are wrong by is not in the intervals"]
 
 
 def _value(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from calibration.kernels.port import KERNELS, Kernel, KernelError, check_cpus, check_kernel
+from calibration.kernels.port import GPU_KERNELS, KERNELS, Kernel, KernelError, check_cpus, check_kernel
 
 CONTROL: Final = "/run/nodectl-twin/control"
 """The control socket of the node on which this process is served; absent on a real one."""
@@ -31,8 +31,12 @@ class KernelHost(Protocol):
     def cpus(self) -> tuple[int, ...]:
         """The logical CPUs on which it can."""
 
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs on which it can run ``GPU_KERNELS``."""
+
     def start(self, name: str, flops_per_byte: float, cpus: Sequence[int]) -> None:
-        """Start a thread on each CPU."""
+        """Start a thread on each CPU, or a GPU kernel on each GPU."""
 
     def units(self) -> float:
         """Units done since the start."""
@@ -42,30 +46,30 @@ class KernelHost(Protocol):
 
 
 class EmulatedKernels:
-    """A ``KernelPort`` over a host. The node's time is whatever the host's is: virtual, or real."""
+    """A ``KernelPort`` over a host's CPUs, or its GPUs. The node's time is whatever the host's is: virtual, or real."""
 
     is_emulated: Final = True
 
-    def __init__(self, host: KernelHost) -> None:
-        self._host = host
+    def __init__(self, host: KernelHost, *, on_gpus: bool = False) -> None:
+        self._host, self._on_gpus = host, on_gpus
         self._units = 0.0
         self._is_running = False
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """Those of the node."""
-        return self._host.cpus
+        """Those of the node; its GPUs."""
+        return self._host.gpus if self._on_gpus else self._host.cpus
 
     def kernels(self) -> tuple[Kernel, ...]:
         """All of them: an emulated node has no compiler to do without."""
-        return KERNELS
+        return GPU_KERNELS if self._on_gpus else KERNELS
 
     def start(self, kernel: Kernel, cpus: Sequence[int]) -> None:
         """Start it in the node's time."""
         if self._is_running:
             raise KernelError("a kernel runs already: stop it first")
-        check_kernel(kernel)
-        check_cpus(cpus, self.cpus)
+        check_kernel(kernel, self.kernels())
+        check_cpus(cpus, self.cpus, "GPU" if self._on_gpus else "CPU")
         self._host.start(kernel.name, kernel.flops_per_byte, cpus)
         self._is_running, self._units = True, 0.0
 
@@ -99,7 +103,7 @@ class ServedHost:
             self._socket.close()
             raise KernelError(f"{path}: the emulated node does not answer: {error.strerror}") from None
         self._lines = self._socket.makefile("rb")
-        self.cpus = tuple(self.request("kernel-cpus"))
+        self.cpus, self.gpus = tuple(self.request("kernel-cpus")), tuple(self.request("kernel-gpus"))
 
     def start(self, name: str, flops_per_byte: float, cpus: Sequence[int]) -> None:
         """``kernel-start``."""

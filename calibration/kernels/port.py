@@ -2,7 +2,8 @@
 
 A kernel is a small program whose work is counted in *units*: floating-point operations, bytes or loads. The work of a
 unit is the same at every clock and on every CPU, so units per second are a speed. ``native`` runs our own C on this
-node's CPUs. ``emulated`` has an emulated node execute the kernel, by a truth that calibration never sees.
+node's CPUs, ``gpu_kernels.native_gpu`` our own PTX on its GPUs: there "CPUs" are GPUs. ``emulated`` has an emulated
+node execute the kernel, by a truth that calibration never sees.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ def mix(flops_per_byte: float) -> Kernel:
 
 KERNELS: Final = (FMA, STREAM, CHASE, mix(1.0))
 
+GPU_FMA: Final = Kernel("gpu-fma", "flops", "chains of single-precision multiply-adds in registers: bound by the clock")
+GPU_STREAM: Final = Kernel("gpu-stream", "bytes", "triad over arrays far above the L2 cache: bound by bandwidth")
+GPU_KERNELS: Final = (GPU_FMA, GPU_STREAM)
+
 
 class KernelPort(Protocol):
     """Runs one kernel at a time. Errors are ``KernelError``, one line each."""
@@ -92,19 +97,19 @@ def running(port: KernelPort, kernel: Kernel, cpus: Sequence[int]) -> Iterator[N
         port.stop()
 
 
-def check_kernel(kernel: Kernel) -> None:
-    """``KernelError`` unless it is one of ``KERNELS``, or a mix of an intensity that there is."""
-    known = mix(kernel.flops_per_byte) if kernel.name == "mix" else next((k for k in KERNELS if k == kernel), None)
+def check_kernel(kernel: Kernel, kernels: Sequence[Kernel] = KERNELS) -> None:
+    """``KernelError`` unless it is one of ``kernels``, or a mix of an intensity that there is."""
+    known = mix(kernel.flops_per_byte) if kernel.name == "mix" else next((k for k in kernels if k == kernel), None)
     if kernel != known:
-        raise KernelError(f"no kernel {kernel.name}: there are {', '.join(each.name for each in KERNELS)}")
+        raise KernelError(f"no kernel {kernel.name}: there are {', '.join(each.name for each in kernels)}")
 
 
-def check_cpus(cpus: Sequence[int], known: Sequence[int]) -> None:
-    """``KernelError`` unless ``cpus`` are different logical CPUs, at least one, among those ``known``."""
+def check_cpus(cpus: Sequence[int], known: Sequence[int], what: str = "CPU") -> None:
+    """``KernelError`` unless ``cpus`` are different logical CPUs (or GPUs: ``what``), at least one, among ``known``."""
     if not cpus:
-        raise KernelError("no CPU was given for the kernel")
+        raise KernelError(f"no {what} was given for the kernel")
     if len(set(cpus)) < len(cpus):
         twice = next(cpu for cpu in cpus if cpus.count(cpu) > 1)
-        raise KernelError(f"CPU {twice} was given twice: a kernel has one thread on each CPU")
+        raise KernelError(f"{what} {twice} was given twice: a kernel runs once on each {what}")
     if unknown := sorted(set(cpus) - set(known)):
-        raise KernelError(f"CPU {unknown[0]}: this process may not run there, or the node has no such CPU")
+        raise KernelError(f"{what} {unknown[0]}: this process may not run there, or the node has no such {what}")

@@ -14,9 +14,9 @@ from twin.programs.kernels import KernelRun
 _T = TypeVar("_T")
 
 
-def emulated_kernels(twin: Twin, seed: int = 1, bias: float = 0.2) -> EmulatedKernels:
-    """The port of the kernels of ``twin``; ``bias`` as of its workloads."""
-    return EmulatedKernels(_TwinHost(KernelRun(twin, seed, bias)))
+def emulated_kernels(twin: Twin, seed: int = 1, bias: float = 0.2, *, on_gpus: bool = False) -> EmulatedKernels:
+    """The port of the kernels of ``twin``, on its CPUs or its GPUs; ``bias`` as of its workloads."""
+    return EmulatedKernels(_TwinHost(KernelRun(twin, seed, bias)), on_gpus=on_gpus)
 
 
 class _TwinHost:
@@ -24,7 +24,7 @@ class _TwinHost:
 
     def __init__(self, run: KernelRun) -> None:
         self._run = run
-        self.cpus = run.cpus
+        self.cpus, self.gpus = run.cpus, run.gpus
 
     def start(self, name: str, flops_per_byte: float, cpus: Sequence[int]) -> None:
         _translated(lambda: self._run.start(name, flops_per_byte, cpus))

@@ -15,9 +15,9 @@ import pytest
 
 from calibration.commands import calibrate_kernels
 from calibration.gpu_kernels import native_gpu
-from calibration.gpu_kernels.native_gpu import CHAINS, GPU_FMA, GPU_STREAM, PTX, START, GpuKernels, GpuPlan
+from calibration.gpu_kernels.native_gpu import CHAINS, PTX, START, GpuKernels, GpuPlan
 from calibration.kernels.kernel_speed import measure_speed
-from calibration.kernels.port import FMA, Kernel, KernelError, running
+from calibration.kernels.port import FMA, GPU_FMA, GPU_STREAM, Kernel, KernelError, running
 from nodectl.cli import main
 from pmu.system import MonotonicClock, system_ports
 from tests.waiting import PATIENCE_S, within
@@ -124,9 +124,9 @@ def test_without_a_driver_or_memory_and_with_a_wrong_request_it_is_one_line(libr
     with pytest.raises(KernelError, match="gpu-stream needs 12 MiB, more than half of the free memory"):
         GpuKernels({0: BUS_ID}, large, library).start(GPU_STREAM, [0])
     port = GpuKernels({0: BUS_ID}, PLAN, library)
-    with pytest.raises(KernelError, match="no GPU kernel fma"):
+    with pytest.raises(KernelError, match="no kernel fma: there are gpu-fma"):
         port.start(FMA, [0])
-    with pytest.raises(KernelError, match="GPU 1: there is no such GPU, only 0"):
+    with pytest.raises(KernelError, match="GPU 1: this process may not run there, or the node has no such GPU"):
         port.start(GPU_FMA, [1])
     assert left(library) == 0
 

@@ -52,14 +52,20 @@ class KernelService:
         """The logical CPUs of the node."""
         return self._run.cpus
 
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs of the node."""
+        return self._run.gpus
+
 
 class KernelConversation:
-    """One connection: ``kernel-cpus``, ``kernel-start``, ``kernel-units``, ``kernel-stop``."""
+    """One connection: ``kernel-cpus``, ``kernel-gpus``, ``kernel-start``, ``kernel-units``, ``kernel-stop``."""
 
     def __init__(self, service: KernelService) -> None:
         self._service = service
         self.commands: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
             "kernel-cpus": lambda _: service.cpus,
+            "kernel-gpus": lambda _: service.gpus,
             "kernel-start": lambda given: service.start(self, given),
             "kernel-units": lambda _: service.units(self),
             "kernel-stop": lambda _: service.stop(self),

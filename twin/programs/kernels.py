@@ -1,13 +1,15 @@
 """Calibration's kernels on the emulated node: it executes them by its own truth, which calibration never sees.
 
-A kernel is work of one kind on some CPUs, counted in flops, bytes or loads, without any barrier between its threads.
-Here each CPU is a group of its own that executes one endless phase. The model says how many seconds of work at the
-highest clock it has done; the truth of the kernel says how many units such a second is.
+A kernel is work of one kind on some CPUs or GPUs, counted in flops, bytes or loads, without any barrier between its
+threads. Here each CPU or GPU is a group of its own that executes one endless phase. The model says how many seconds of
+work at the highest clock it has done; the truth of the kernel says how many units such a second is.
 
-    fma     flops per cycle of the core; its time follows the clock alone
-    stream  what a core gets from memory; of its time the share follows the clock that it does for `stream`
-    chase   one miss after the other
-    mix     the longer of computing and waiting, rounded where they are equal, as a roofline is in practice
+    fma         flops per cycle of the core; its time follows the clock alone
+    stream      what a core gets from memory; of its time the share follows the clock that it does for `stream`
+    chase       one miss after the other
+    mix         the longer of computing and waiting, rounded where they are equal, as a roofline is in practice
+    gpu-fma     single-precision flops of all cores of a card; its time follows the clock
+    gpu-stream  what a card gets from its memory, from a knee of its clock on
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ import msgspec
 import numpy as np
 
 from twin.errors import TwinError, nearest
-from twin.machine import Machine
+from twin.machine import Gpu, Machine
 from twin.physics import curves
 from twin.physics.curves import type_f64
 from twin.physics.model import Twin
-from twin.programs.workload import Group, Workload, WorkloadTruth, cpu_group, group_truth
-from twin.programs.workload_phases import DEFAULT_NOISE, CpuGroup, CpuPhase, Vectors
+from twin.programs.workload import Group, Workload, WorkloadTruth, cpu_group, gpu_group, group_truth
+from twin.programs.workload_phases import DEFAULT_NOISE, CpuGroup, CpuPhase, GpuGroup, GpuPhase, Vectors
 
 NAMES: Final = ("fma", "stream", "chase", "mix")
+GPU_NAMES: Final = ("gpu-fma", "gpu-stream")
 
 BLOCK_S: Final = 50e-6
 """Ours: units are counted in blocks of about this much work, as a real kernel's."""
@@ -53,15 +56,21 @@ ROUNDING: Final = 4.0  # ours: exponent that joins computing and waiting; at the
 
 MOST_FLOPS_PER_BYTE: Final = 1000.0  # ours: far above any machine's balance
 
+# Of the data sheet's: measured with these kernels on an H100 (docs/notes/calibration-measurements.md, GPUs)
+GPU_FLOPS_SHARE, GPU_BYTES_SHARE = 0.92, 0.77
+GPU_STREAM_KNEE: Final = 0.6  # ours, of the highest clock: as HPCG on an A100 (workloads/hpcg.toml)
+GPU_CLOCK_BOUND: Final = 3.0  # ours: a knee this far above the highest clock is never reached
+GPU_FMA_ACTIVITY, GPU_STREAM_ACTIVITY, GPU_STREAM_DRAM = 0.75, 0.3, 0.9  # ours
+
 _ROUND_S: Final = 1.0
 _ROUNDS: Final = 2**30
 _IPC_FLOOR: Final = 0.005
 
 
 class KernelTruth(msgspec.Struct, frozen=True):
-    """A kernel on one core: its phase, and the units of a second of work at the highest clock."""
+    """A kernel on one core or card: its phase, and the units of a second of work at the highest clock."""
 
-    phase: CpuPhase
+    phase: CpuPhase | GpuPhase
     units_per_s: float
 
 
@@ -85,6 +94,25 @@ def kernel_truth(machine: Machine, name: str, flops_per_byte: float = 0.0) -> Ke
     if name == "mix":
         raise TwinError(f"mix: {flops_per_byte:g} flops per byte: a number above 0, at most {MOST_FLOPS_PER_BYTE:g}")
     raise TwinError(f'unknown kernel "{name}"{nearest(name, NAMES)}')
+
+
+def gpu_kernel_truth(gpu: Gpu, name: str) -> KernelTruth:
+    """The truth about a GPU kernel on a card; TwinError if there is no such kernel."""
+    top_mhz = gpu.max_khz / 1e3
+    if name == "gpu-fma":
+        phase = GpuPhase(
+            name, _ROUND_S, GPU_CLOCK_BOUND * top_mhz, activity=GPU_FMA_ACTIVITY, occupancy=1.0, sm_active=1.0,
+            dram_active=0.0, fp_active=GPU_FLOPS_SHARE,
+        )  # fmt: skip
+        return KernelTruth(phase, GPU_FLOPS_SHARE * 2.0 * gpu.cores * top_mhz * 1e6)
+    if name == "gpu-stream":
+        phase = GpuPhase(
+            name, _ROUND_S, GPU_STREAM_KNEE * top_mhz, activity=GPU_STREAM_ACTIVITY, occupancy=1.0, sm_active=1.0,
+            dram_active=GPU_STREAM_DRAM, fp_active=0.02,
+        )  # fmt: skip
+        bytes_per_s = 2.0 * gpu.memory_mhz * 1e6 * gpu.memory_bus_bits / 8  # two bits of each line per cycle
+        return KernelTruth(phase, GPU_BYTES_SHARE * bytes_per_s)
+    raise TwinError(f'unknown kernel "{name}"{nearest(name, GPU_NAMES)}')
 
 
 def _mix(machine: Machine, flops_per_byte: float, flops_hz: float, gbs: float, vectors: Vectors) -> KernelTruth:
@@ -136,16 +164,26 @@ class KernelRun:
         """The logical CPUs of the node."""
         return tuple(range(self._twin.machine.cpus))
 
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs of the node."""
+        return tuple(range(self._twin.machine.gpus))
+
     def start(self, name: str, flops_per_byte: float, cpus: Sequence[int]) -> None:
-        """Start a thread of this kernel on each of these CPUs."""
+        """Start a thread of this kernel on each of these CPUs, or a GPU kernel on these GPUs."""
         machine = self._twin.machine
+        what, units = ("GPU", self.gpus) if name.startswith("gpu-") else ("CPU", self.cpus)
         if self._workload is not None:
             raise TwinError(f"a kernel runs already: {self._workload.name}")
         if self._twin.workload is not None and not self._twin.finished:
             raise TwinError(f"the emulated node runs {self._twin.workload.name}; kernels need a node without load")
-        if not cpus or len(set(cpus)) < len(cpus) or not set(cpus) <= set(self.cpus):
-            raise TwinError(f'kernel on CPUs {list(cpus)}: machine "{machine.name}" has CPUs 0 to {machine.cpus - 1}')
-        truth = kernel_truth(machine, name, flops_per_byte)
+        if not cpus or len(set(cpus)) < len(cpus) or not set(cpus) <= set(units):
+            has = f"{what}s 0 to {units[-1]}" if units else f"no {what}"
+            raise TwinError(f'kernel on {what}s {list(cpus)}: machine "{machine.name}" has {has}')
+        if machine.gpu and what == "GPU":
+            truth = gpu_kernel_truth(machine.gpu, name)
+        else:
+            truth = kernel_truth(machine, name, flops_per_byte)
         workload = self._fitted(truth, name, cpus)
         self._twin.start_workload(workload)
         self._workload, self._units_per_s, self._units = workload, truth.units_per_s, 0.0
@@ -166,11 +204,15 @@ class KernelRun:
         self._workload = None
 
     def _fitted(self, truth: KernelTruth, name: str, cpus: Sequence[int]) -> Workload:
-        """A group for each CPU: no thread waits for another. The counters of all err alike, since they run one code."""
-        machine = self._twin.machine
+        """A group for each CPU or GPU: none waits for another. The counters of all err alike: they run one code."""
+        machine, where = self._twin.machine, ",".join(map(str, cpus))
         random = curves.stream(self._seed, "kernel", name, round(truth.units_per_s))
-        table = CpuGroup((truth.phase,), cpus=",".join(map(str, cpus)), repeat=_ROUNDS)
-        whole = cpu_group(table, machine, random, self._bias, name)
+        if isinstance(truth.phase, GpuPhase):
+            assert machine.gpu is not None
+            on_gpus = GpuGroup((truth.phase,), gpus=where, repeat=_ROUNDS)
+            whole = gpu_group(on_gpus, machine.gpu, random, self._bias, name, [None])
+        else:
+            whole = cpu_group(CpuGroup((truth.phase,), cpus=where, repeat=_ROUNDS), machine, random, self._bias, name)
         groups: list[Group] = [
             msgspec.structs.replace(whole, units=(cpu,), weight=np.ones(1), nominal_share=1.0) for cpu in cpus
         ]

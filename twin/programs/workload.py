@@ -40,6 +40,7 @@ __all__ = [
     "WorkloadTruth",
     "cpu_group",
     "duration_s",
+    "gpu_group",
     "group_truth",
     "load_workload",
     "v100_names",
@@ -216,11 +217,11 @@ def load_workload(
     groups: list[Group] = []
     for number, on_cpus in enumerate(table.cpu):
         groups.append(cpu_group(on_cpus, machine, curves.stream(seed, name, "cpu", number), bias, name))
-    for number, gpu_group in enumerate(table.gpu):
+    for number, on_gpus in enumerate(table.gpu):
         assert machine.gpu is not None
         random, drawing = (curves.stream(seed, name, key, number) for key in ("gpu", "error curve"))
-        drawn = [error_curves.drawn(measured, drawing) for _ in gpu_group.phase]
-        groups.append(_gpu_group(gpu_group, machine.gpu, random, bias, name, drawn))
+        drawn = [error_curves.drawn(measured, drawing) for _ in on_gpus.phase]
+        groups.append(gpu_group(on_gpus, machine.gpu, random, bias, name, drawn))
     groups = [_stretched(group, groups, duration_s) for group in groups]
     tables: tuple[CpuGroup | GpuGroup, ...] = (*table.cpu, *table.gpu)
     for number, group in enumerate(groups):
@@ -376,7 +377,7 @@ def _cpu_phase(phase: CpuPhase, machine: Machine, counter_error: CounterError) -
     return Phase(truth=truth, tables=tables, activity=phase.activity, memory_s=memory_s, license=license_index)
 
 
-def _gpu_group(
+def gpu_group(
     group: GpuGroup,
     gpu: Gpu,
     random: np.random.Generator,
@@ -384,6 +385,8 @@ def _gpu_group(
     name: str,
     measured: Sequence[ErrorCurve | None],
 ) -> Group:
+    """GPUs of a workload ``name``; ``measured``: for each phase the application whose measured error its DRAM activity
+    has, None: that of ``bias``."""
     try:
         units = tuple(range(gpu.count)) if group.gpus == "all" else tuple(int(n) for n in group.gpus.split(","))
     except ValueError:
