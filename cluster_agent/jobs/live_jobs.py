@@ -10,22 +10,17 @@ service that owns it waits on its sockets:
 Decisions are on the disk before they are sent to a node, and what became of a job is on the disk before its node may
 forget it. So the agent may be killed at any instant: it finds its jobs on the disk, the nodes report what runs, and no
 job is lost or run twice.
-
-A node that is away has a placeholder in the engine's table: a job without a user and without an end that occupies it.
-While a node boots, its placeholder ends when the node should be back, so that the engine plans with it. Otherwise it
-would give the nodes that wait for the booting one to other jobs, and a wide job might never start.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from cluster_agent.cluster import Machine
-from cluster_agent.jobs.admission import check_job, check_live, check_runs, has_resources, runners
+from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
@@ -33,17 +28,18 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
 from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, LiveScheduler, NodeBudget, OwnedWatts
+from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
+from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, OwnedWatts
+from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
+from cluster_agent.jobs.timeouts import watch
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import add_plan, why_waiting
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.queue import patient
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
@@ -60,7 +56,6 @@ SHOWN_S: Final = 1.0
 """Ours: how old the accounts of running jobs may be that people see. To store them takes the disk's time."""
 
 REQUEUE: Final = "to be queued again"
-ENDLESS_S: Final = 1 << 40
 REMEMBERED: Final = 10_000
 """Ours: how many of the jobs that ended last a scheduler learns from after a restart."""
 
@@ -69,17 +64,21 @@ Live: TypeAlias = Composition | NodeComposition | MoldableComposition
 
 
 def owner_of(
-    composition: Live, machine: Machine | None, configurations: Mapping[str, Rows] | None = None
-) -> OwnedWatts | OwnedNodes | OwnedConfigurations | None:
-    """The watts of a partition of this machine, if its policy owns them; ``WrongUseError`` for one that does not
-    fit."""
-    if machine is None:
-        return None
+    composition: Live,
+    machine: Machine | None = None,
+    configurations: Mapping[str, Rows] | None = None,
+    meter: Meter = unmetered,
+) -> Owner:
+    """Who owns the watts of a partition of this machine; ``WrongUseError`` for a machine that does not fit."""
+    if isinstance(composition, Composition):
+        if machine is not None and composition.power is not None:
+            return OwnedWatts(machine, composition, meter)
+        full_w = machine.node.busy_w[0] if machine is not None and machine.has_watts else None
+        return Owner(composition, full_w, meter)
+    assert machine is not None, "check_live has said so"
     if isinstance(composition, MoldableComposition):
         return OwnedConfigurations(machine, composition, configurations or {})
-    if isinstance(composition, NodeComposition):
-        return OwnedNodes(machine, composition)
-    return OwnedWatts(machine, composition.power) if composition.power is not None else None
+    return OwnedNodes(machine, composition)
 
 
 class Partition:
@@ -108,19 +107,11 @@ class Partition:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn;
         ``configurations``: by application, for a policy that chooses among them."""
         check_live(composition, machine is not None, power is not None, configurations is not None)
-        self.watts = owner_of(composition, machine, configurations)
-        """None: the policy leaves watts to a sharer."""
-        if not isinstance(composition, Composition):
-            composition = Composition()  # its phases are those of ``OwnedNodes``, ``OwnedConfigurations``
-        if composition.order:
-            composition = replace(composition, order=patient(composition.order, say))
+        self.watts = owner_of(composition, machine, configurations, meter)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
-        self._composition, self._store, self._now, self._say = composition, store, now, say
-        self._full_w = machine.node.busy_w[0] if machine and machine.has_watts else None
-        self._meter = meter
-        self._by_plan = 0  # nodes that the scheduler's plan has off, so that they need no placeholders
+        self._store, self._now, self._say = store, now, say
         self._killed_s: dict[int, float] = {}  # by row, since when a job that is killed for a cap ends
         self._times = times or Times()
         self._capacity = capacity
@@ -146,7 +137,7 @@ class Partition:
         self._row_of: dict[int, int] = {}
         self._ended: list[int] = []
         self._ended_nodes = 0  # that their jobs have until the scheduler hears of the ends
-        self._is_short_of_room = False  # for placeholders
+        self._placeholders = Placeholders(self.power.times)
         self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
@@ -171,14 +162,13 @@ class Partition:
             id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now(), on=list(on),
             full_power=full_power,
         )  # fmt: skip
-        most_nodes = self.watts.most_nodes(job) if isinstance(self.watts, OwnedConfigurations) else 0
-        check_job(job, self.nodes, most_nodes)
+        check_job(job, self.nodes, self.watts.most_nodes(job))
         check_runs(job, self.nodes.values())
         self._store.add(job)
         self.jobs[job.id] = job
         self._fresh.append(job)
         # another user changes everybody's share
-        self._has_grown |= self._composition.priority is not None and not self._table.knows(uid)
+        self._has_grown |= self.watts.phases.priority is not None and not self._table.knows(uid)
         return job
 
     def cancel(self, job: Job) -> None:
@@ -221,11 +211,10 @@ class Partition:
         """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
-                          self.watts is not None)  # fmt: skip
-        if isinstance(self.watts, OwnedNodes):
-            rows_s = self.watts.planned_s
-            planned_s = {self._queued[row].id: at_s for row, at_s in rows_s.items() if row in self._queued}
-            add_plan(why, order, planned_s, self.watts.planner_trouble, self._now())
+                          self.watts.owns_watts)  # fmt: skip
+        rows_s = self.watts.planned_s
+        planned_s = {self._queued[row].id: at_s for row, at_s in rows_s.items() if row in self._queued}
+        add_plan(why, order, planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
@@ -284,8 +273,7 @@ class Partition:
             with self._store.together():
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
                     self._begin_again()
-                if self.watts is not None:
-                    self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
+                self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
                 now_s = self._now()
                 if not 0 <= now_s - self._watched_s < WATCH_S:
                     self._watch(now_s)
@@ -333,15 +321,14 @@ class Partition:
         """Give the job its nodes."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
-        width = self.watts.width(job, started) if self.watts is not None else started.spec.nodes
+        width = self.watts.width(job, started)
         if sum(node.may_start for node in self.nodes.values()) < width:
             raise RuntimeError("defect: the scheduler started a job for which there are no nodes")
-        free = self._nodes_for(job, started, width)
+        free = self.watts.nodes_for(self._scheduler, job, self._free(started), width)
         if len(free) < width:
             self._set_aside(job, started)
             return
-        if isinstance(self.watts, OwnedConfigurations):
-            started.configured = self.watts.chosen(job, started)
+        self.watts.started(job, started)
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
@@ -390,18 +377,16 @@ class Partition:
 
     def set_budget(self, budget: NodeBudget) -> bool:
         """From the next turn on the nodes may draw this; whether that is anything new."""
-        return self.watts is not None and self.watts.set_budget(budget)
+        return self.watts.set_budget(budget)
 
     def caps_mw(self) -> dict[str, int]:
         """The caps of nodes with a job, and none for those that are off by plan."""
-        if self.watts is None:
-            return {}
         off_mw = {node.name: 0 for node in self.nodes.values() if is_off_for_cap(node) and not is_coming(node)}
         return off_mw | self.watts.caps_mw(self.runs.by_row.values())
 
     def planned_mw(self) -> dict[str, int]:
         """The same, and the caps of nodes without a job that are not those of any idle node."""
-        return self.watts.idle_caps_mw() | self.caps_mw() if self.watts is not None else {}
+        return self.watts.idle_caps_mw() | self.caps_mw()
 
     # --- inside
 
@@ -411,33 +396,20 @@ class Partition:
 
     def _past(self) -> list[Job]:
         """The jobs that ended last, if the policy learns from them."""
-        composition = self._composition
-        learns = composition.estimate in ("mean2", "learned") or composition.priority is not None
-        learns |= composition.power is not None and composition.power.admitted is not None
+        phases = self.watts.phases
+        learns = phases.estimate in ("mean2", "learned") or phases.priority is not None
+        learns |= phases.power is not None and phases.power.admitted is not None
         return self._store.ended(REMEMBERED)[-self._rows_needed() // 2 :] if learns else []
 
     def _new_scheduler(self, past: list[Job]) -> tuple[GrowingJobs, LiveScheduler]:
         """An empty table and a scheduler over it; at the start, and when the table is full."""
-        composition, nodes = self._composition, max(len(self.nodes), 1)
         users: list[int] = []
-        if composition.priority is not None:
-            users = sorted({*composition.priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
-            composition = replace(composition, priority=with_strangers(composition.priority))
+        if (priority := self.watts.phases.priority) is not None:
+            users = sorted({*priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
-        if isinstance(self.watts, OwnedNodes | OwnedConfigurations):
-            self._note_resources()
-            return table, self.watts.begin(list(self.nodes), table.jobs, self._delays_pass, self._say)
-        watts = self.watts.begin(nodes, len(table.jobs)) if self.watts is not None else None
-        return table, LiveScheduler(
-            composition,
-            table.jobs,
-            nodes,
-            watts,
-            self._delays_pass,
-            users=table.uids,
-            full_w=self._full_w,
-            meter=self._meter,
-        )
+        self._note_resources()
+        scheduler = self.watts.begin(list(self.nodes), table.jobs, table.uids, self._delays_pass, self._say)
+        return table, scheduler
 
     def _learn_from(self, past: list[Job]) -> None:
         """Jobs that ended before, for estimates, priorities and predictions."""
@@ -446,28 +418,19 @@ class Partition:
                 row = self._add(job, int(job.queued_s))
                 self._table.ran(row, round(job.ended_s - job.started_s))
                 times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
-                if self.watts is not None:
-                    self.watts.ended(job)
-                self._scheduler.past(*times_s, row, job.account.joules if self._full_w else None)
+                self.watts.ended(job)
+                self._scheduler.past(*times_s, row, job.account.joules if self.watts.full_w else None)
 
     def _delays_pass(self) -> bool:
         """Whether a pass has to wait. The scheduler has heard of all ends by now, so there is room for placeholders."""
-        if self._is_short_of_room:
+        if self._placeholders.is_short_of_room:
             self._update_placeholders(self._clock.now_s())
         return self._is_paused()
-
-    def _room_for_placeholders(self) -> float:
-        """How many nodes more the scheduler can count as away. Where it knows watts, no more than its jobs leave: they
-        have nodes on which their part is over, and those of jobs of whose end it has not heard, too."""
-        if not isinstance(self.watts, OwnedWatts):
-            return float("inf")
-        taken = sum(len(one.parts) for one in self.runs.by_row.values()) + self._ended_nodes
-        return len(self.nodes) - taken - sum(node.away_row is not None for node in self.nodes.values())
 
     def _is_paused(self) -> bool:
         """Whether no job is started, since jobs that were killed for a cap are about to end, or nodes are now on or off
         by plan of which the placeholders do not know."""
-        if self._scheduler.nodes_off(self._clock.now_s())[1] != self._by_plan:
+        if self._scheduler.nodes_off(self._clock.now_s())[1] != self._placeholders.by_plan:
             return True
         return any(self._now() - since_s < PAUSE_S for since_s in self._killed_s.values())
 
@@ -476,8 +439,7 @@ class Partition:
         past, stored_j = self._past(), self._scheduler.stored_j
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
-        if self.watts is not None:
-            self._scheduler.restore_joules(self._clock.now_s(), stored_j)
+        self._scheduler.restore_joules(self._clock.now_s(), stored_j)
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
@@ -498,7 +460,9 @@ class Partition:
         # placeholders for nodes that are away come before the queue, so that no job is started there
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown
-        queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
+        queued = (
+            job for job in self.jobs.values() if job.state == "queued" and self._fits(job)
+        )
         self._fresh = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:
@@ -508,23 +472,9 @@ class Partition:
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 
-    def _nodes_for(self, row: int, job: Job, width: int) -> list[Node]:
-        """For a job that starts: where the policy has placed it, else the free nodes with the lowest names; too few if
-        the free ones would refuse it."""
-        free = self._free(job)
-        if isinstance(self.watts, OwnedNodes):
-            placed = self.watts.placed(self._scheduler, row)
-            own = [node for node in free if node.name in placed]
-            if len(own) == width:
-                return own
-            if len(free) >= width:  # the policy does not know what nodes run, nor of jobs that name theirs
-                self._scheduler.place(row, self.watts.at(node.name for node in free[:width]))
-        return free[:width]
-
     def _note_resources(self) -> None:
-        if isinstance(self.watts, OwnedNodes):
-            for node in self.nodes.values():
-                node.has = self.watts.has(node.name)
+        for node in self.nodes.values():
+            node.has = self.watts.has(node.name)
 
     def _set_aside(self, row: int, job: Job) -> None:
         """Withdraw a job that all free nodes would refuse, since the scheduler takes all nodes as alike: to the
@@ -542,10 +492,7 @@ class Partition:
                 self._fresh.append(job)
 
     def _fits(self, job: Job) -> bool:
-        """Whether the partition has nodes for it, which another machine file may have taken away."""
-        if not isinstance(self.watts, OwnedNodes):
-            return job.spec.nodes <= len(self.nodes)
-        return job.spec.nodes <= sum(has_resources(job, node) for node in self.nodes.values())
+        return self.watts.fits(job, self.nodes.values())
 
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
@@ -554,7 +501,7 @@ class Partition:
             self._killed_s[row] = self._now()
         else:
             row = self._add(job, int(job.queued_s), len(job.nodes))
-            more = self.watts.adopted(row, job, now_s) if self.watts is not None else {}
+            more = self.watts.adopted(row, job, now_s)
             times_s = int(job.queued_s), int(job.started_s)
             expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, **more)
         one = known or Run(
@@ -576,16 +523,14 @@ class Partition:
     def _add(self, job: Job, submit_s: int, nodes: int = 0) -> int:
         """``nodes``: how many it has, which a policy before a restart may have chosen; 0: those that it requests."""
         row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, nodes or job.spec.nodes)
-        if self.watts is not None:
-            self.watts.add(row, job)
+        self.watts.add(row, job)
         return row
 
     def _occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S) -> int:
         """A row that has these nodes, which are away or have a job that is being killed, and draws what idle nodes
         do."""
         row = self._table.add(0, -1, now_s, length_s, len(names))
-        more = self.watts.occupy(row, names) if self.watts is not None else {}
-        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, **more)
+        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, **self.watts.occupy(row, names))
         return row
 
     def _row(self, job: Job, now_s: int) -> int:
@@ -609,32 +554,7 @@ class Partition:
             for node in self.nodes.values():
                 node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
         self._watched_s = now_s
-        for node in self.nodes.values():
-            silent_s = now_s - node.heard_s
-            if node.is_up and silent_s > self._times.down_after_s:
-                node.is_up = False
-                if node.switched is None:
-                    self._say(f"{node.name}: no report for {silent_s:.0f} s: down")
-            one = self.runs.on(node)
-            if one is not None:
-                self._watch_run(one, node, now_s)
-
-    def _watch_run(self, one: Run, node: Node, now_s: float) -> None:
-        """The node has a job: the job loses it if it was silent for too long, or did not start the job in time."""
-        part, silent_s = one.parts[node.name], now_s - node.heard_s
-        if silent_s > self._times.lost_after_s:
-            self.runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
-        elif node.is_up and self._is_start_overdue(part, now_s):
-            reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
-            self.drain(node.name, reason, 0)
-            self._say(f"{node.name}: {reason}: draining")
-            self.runs.lose(one, node, f"{node.name} {reason}")
-
-    def _is_start_overdue(self, part: Part, now_s: float) -> bool:
-        """Whether the node got the start long ago, and has reported nothing of it."""
-        if part.first_start_sent_s is None or part.last is not None:
-            return False
-        return now_s - part.first_start_sent_s > self._times.start_within_s
+        watch(self.nodes.values(), self.runs, self._times, now_s, lambda name, why: self.drain(name, why, 0), self._say)
 
     def _switch(self) -> None:
         """Update which nodes are to be switched off or on."""
@@ -647,32 +567,12 @@ class Partition:
             self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
 
     def _update_placeholders(self, now_s: int) -> None:
-        """Occupy nodes that may not start a job, so that the scheduler does not count on them, and free the others. It
-        does not count on those that are off by its plan."""
-        _, by_plan = self._scheduler.nodes_off(now_s)
-        self._by_plan, self._is_short_of_room, room = by_plan, False, self._room_for_placeholders()
-        for node in self.nodes.values():
-            is_away = node.run is None and not node.may_start
-            if is_away and by_plan and is_off_for_cap(node):
-                by_plan, is_away = by_plan - 1, False
-            comes = is_coming(node)
-            is_other = (node.away_until_s is not None) != comes or (node.away_until_s or ENDLESS_S) <= now_s + 1
-            if node.away_row is not None and (not is_away or is_other):
-                self._scheduler.withdraw(node.away_row)
-                node.away_row, node.away_until_s = None, None
-                self._has_room, room = True, room + 1
-            if is_away and node.away_row is None:
-                room -= 1
-                self._put_placeholder(node, comes, now_s, room)
-
-    def _put_placeholder(self, node: Node, comes: bool, now_s: int, room: float) -> None:
-        """Unless there is no room left."""
-        if room < 0:
-            self._is_short_of_room = True
-            return
-        away_s = max(round(self.power.times.boot_within_s), 2) if comes else ENDLESS_S
-        node.away_row = self._occupy([node.name], now_s, away_s)
-        node.away_until_s = now_s + away_s if comes else None
+        """Where the engine counts watts for every node there is room for no more than its jobs leave: they have nodes
+        on which their part is over, and those of jobs of whose end it has not heard, too."""
+        room = float("inf")
+        if self.watts.counts_every_node:
+            room = len(self.nodes) - sum(len(one.parts) for one in self.runs.by_row.values()) - self._ended_nodes
+        self._has_room |= self._placeholders.update(self._scheduler, self.nodes.values(), self._occupy, now_s, room)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))
@@ -689,9 +589,8 @@ class Partition:
             self._table.ran(one.row, round(self._now() - job.started_s))
             self._ended.append(one.row)
             self._ended_nodes += len(one.parts)
-            if self.watts is not None:
-                self.watts.ended(job)
-            if self._full_w and (joules := job.account.joules) is not None:
+            self.watts.ended(job)
+            if self.watts.full_w and (joules := job.account.joules) is not None:
                 self._scheduler.metered(one.row, joules)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
@@ -710,7 +609,7 @@ class Partition:
     def _wait_again(self, one: Run) -> None:
         """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""
         job = one.job
-        if not (job.spec.requeue and (self.watts is None or self.watts.requeues)):
+        if not (job.spec.requeue and self.watts.requeues):
             self._over(job, "failed", None, CAPPED)
             return
         place_s = job.queued_s

@@ -31,7 +31,7 @@ from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings
@@ -196,7 +196,7 @@ class JobService:
     @property
     def idle_mw(self) -> int | None:
         """The cap of a node without a job; None: a sharer says."""
-        return self._live.watts.idle_mw if self._live and self._live.watts else None
+        return self._live.watts.idle_mw if self._live and self._live.watts.owns_watts else None
 
     def caps_mw(self) -> Mapping[str, int]:
         """The caps of nodes with a job, as the policy plans with them."""

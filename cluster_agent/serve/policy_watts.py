@@ -16,7 +16,7 @@ import numpy as np
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers.api import Sharer, check_budget
 from cluster_agent.budget.sharers.view import UNTAGGED, Ints, Reason, Shares, View
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.serve.job_service import JobService
 
 

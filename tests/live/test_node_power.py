@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import PowerTimes, Switched
 from cluster_agent.scheduler.policies.registry import choose
 from tests.live.fakes import Fake

@@ -12,7 +12,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.replay.moldable_run import PLAIN
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, full_row

@@ -15,7 +15,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations.table import Configuration

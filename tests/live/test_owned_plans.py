@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_watts import NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.scheduler.plans import live_planning
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S, QUIET_S, LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start

@@ -15,7 +15,8 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED, NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import CAPPED
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine

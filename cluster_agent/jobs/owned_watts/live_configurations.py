@@ -12,7 +12,7 @@ that it requests, at one of the machine file's levels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +20,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
-from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.owned_watts.live_watts import Budgeted, LiveScheduler
+from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, Owner
 from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
@@ -51,16 +50,16 @@ class Place(NamedTuple):
     scale: float
 
 
-class OwnedConfigurations(Budgeted):
+class OwnedConfigurations(Owner):
     """What ``live_watts.OwnedWatts`` is for jobs that run as they are requested. ``machine``: its first group of nodes.
 
     Tables in this order: of each application; of 1, 2, ... nodes, one row for each level; of a node that is measured;
     of nodes that are away."""
 
-    requeues = True
-    """Of a job that another policy has killed: its place is kept."""
+    owns_watts = True
 
     def __init__(self, machine: Machine, composition: MoldableComposition, configurations: Mapping[str, Rows]) -> None:
+        super().__init__()
         if not machine.has_watts:
             raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
         if len(configurations) > MOST_APPLICATIONS:
@@ -85,7 +84,12 @@ class OwnedConfigurations(Budgeted):
     # --- for the engine
 
     def begin(
-        self, names: Sequence[str], jobs: Jobs, is_paused: Callable[[], bool], say: Callable[[str], None]
+        self,
+        names: Sequence[str],
+        jobs: Jobs,
+        users: Sequence[int],
+        is_paused: Callable[[], bool],
+        say: Callable[[str], None],
     ) -> LiveScheduler:
         """A scheduler of a new table of jobs."""
         nodes = self._nodes = max(len(names), 1)
@@ -133,12 +137,9 @@ class OwnedConfigurations(Budgeted):
         rows = self._applications[number] if number is not None else ()
         return max((row.nodes for row in rows), default=job.spec.nodes)
 
-    def chosen(self, row: int, job: Job) -> Configured:
-        """The configuration of a job that starts."""
-        return self._configured(self._given.chosen_of(row), self._place(job).scale)
-
-    def ended(self, job: Job) -> None:
-        """Nothing is learned."""
+    def started(self, row: int, job: Job) -> None:
+        """Its configuration is known."""
+        job.configured = self._configured(self._given.chosen_of(row), self._place(job).scale)
 
     def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
         """Put the budget in force that there is now; what is to come does not count. Whether a pass is due."""
@@ -159,20 +160,9 @@ class OwnedConfigurations(Budgeted):
         """The cap of a node without a job."""
         return self._idle_mw
 
-    def idle_caps_mw(self) -> dict[str, int]:
-        """All are ``idle_mw``."""
-        return {}
-
-    def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
-        """The caps of nodes with a job. One that is being killed has that of an idle node."""
-        caps: dict[str, int] = {}
-        for one in runs:
-            configured = one.job.configured
-            cap_mw = configured.node_mw if configured is not None else self._levels_mw[0]
-            for name, part in one.parts.items():
-                if not part.is_over:
-                    caps[name] = self._idle_mw if one.is_killed else cap_mw
-        return caps
+    def busy_mw(self, job: Job, name: str) -> int:
+        """The cap of a node with this job."""
+        return job.configured.node_mw if job.configured is not None else self._levels_mw[0]
 
     # --- inside
 

@@ -10,7 +10,7 @@ have come down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -19,9 +19,10 @@ import numpy as np
 
 from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.errors import WrongUseError
+from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
-from cluster_agent.jobs.job_runs import Run
-from cluster_agent.jobs.owned_watts.live_watts import Budgeted, LiveScheduler, NodeBudget
+from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.jobs.owned_watts.live_owner import Has, LiveScheduler, NodeBudget, Owner
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
@@ -30,20 +31,17 @@ from cluster_agent.scheduler.queue import patient
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes
 
-Has = tuple[int, int, int, int]
-"""What a node has, or a job requests of each of its nodes: cores, GPUs, MICs, KiB of memory."""
-
 NOTHING: Final = (0, 0, 0, 0)
 
 
-class OwnedNodes(Budgeted):
+class OwnedNodes(Owner):
     """What ``live_watts.OwnedWatts`` is where nodes are alike. ``machine``: its groups say what their nodes have and
     draw, and by ``hosts`` which nodes these are."""
 
-    requeues = True
-    """Of a job that another policy has killed: its place is kept."""
+    owns_watts = True
 
     def __init__(self, machine: Machine, composition: NodeComposition) -> None:
+        super().__init__()
         if not machine.has_watts:
             raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
         if sum(not group.hosts for group in machine.groups) > 1:
@@ -66,7 +64,12 @@ class OwnedNodes(Budgeted):
     # --- for the engine
 
     def begin(
-        self, names: Sequence[str], jobs: Jobs, is_paused: Callable[[], bool], say: Callable[[str], None]
+        self,
+        names: Sequence[str],
+        jobs: Jobs,
+        users: Sequence[int],
+        is_paused: Callable[[], bool],
+        say: Callable[[str], None],
     ) -> LiveScheduler:
         """A scheduler of a new table of jobs."""
         self._names = list(names)
@@ -112,20 +115,24 @@ class OwnedNodes(Budgeted):
         self._fill(row, len(names), [*NOTHING, 1], 0.0)
         return {"nodes": self.at(names)}
 
-    def width(self, row: int, job: Job) -> int:
-        """How many nodes a job that starts gets."""
-        return job.spec.nodes
-
-    def ended(self, job: Job) -> None:
-        """Nothing is learned."""
+    def fits(self, job: Job, nodes: Collection[Node]) -> bool:
+        """Whether the partition has nodes for it, which another machine file may have taken away."""
+        return job.spec.nodes <= sum(has_resources(job, node) for node in nodes)
 
     def at(self, names: Iterable[str]) -> list[int]:
         """Their places in the engine."""
         return [self._at[name] for name in names]
 
-    def placed(self, scheduler: NativeScheduler, row: int) -> set[str]:
-        """Where a job was started."""
-        return {self._names[place] for place in scheduler.placed(row).node.tolist()}
+    def nodes_for(self, scheduler: NativeScheduler, row: int, free: Sequence[Node], width: int) -> Sequence[Node]:
+        """Where the policy has placed it, else others that are free: the policy does not know what nodes run, nor of
+        jobs that name theirs."""
+        placed = set(scheduler.placed(row).node.tolist())
+        own = [node for node in free if self._at[node.name] in placed]
+        if len(own) == width:
+            return own
+        if len(free) >= width:
+            scheduler.place(row, self.at(node.name for node in free[:width]))
+        return free[:width]
 
     @property
     def planned_s(self) -> Mapping[int, int]:
@@ -138,36 +145,21 @@ class OwnedNodes(Budgeted):
         outcomes = self._unlike.planned.deciding.outcomes if self._unlike and self._unlike.planned else ()
         return outcomes[-1].reason if outcomes else ""
 
-    def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
-        """Put a new budget in force. Whether a pass is due."""
-        budget = self._budget
-        if budget is None or budget == self._announced:
-            return False
-        self._announced = budget
-        scheduler.set_cap(self._cap(budget, now_s), now_s)
-        return True
-
     # --- for the keeper of the budget
 
-    @property
-    def idle_mw(self) -> int:
-        """The cap of a node that the machine file does not have: its MOP."""
-        return 0
+    def _put_in_force(
+        self, scheduler: NativeScheduler, budget: NodeBudget, before: NodeBudget | None, now_s: int
+    ) -> None:
+        scheduler.set_cap(self._cap(budget, now_s), now_s)
 
     def idle_caps_mw(self) -> dict[str, int]:
         """The caps of nodes without a job."""
         return self._idle_mw
 
-    def caps_mw(self, runs: Iterable[Run]) -> dict[str, int]:
-        """The caps of nodes with a job. One that is being killed has that of an idle node."""
-        caps: dict[str, int] = {}
-        for one in runs:
-            for name, part in one.parts.items():
-                group = self._groups.get(name)
-                if group is not None and not part.is_over:
-                    above_mw = 0 if one.is_killed else _above_idle_mw(group, one.job.spec)
-                    caps[name] = _mw(group.idle_w) + above_mw
-        return caps
+    def busy_mw(self, job: Job, name: str) -> int:
+        """The cap of a node with this job; of a node that the machine file does not have, its MOP."""
+        group = self._groups.get(name)
+        return 0 if group is None else _mw(group.idle_w) + _above_idle_mw(group, job.spec)
 
     # --- inside
 
