@@ -88,8 +88,8 @@ def call(
 ) -> int:
     """Run a command line (None: this process's own) and return its exit status.
 
-    ``NodectlError`` and what else is ``expected`` become one line on stderr, as do wrong use and an extra that is not
-    installed. A command finds in ``click.Context.obj`` whether the process is all its own.
+    ``NodectlError`` and what else is ``expected`` become one line on stderr, as do wrong use, a lack of memory and an
+    extra that is not installed. A command finds in ``click.Context.obj`` whether the process is all its own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     who = f"{program} {given[0]}" if given and given[0] in commands.table else program
@@ -118,8 +118,8 @@ def call(
         if module not in EXTRAS:
             raise
         return _complain(who, needs_extras([error.name or ""]), 1)
-    except expected as error:
-        return _complain(who, str(error), 1)
+    except (MemoryError, *expected) as error:
+        return _complain(who, str(error) or "not enough memory: give it less to do at once, or more memory", 1)
     except BrokenPipeError:
         _close_stdout()  # the reader (`| head`) has gone
         return 0

@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,16 @@ def test_unknown_requests_stay_unknown_in_every_table(tmp_path: Path) -> None:
         (row,) = csv.DictReader(file)
     assert (row["requested_time"], row["execution_time"]) == ("", "1")
     assert read_swf(str(schedule)).columns[8].tolist() == [-1]
+
+
+def test_a_machine_that_needs_more_memory_than_there_is_ends_in_one_line(log: Path) -> None:
+    command = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--machine", "2147483647"]
+    few = 2 << 30  # bytes of address space; the free processors of such a machine take twenty times as much
+    done = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (few, few))
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert done.stderr.endswith("clusterctl replay: not enough memory: give it less to do at once, or more memory\n")
 
 
 def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
