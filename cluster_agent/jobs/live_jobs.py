@@ -460,9 +460,7 @@ class Partition:
         # placeholders for nodes that are away come before the queue, so that no job is started there
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown
-        queued = (
-            job for job in self.jobs.values() if job.state == "queued" and self._fits(job)
-        )
+        queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
         self._fresh = sorted(queued, key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:

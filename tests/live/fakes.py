@@ -12,6 +12,7 @@ from typing import Any
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
 from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, NodeJobs
@@ -69,6 +70,14 @@ class Fake:
             list(self.nodes), self.composition, self.store, lambda: self.now_s, self.said.append,
             **self.given,
         )  # fmt: skip
+
+    def set_budget(self, *steps: tuple[float, float], aside_w: float = 0.0) -> None:
+        self.partition.set_budget(NodeBudget(steps, aside_w))
+
+    def planned_w(self) -> float:
+        """What all nodes may draw together by the caps that the policy gives."""
+        caps_mw = self.partition.planned_mw()
+        return sum(caps_mw.get(name, self.partition.watts.idle_mw) for name in self.nodes) / 1000
 
     def kill_and_restart(self) -> None:
         """kill -9: what was not committed and what was not sent is gone."""

@@ -12,7 +12,6 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
-from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.replay.moldable_run import PLAIN
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, full_row
@@ -156,15 +155,8 @@ class RecordedFake(Fake):
 def live(policy: str, *steps: tuple[float, float], now_s: float = 1000.0) -> RecordedFake:
     composition = choose(policy).live
     fake = RecordedFake(NODES, composition, now_s=now_s, machine=MACHINE, configurations=TABLE)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(steps))
+    fake.set_budget(*steps)
     return fake
-
-
-def planned_w(fake: Fake) -> float:
-    """What all nodes may draw together by the caps that the policy gives."""
-    assert fake.partition.watts is not None
-    caps_mw = fake.partition.planned_mw()
-    return sum(caps_mw.get(name, fake.partition.watts.idle_mw) for name in fake.nodes) / 1000
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -182,17 +174,17 @@ def test_the_live_partition_starts_the_jobs_of_the_replay_in_the_same_configurat
             event("a restart")
             fake.kill_and_restart()
             ahead = [step for step in announced if step[0] > now_s]
-            fake.partition.set_budget(NodeBudget((announced[-len(ahead) - 1], *ahead)))
+            fake.set_budget(announced[-len(ahead) - 1], *ahead)
         fake.end_due()
         fake.report()
         while submitted < len(rows) and rows[submitted][0] <= now_s:
             _, run_s, walltime_s, nodes, name = rows[submitted]
             fake.submit(run_s, nodes, walltime_s, name=name)
             submitted += 1
-        before_w = planned_w(fake)
+        before_w = fake.planned_w()
         fake.settle()
         in_force_w = [watts for at_s, watts in steps if at_s <= now_s][-1]
-        assert planned_w(fake) <= max(in_force_w, before_w), "a drop that finds jobs running starts none"
+        assert fake.planned_w() <= max(in_force_w, before_w), "a drop that finds jobs running starts none"
     assert sorted(fake.decisions) == expected
 
 
@@ -221,7 +213,7 @@ def test_a_job_that_cannot_run_at_these_watts_waits_and_blocks_nobody() -> None:
     hungry, small = fake.submit(run_s=5, nodes=3), fake.submit(run_s=5, nodes=1)
     fake.settle()
     assert (hungry.state, small.state) == ("queued", "running")
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.step()
     assert hungry.state == "running"
 
@@ -235,25 +227,13 @@ def test_nodes_that_are_away_take_no_watts_from_jobs() -> None:
     assert job.nodes == ["n02"] and fake.partition.caps_mw() == {"n02": 100_000}
 
 
-def test_a_budget_that_drops_starts_no_job_and_ends_none() -> None:
-    fake = live("moldable", (1000.0, FULL_W))
-    first = fake.submit(run_s=20, nodes=4)
-    fake.settle()
-    fake.partition.set_budget(NodeBudget(((1000.0, IDLE_W + 75.0),)))
-    second = fake.submit(run_s=5)
-    fake.step()
-    assert (first.state, second.state) == ("running", "queued")
-    fake.until(lambda: second.state == "running")
-    assert first.state == "done" and planned_w(fake) <= IDLE_W + 75.0
-
-
 def test_a_restart_with_another_table_keeps_jobs_nodes_and_caps_and_counts_no_less() -> None:
     fake = live("moldable:rule=cores-endtime", (1000.0, FULL_W))
     job = fake.submit(run_s=50, nodes=2, walltime_s=210, name="lu")
     fake.settle()
     fake.given["configurations"] = {"ep": TABLE["ep"]}
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.report()
     fake.step()
     found = fake.partition.jobs[job.id]
@@ -280,7 +260,7 @@ def test_a_table_that_does_not_fit_the_machine_is_refused() -> None:
 def test_a_job_that_requested_more_nodes_than_are_left_goes_on_after_a_restart_without_its_table() -> None:
     composition = choose("rmap:th=0").live
     fake = RecordedFake(8, composition, machine=MACHINE, configurations=TABLE)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(((1000.0, 8 * 101.0),)))
+    fake.set_budget((1000.0, 8 * 101.0))
     job = fake.submit(run_s=50, nodes=8, name="lu")
     fake.settle()
     assert job.nodes == ["n00", "n01", "n02", "n03"], "the table has no row of eight"
@@ -288,7 +268,7 @@ def test_a_job_that_requested_more_nodes_than_are_left_goes_on_after_a_restart_w
     fake.given["configurations"] = {"ep": TABLE["ep"]}
     fake.kill_and_restart()
     fake.nodes["n03"] = gone["n03"]
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.report()
     fake.step()
     assert fake.partition.jobs[job.id].state == "running" and len(fake.partition.nodes) == 4

@@ -15,7 +15,6 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations.table import Configuration
@@ -162,14 +161,14 @@ def played(
     """Live, second by second up to the last start that is expected."""
     fake, submitted = RecordedFake(len(NAMES), composition, now_s=0.0, machine=MACHINE), 0  # type: ignore[arg-type]
     announced = [(float(at_s), watts) for at_s, watts in steps]
-    fake.partition.set_budget(NodeBudget(tuple(announced)))
+    fake.set_budget(*announced)
     for now_s in range(max(at_s for at_s, *_ in expected) + 1):
         fake.now_s = float(now_s)
         if now_s == restart_s:
             event("a restart")
             fake.kill_and_restart()
             ahead = [step for step in announced if step[0] > now_s]
-            fake.partition.set_budget(NodeBudget((announced[-len(ahead) - 1], *ahead)))
+            fake.set_budget(announced[-len(ahead) - 1], *ahead)
         fake.end_due()
         fake.report()
         while submitted < len(rows) and rows[submitted][0] <= now_s:
@@ -177,13 +176,8 @@ def played(
             submitted += 1
         fake.settle()
         in_force_w = [watts for at_s, watts in steps if at_s <= now_s][-1]
-        assert planned_w(fake) <= in_force_w
+        assert fake.planned_w() <= in_force_w
     return fake
-
-
-def planned_w(fake: Fake) -> float:
-    """What all nodes may draw together by the caps that the policy gives."""
-    return sum(fake.partition.planned_mw().values()) / 1000
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -202,7 +196,7 @@ def test_the_live_partition_starts_the_jobs_of_the_replay_on_its_nodes(
 
 def under(policy: str, *steps: tuple[float, float]) -> RecordedFake:
     fake = RecordedFake(len(NAMES), choose(policy).live, now_s=1000.0, machine=MACHINE)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(steps))
+    fake.set_budget(*steps)
     fake.settle()
     return fake
 
@@ -221,21 +215,9 @@ def test_without_watts_for_all_of_its_nodes_a_job_waits_and_says_so() -> None:
     job = fake.submit(run_s=5, nodes=2)
     fake.settle()
     assert job.state == "queued" and "waits for watts" in fake.partition.why_waiting()[job.id]
-    fake.partition.set_budget(NodeBudget(((1000.0, IDLE_W + 200.0),)))
+    fake.set_budget((1000.0, IDLE_W + 200.0))
     fake.step()
     assert job.state == "running"
-
-
-def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none() -> None:
-    fake = under("prb", (1000.0, FULL_W))
-    first = fake.submit(run_s=20, nodes=2)
-    fake.settle()
-    fake.partition.set_budget(NodeBudget(((1000.0, IDLE_W + 100.0),)))
-    second = fake.submit(run_s=5)
-    fake.step()
-    assert (first.state, second.state) == ("running", "queued")
-    fake.until(lambda: second.state == "running")
-    assert first.state == "done" and planned_w(fake) <= IDLE_W + 100.0
 
 
 def test_a_drop_that_is_announced_is_kept_before_it_comes() -> None:
@@ -271,7 +253,7 @@ def test_where_the_policy_takes_all_nodes_as_alike_a_request_of_a_node_is_refuse
 def test_a_node_of_no_group_gets_no_job() -> None:
     machine = Machine("gpus", (GPU,), Topology(), {})
     fake = Fake(6, choose("prb").live, machine=machine)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     job = fake.submit(run_s=5, nodes=2)
     fake.settle()
     assert job.nodes == ["n04", "n05"]
@@ -321,7 +303,7 @@ def test_a_restart_finds_every_job_on_its_nodes_and_plans_around_it() -> None:
     fake.step(5)
     before = fake.partition.planned_mw()
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.report()
     both = fake.submit(run_s=5, gpus=1, nodes=2)
     fake.step()
@@ -368,11 +350,11 @@ def test_a_job_on_nodes_that_a_new_machine_file_has_in_another_group_counts_what
     fake.given["machine"] = Machine("mixed", (PLAIN, small), Topology(), {})
     fake.kill_and_restart()
     budget_w = 3 * 250.0 + 3 * 30.0
-    fake.partition.set_budget(NodeBudget(((1000.0, budget_w + 70.0),)))
+    fake.set_budget((1000.0, budget_w + 70.0))
     fake.report()
     others = [fake.submit(run_s=5, cores=16) for _ in range(2)]
     fake.step()
-    assert [job.state for job in others] == ["running", "queued"] and planned_w(fake) == budget_w + 70.0
+    assert [job.state for job in others] == ["running", "queued"] and fake.planned_w() == budget_w + 70.0
 
 
 def test_a_job_for_which_a_new_machine_file_has_no_nodes_stops_no_other() -> None:
@@ -381,7 +363,7 @@ def test_a_job_for_which_a_new_machine_file_has_no_nodes_stops_no_other() -> Non
     fake.step()
     fake.given["machine"] = Machine("plain", (PLAIN,), Topology(), {})
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.report()
     other = fake.submit(run_s=5)
     fake.step()
@@ -389,7 +371,7 @@ def test_a_job_for_which_a_new_machine_file_has_no_nodes_stops_no_other() -> Non
     assert fake.partition.why_waiting()[gone.id] == "needs 2 nodes with 2 GPUs, and the partition has 0"
     fake.given["machine"] = MACHINE
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     fake.report()
     fake.until(lambda: not fake.partition.jobs)
 
@@ -401,7 +383,7 @@ def test_a_job_to_which_another_policy_gave_more_nodes_than_it_requests_has_all_
         len(NAMES), choose("moldable").live, machine=Machine("alike", (PLAIN,), Topology(), {}),  # type: ignore[arg-type]
         configurations={"lu": (Configuration(2, 16, 85.0, 21.0, 170.0), Configuration(4, 16, 85.0, 12.0, 340.0))},
     )  # fmt: skip
-    given_more.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    given_more.set_budget((1000.0, FULL_W))
     wide = given_more.submit(run_s=50, nodes=2, walltime_s=100, name="lu")
     given_more.settle()
     assert wide.nodes == ["n00", "n01", "n02", "n03"]
@@ -410,7 +392,7 @@ def test_a_job_to_which_another_policy_gave_more_nodes_than_it_requests_has_all_
     if policy in ("easy", "conservative"):
         del given_more.given["machine"]
     given_more.kill_and_restart()
-    given_more.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    given_more.set_budget((1000.0, FULL_W))
     given_more.report()
     others = [given_more.submit(run_s=5) for _ in range(3)]
     given_more.step()

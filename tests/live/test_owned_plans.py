@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.scheduler.plans import live_planning
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S, QUIET_S, LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
@@ -48,7 +47,7 @@ def patience() -> Iterator[None]:
 
 def under(planner: Planner, *steps: tuple[float, float], capacity: int = 512) -> RecordedFake:
     fake = RecordedFake(len(NAMES), composed(planner), now_s=1000.0, machine=MACHINE, capacity=capacity)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(steps or ((1000.0, FULL_W),)))
+    fake.set_budget(*(steps or ((1000.0, FULL_W),)))
     fake.settle()
     return fake
 
@@ -100,7 +99,7 @@ def test_a_restart_plans_again_and_the_planner_sees_the_jobs_that_run() -> None:
     fake.settle()
     fake.step(5)
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W - 50),)))
+    fake.set_budget((1000.0, FULL_W - 50))
     fake.report()
     waiting = fake.submit(run_s=5, gpus=2)
     fake.settle()
@@ -138,7 +137,7 @@ def test_a_budget_that_changes_is_planned_with_at_once_and_a_planner_breaks_none
     jobs = [fake.submit(run_s=50, cores=16) for _ in range(3)]
     fake.settle()
     assert [job.state for job in jobs] == ["running", "queued", "queued"]
-    fake.partition.set_budget(NodeBudget(((1000.0, IDLE_W + 140.0), (1010.0, FULL_W))))
+    fake.set_budget((1000.0, IDLE_W + 140.0), (1010.0, FULL_W))
     fake.settle()
     assert [job.state for job in jobs] == ["running", "running", "queued"]
     fake.until(lambda: jobs[2].state == "running")
@@ -222,7 +221,7 @@ def test_a_rule_that_raises_defers_nobody() -> None:
 
     composition = replace(composed(at(lambda place: 1000 + 900 * place)), rule=rule)
     fake = RecordedFake(len(NAMES), composition, now_s=1000.0, machine=MACHINE)  # type: ignore[arg-type]
-    fake.partition.set_budget(NodeBudget(((1000.0, FULL_W),)))
+    fake.set_budget((1000.0, FULL_W))
     first, second = fake.submit(run_s=2), fake.submit(run_s=2)
     fake.settle()
     assert (first.state, second.state) == ("running", "queued")

@@ -15,7 +15,6 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.owned_watts.live_watts import CAPPED
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
@@ -224,7 +223,7 @@ def test_the_live_partition_decides_as_the_replay(
         power=PowerTimes(),
         meter=meter(lambda: fake.now_s if submitted else 0.0),
     )
-    fake.partition.set_budget(NodeBudget(tuple((float(at_s), cap_w) for at_s, cap_w in steps)))
+    fake.set_budget(*((float(at_s), cap_w) for at_s, cap_w in steps))
     for now_s in range(max([at_s for at_s, *_ in expected], default=0) + 1):
         fake.now_s = float(now_s)
         for one in list(fake.partition.runs.by_row.values()):
@@ -253,16 +252,27 @@ class SlowToEnd(Fake):
 
 def under(policy: str, *steps: tuple[float, float], nodes: int = 4) -> SlowToEnd:
     fake = SlowToEnd(nodes, choose(policy).composition, now_s=1000.0, machine=MACHINE, meter=lambda: 0)
-    fake.partition.set_budget(NodeBudget(steps))
+    fake.set_budget(*steps)
     fake.settle()
     return fake
 
 
-def planned_w(fake: Fake) -> float:
-    """What the nodes may draw together by the caps that the policy gives."""
-    assert fake.partition.watts is not None
-    caps_mw = fake.partition.caps_mw()
-    return sum(caps_mw.get(name, fake.partition.watts.idle_mw) for name in fake.nodes) / 1000
+@pytest.mark.parametrize(
+    "policy",
+    ["prb", "easy-capped", "planned", "rmap:policy=traditional", "moldable", "powercap:mode=idle", "easy-power"],
+)
+def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none(policy: str) -> None:
+    fake = Fake(PROCESSORS, choose(policy).live, machine=MACHINE, configurations={})  # type: ignore[arg-type]
+    fake.set_budget((1000.0, FULL_W))
+    first = fake.submit(run_s=20, nodes=2)
+    fake.settle()
+    low_w = PROCESSORS * 30 + 75.0
+    fake.set_budget((1000.0, low_w))
+    second = fake.submit(run_s=5)
+    fake.step()
+    assert (first.state, second.state) == ("running", "queued")
+    fake.until(lambda: second.state == "running")
+    assert first.state == "done" and fake.planned_w() <= low_w
 
 
 def test_a_job_that_is_killed_for_a_cap_keeps_its_nodes_until_it_has_ended_and_its_place_in_the_queue() -> None:
@@ -270,9 +280,9 @@ def test_a_job_that_is_killed_for_a_cap_keeps_its_nodes_until_it_has_ended_and_i
     first, second = fake.submit(run_s=40, nodes=2), fake.submit(run_s=100, nodes=2)
     fake.settle()
     later = fake.submit(run_s=5, nodes=1)
-    assert planned_w(fake) == 400
+    assert fake.planned_w() == 400
     fake.until(lambda: second.state == "ending")
-    assert (fake.now_s, second.reason, planned_w(fake)) == (1010.0, CAPPED, 260.0)
+    assert (fake.now_s, second.reason, fake.planned_w()) == (1010.0, CAPPED, 260.0)
     assert fake.partition.nodes["n02"].state == "allocated"
     fake.step(9.0)
     assert (later.state, second.state) == ("queued", "ending"), "no job takes what the killed one still has"
@@ -301,13 +311,13 @@ def test_a_volunteers_job_is_slowed_where_another_is_killed() -> None:
     fake = under("eco:queue=easy", (1000.0, 400.0), (1010.0, 325.0))
     eco, other = fake.submit(run_s=50, nodes=2, eco=True), fake.submit(run_s=50, nodes=2)
     fake.settle()
-    assert (eco.level, planned_w(fake)) == (0, 400.0)
+    assert (eco.level, fake.planned_w()) == (0, 400.0)
     fake.until(lambda: fake.now_s >= 1010)
-    assert (eco.state, eco.level, other.state, planned_w(fake)) == ("running", 0, "ending", 260.0)
+    assert (eco.state, eco.level, other.state, fake.planned_w()) == ("running", 0, "ending", 260.0)
     fake = under("eco:queue=easy", (1000.0, 400.0), (1010.0, 330.0))
     both = [fake.submit(run_s=50, nodes=2, eco=True) for _ in range(2)]
     fake.until(lambda: fake.now_s >= 1010)
-    assert ([job.state for job in both], planned_w(fake)) == (["running", "running"], 320.0)
+    assert ([job.state for job in both], fake.planned_w()) == (["running", "running"], 320.0)
 
 
 def test_levels_and_kills_under_way_survive_a_restart() -> None:
@@ -315,33 +325,33 @@ def test_levels_and_kills_under_way_survive_a_restart() -> None:
     slowed = fake.submit(run_s=500, nodes=2, eco=True)
     killed = fake.submit(run_s=500, nodes=2)
     fake.until(lambda: fake.now_s >= 1010)
-    assert (slowed.level, killed.state, planned_w(fake)) == (0, "ending", 260.0)
-    fake.partition.set_budget(NodeBudget(((1000.0, 235.0),)))
+    assert (slowed.level, killed.state, fake.planned_w()) == (0, "ending", 260.0)
+    fake.set_budget((1000.0, 235.0))
     fake.step()
-    assert (slowed.level, planned_w(fake)) == (1, 220.0)
+    assert (slowed.level, fake.planned_w()) == (1, 220.0)
     fake.kill_and_restart()
-    fake.partition.set_budget(NodeBudget(((1000.0, 235.0),)))
+    fake.set_budget((1000.0, 235.0))
     fake.report()
     fake.settle()
-    assert planned_w(fake) == 220.0
+    assert fake.planned_w() == 220.0
     jobs = fake.partition.jobs
     fake.until(lambda: jobs[killed.id].state == "queued")
     assert (jobs[slowed.id].level, jobs[slowed.id].state) == (1, "running")
-    fake.partition.set_budget(NodeBudget(((1000.0, 400.0),)))
+    fake.set_budget((1000.0, 400.0))
     fake.step()
-    assert (jobs[killed.id].attempt, jobs[slowed.id].level, planned_w(fake)) == (2, 0, 400.0)
+    assert (jobs[killed.id].attempt, jobs[slowed.id].level, fake.planned_w()) == (2, 0, 400.0)
 
 
 def test_what_is_set_aside_starts_no_job_and_kills_none() -> None:
     fake = under("fcfs-killer", (1000.0, 400.0))
     first = fake.submit(run_s=500, nodes=2)
     fake.settle()
-    fake.partition.set_budget(NodeBudget(((1000.0, 400.0),), aside_w=170.0))
+    fake.set_budget((1000.0, 400.0), aside_w=170.0)
     second = fake.submit(run_s=5, nodes=1)
     fake.step()
     assert (first.state, second.state) == ("running", "queued")
     assert "waits for watts" in fake.partition.why_waiting()[second.id]
-    fake.partition.set_budget(NodeBudget(((1000.0, 400.0),), aside_w=60.0))
+    fake.set_budget((1000.0, 400.0), aside_w=60.0)
     fake.step()
     assert second.state == "running"
 
@@ -384,7 +394,7 @@ def test_a_node_on_which_a_jobs_part_has_ended_is_counted_once(how: str) -> None
         fake.step()
     if how != "drained":
         fake.kill_and_restart()
-        fake.partition.set_budget(NodeBudget(((1000.0, 10_000.0),)))
+        fake.set_budget((1000.0, 10_000.0))
         fake.report()
         fake.step()
     jobs = fake.partition.jobs
