@@ -92,6 +92,7 @@ def call(
     extra that is not installed. A command finds in ``click.Context.obj`` whether the process is all its own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    caught: tuple[type[Exception], ...] = (MemoryError, *expected)
     who = f"{program} {given[0]}" if given and given[0] in commands.table else program
     try:
         status = commands.main(
@@ -118,7 +119,7 @@ def call(
         if module not in EXTRAS:
             raise
         return _complain(who, needs_extras([error.name or ""]), 1)
-    except (MemoryError, *expected) as error:
+    except caught as error:
         return _complain(who, str(error) or "not enough memory: give it less to do at once, or more memory", 1)
     except BrokenPipeError:
         _close_stdout()  # the reader (`| head`) has gone

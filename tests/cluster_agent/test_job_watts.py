@@ -65,6 +65,12 @@ def test_a_prediction_is_the_machine_s_watts_until_the_first_job_has_ended(repla
     assert (found["makespan_s"], found["over_cap_ws"]) == (300, 0)
 
 
+def test_a_prediction_beyond_every_cap_does_not_delay_a_job_for_ever(replay: Replay) -> None:
+    """A job at the machine's 3200 W next to an idle half would draw 4000; ``--log`` runs the other engine, too."""
+    found = replay("--policy", "easy-power", "--job-watts", "watts.csv", "--cap", "3900", "--log", "events.log")
+    assert (found["ended"], found["makespan_s"], found["over_cap_ws"]) == (3, 300, 0)
+
+
 def test_predictions_let_more_jobs_run_and_what_they_miss_is_counted(replay: Replay) -> None:
     given = "--job-watts", "generated", "--cap", "3000"
     by_machine = replay("--policy", "powercap:mode=idle", *given, log=SAMPLE)

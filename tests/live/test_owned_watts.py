@@ -275,6 +275,28 @@ def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none(policy: str
     assert first.state == "done" and fake.planned_w() <= low_w
 
 
+def test_a_job_that_was_predicted_to_draw_more_than_a_lower_cap_allows_does_not_wait_for_ever() -> None:
+    fake = under("easy-power", (1000.0, 400.0))
+    first, wide = fake.submit(run_s=20), fake.submit(run_s=20, nodes=4)
+    fake.settle()
+    fake.set_budget((1000.0, 390.0))
+    fake.until(lambda: wide.state == "running", most_s=30)
+    assert (first.state, fake.planned_w()) == ("done", 390.0)
+    fake.kill_and_restart()
+    fake.set_budget((1000.0, 380.0))
+    fake.report()
+    second = fake.submit(run_s=20, nodes=4)
+    fake.settle()
+    assert fake.planned_w() == 390.0, "it runs as it was admitted"
+    fake.until(lambda: second.state == "running", most_s=30)
+    assert fake.planned_w() == 380.0
+    fake.until(lambda: not fake.partition.jobs)
+    fake.set_budget((1000.0, 4 * 64.0))
+    low = fake.submit(run_s=20, nodes=4)
+    fake.step(30)
+    assert low.state == "queued", "busy nodes draw 65 W at their lowest frequency"
+
+
 def test_a_job_that_is_killed_for_a_cap_keeps_its_nodes_until_it_has_ended_and_its_place_in_the_queue() -> None:
     fake = under("fcfs-killer", (1000.0, 400.0), (1010.0, 260.0))
     first, second = fake.submit(run_s=40, nodes=2), fake.submit(run_s=100, nodes=2)

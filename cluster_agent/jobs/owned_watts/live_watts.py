@@ -10,7 +10,7 @@ A job's walltime is wall-clock time, at whatever level it runs. So the engine pl
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -20,8 +20,8 @@ from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget, Owner
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.scheduler.interfaces import Meter, unmetered
-from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.job_columns import Int32s, Jobs
+from cluster_agent.scheduler.native.governor import NO_CAP, Watts, admitted_uw
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 
@@ -47,7 +47,9 @@ class OwnedWatts(Owner):
         self.requeues = self.power.requeue
         self._machine = machine
         self._lowest = np.zeros(0, np.int32)
-        self._planned_uw = np.zeros(0, np.int64)
+        self._planned_uw = self._wanted_uw = np.zeros(0, np.int64)
+        self._width = np.zeros(0, np.int32)
+        self._allowed_uw = NO_CAP
         self._of = self._watts(1)
         self._predictor = self._new_predictor()
         self._ended: list[Job] = []
@@ -57,6 +59,8 @@ class OwnedWatts(Owner):
     def _watts_of(self, nodes: int, jobs: Jobs) -> Watts:
         self._lowest = np.zeros(len(jobs), np.int32)
         self._planned_uw = np.full(len(jobs), self._of.plan_uw[0], np.int64)
+        self._wanted_uw, self._width = self._planned_uw.copy(), jobs.width
+        self._allowed_uw = NO_CAP
         self._predictor = self._new_predictor()
         self._ended.clear()
         self._of = self._watts(nodes)
@@ -66,9 +70,23 @@ class OwnedWatts(Owner):
         """The job has this row of the table. A volunteer's may be slowed, others' not. Its watts are predicted once."""
         if self.power.admitted is not None:
             job.planned_uw = job.planned_uw or self._predicted_uw(job)
-            self._planned_uw[row] = job.planned_uw
+            self._wanted_uw[row] = job.planned_uw
+            self._admit(np.array([row], np.int32))
         self._lowest[row] = self._of.lowest if job.spec.eco else 0
         job.level = min(job.level, len(self._of.plan_uw) - 1)  # the machine file may have changed
+
+    def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
+        """It counts as it was admitted."""
+        self._planned_uw[row] = self._wanted_uw[row]
+        return {}
+
+    def started(self, row: int, job: Job) -> None:
+        """With the watts that it was admitted with."""
+        if self.power.admitted is not None:
+            job.planned_uw = int(self._planned_uw[row])
+
+    def _admit(self, rows: Int32s) -> None:
+        self._planned_uw[rows] = admitted_uw(self._wanted_uw[rows], self._width[rows], self._allowed_uw, self._of)
 
     def ended(self, job: Job) -> None:
         """Predictions learn from what its nodes have drawn."""
@@ -97,6 +115,8 @@ class OwnedWatts(Owner):
         job."""
         is_reacting = before is not None and budget.steps != before.steps
         scheduler.announce(budget.caps(now_s), now_s, is_reacting)
+        self._allowed_uw = scheduler.allowed_uw
+        self._admit(np.array(scheduler.queue(), np.int32))
 
     @property
     def idle_mw(self) -> int:

@@ -175,8 +175,17 @@ class Watts:
         )
 
 
+def admitted_uw(predicted_uw: Int64s, width: Int32s, allowed_uw: int, watts: Watts) -> Int64s:
+    """A processor's watts with which jobs wait: as predicted, but no more than the caps ever allow a job that runs
+    alone (``Governor.allowed_uw``), or it would wait for ever; though the caps cannot make it draw less than busy
+    processors at the lowest frequency."""
+    above_idle_uw = np.maximum(allowed_uw // width.astype(np.int64), watts.plan_uw[-1] - watts.idle_uw)
+    admitted: Int64s = np.minimum(predicted_uw - watts.idle_uw, above_idle_uw) + watts.idle_uw
+    return admitted
+
+
 class Predicting:
-    """Keeps ``job_plan_uw``, its own, at the prediction for each job when it is submitted.
+    """Keeps ``job_plan_uw``, its own, at the prediction for each job when it is submitted (``admitted_uw``).
 
     The jobs that end at one instant are learned in the order of their numbers, before any prediction. So a replay of a
     whole log, which looks once a pass, predicts the same as a loop that gets every event.
@@ -185,6 +194,8 @@ class Predicting:
     def __init__(self, watts: Watts, jobs: Jobs) -> None:
         assert watts.new_predictor is not None and watts.job_plan_uw is not None
         self.job_plan_uw = watts.job_plan_uw.copy()
+        self._predicted_uw = watts.job_plan_uw.copy()
+        self._allowed_uw = NO_CAP
         self._watts = watts
         self._width = jobs.width
         self._predictor = watts.new_predictor()
@@ -202,7 +213,17 @@ class Predicting:
         width = int(self._width[job])
         predicted_uw = round(self._predictor.predict(job) * self._watts.margin / width * UW)
         # no more than the machine can draw, and something above an idle processor
-        self.job_plan_uw[job] = min(max(predicted_uw, self._watts.idle_uw + 1), self._watts.plan_uw[0])
+        self._predicted_uw[job] = min(max(predicted_uw, self._watts.idle_uw + 1), self._watts.plan_uw[0])
+        self._admit(np.array([job], np.int32))
+
+    def allow(self, allowed_uw: int, waiting: Int32s) -> None:
+        """There are other caps."""
+        self._allowed_uw = allowed_uw
+        self._admit(waiting)
+
+    def _admit(self, jobs: Int32s) -> None:
+        predicted_uw = self._predicted_uw[jobs]
+        self.job_plan_uw[jobs] = admitted_uw(predicted_uw, self._width[jobs], self._allowed_uw, self._watts)
 
     def learn(self) -> None:
         """From the jobs that have ended since."""
@@ -271,6 +292,11 @@ class Governor:
         self._offs = self._power.idle(machine, caps, now_s) if self._power.idle else ()
         self._rows = self.watts.rows(caps, self._offs, now_s)
         return self._rows
+
+    @property
+    def allowed_uw(self) -> int:
+        """What a job that runs alone may draw above idle at the best of times, by the caps of the last plan."""
+        return max(NO_CAP if row.cap_uw == NO_CAP else max(row.cap_uw - row.idle_uw, 0) for row in self._rows)
 
     def nodes_off(self, now_s: int) -> int:
         """How many nodes are to be off, or going off, for a cap."""

@@ -126,6 +126,8 @@ class NativeReplay:
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
+        if self._predicting is not None:
+            self._predicting.allow(self._governor.allowed_uw, queued(self._scheduler, self._room))
         if lib.replay_replan(self._replay, c_rows(rows), len(rows)) < 0:
             raise MemoryError
 

@@ -190,6 +190,11 @@ class NativeScheduler:
         if is_reacting:
             self._governor.announced_s.insert(0, now_s)
 
+    @property
+    def allowed_uw(self) -> int:
+        """What a job that runs alone may draw above idle at the best of times, by the caps that are known."""
+        return self._governor.allowed_uw
+
     def set_cap(self, cap: PowerCap, now_s: int) -> None:
         """With nodes that differ: from now on this cap is known, in place of the one before; this calls for a pass."""
         assert self._unlike is not None
@@ -284,6 +289,8 @@ class NativeScheduler:
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
+        if self._predicting is not None:
+            self._predicting.allow(self._governor.allowed_uw, queued(self._scheduler, self._room))
         if lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)) < 0:
             raise MemoryError
 
