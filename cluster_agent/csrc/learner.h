@@ -2,7 +2,7 @@
  * Run times learned online: a linear model of degree-2 features of a job, fitted to each job as it ends (Gaussier,
  * Glesser, Reis, Trystram, SC'15; Glesser, PhD thesis, 2016, ch. 7). Internal to the scheduler.
  *
- * cluster_agent/scheduler/learner.py is the same in NumPy and defines the features and losses; a test checks that both
+ * tests/oracle/learner.py is the same in NumPy and defines the features and losses; a test checks that both
  * are equal to the bit. All sums are taken one by one in the order of their index.
  */
 #ifndef CLUSTER_LEARNER_H

@@ -13,7 +13,7 @@ node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -65,8 +65,7 @@ class Reaction:
 
 
 React: TypeAlias = Callable[[Situation], Reaction]
-"""``react(situation)``: called when a cap begins, changes or ends; ``fits_by_killing`` and others below are ready
-made."""
+"""``react(situation)``: called when a cap begins, changes or ends; ``cap_reactions`` has some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,66 +144,3 @@ class Power:
     """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
-
-
-# --- reactions ready made
-
-
-def fits_by_killing(situation: Situation) -> Reaction:
-    """End jobs, newest first, until the cluster fits under the cap (the killer of REGALE D2.3 §4.1)."""
-    running = situation.running
-    return Reaction(kill=_until_it_fits(situation, range(len(running.job) - 1, -1, -1)))
-
-
-def fits_by_killing_hungriest(situation: Situation) -> Reaction:
-    """End jobs, those of most watts first, newer ones first among equals, until the cluster fits under the cap."""
-    running = situation.running
-    return Reaction(kill=_until_it_fits(situation, np.lexsort((-np.arange(len(running.job)), -running.watts)).tolist()))
-
-
-def fits_by_slowing(situation: Situation) -> Reaction:
-    """One frequency for all that run faster: the highest at which the cluster fits under the cap, else the lowest
-    allowed. Jobs are never sped up again."""
-    running = situation.running
-    for level in range(situation.lowest + 1):
-        saved = sum(
-            float(watts) - situation.watts_at(int(width), level)
-            for watts, width, at in zip(running.watts, running.width, running.level, strict=True)
-            if at < level
-        )
-        if situation.watts - saved <= situation.cap_watts or level == situation.lowest:
-            return Reaction(
-                level={int(job): level for job, at in zip(running.job, running.level, strict=True) if at < level}
-            )
-    return Reaction()
-
-
-def fits_by_slowing_then_killing(situation: Situation) -> Reaction:
-    """Slow all running jobs; if the lowest frequency is not enough, end the newest ones too."""
-    slowed = fits_by_slowing(situation)
-    running = situation.running
-    level = np.array([slowed.level.get(int(job), int(at)) for job, at in zip(running.job, running.level, strict=True)])
-    watts = np.array([situation.watts_at(int(w), int(at)) for w, at in zip(running.width, level, strict=True)])
-    after = Situation(
-        situation.now_s,
-        situation.machine,
-        situation.caps,
-        situation.watts - float((running.watts - watts).sum()),
-        situation.cap_watts,
-        replace(running, level=level.astype(np.int32), watts=watts),
-        situation.lowest,
-        situation.watts_at,
-    )
-    killed = fits_by_killing(after).kill
-    return Reaction(kill=killed, level={job: at for job, at in slowed.level.items() if job not in set(killed)})
-
-
-def _until_it_fits(situation: Situation, order: Sequence[int]) -> list[int]:
-    running, watts, killed = situation.running, situation.watts, []
-    for i in order:
-        if watts <= situation.cap_watts:
-            break
-        idle_watts = situation.watts_at(int(running.width[i]), -1)
-        watts -= float(running.watts[i]) - idle_watts
-        killed.append(int(running.job[i]))
-    return killed

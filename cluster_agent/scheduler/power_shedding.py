@@ -52,20 +52,6 @@ def lever(machine: Machine, watts: float, degradation: float, floor: int, rule: 
     return "dvfs" if dvfs_suffices else "both"
 
 
-def work(machine: Machine, watts: float, degradation: float, floor: int, chosen: Lever) -> float:
-    """W: what the machine does per second under ``watts``, in fully busy nodes at the highest frequency."""
-    node, n = machine.node, machine.nodes
-    highest_w, lowest_w = (node.busy_max_w or node.busy_w)[0], (node.busy_max_w or node.busy_w)[floor]
-    if chosen == "none":
-        return float(n)
-    if chosen == "off":
-        return n - (n * highest_w - watts) / (highest_w - node.off_w)
-    if chosen == "dvfs":
-        slow = (n * highest_w - watts) / (highest_w - lowest_w)
-        return n - slow + slow / degradation
-    return (watts - n * node.off_w) / (lowest_w - node.off_w) / degradation
-
-
 def nodes_off(machine: Machine, watts: float, degradation: float, floor: int, chosen: Lever) -> SwitchOff:
     """What to switch off so that the rest, busy at the highest frequency (``both``: at the floor), stays under
     ``watts``."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology
-from cluster_agent.scheduler import eco_reaction, power_phases
+from cluster_agent.scheduler import cap_reactions
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.policy_phases import Composition
@@ -73,13 +73,10 @@ def powers(*idle: Idle | None) -> st.SearchStrategy[Power]:
         react=st.sampled_from(
             [
                 None,
-                power_phases.fits_by_killing,
-                power_phases.fits_by_killing_hungriest,
-                power_phases.fits_by_slowing,
-                power_phases.fits_by_slowing_then_killing,
-                eco_reaction.kills("least-lost"),
-                eco_reaction.slows_then_kills("newest-start", "singly"),
-                eco_reaction.slows_then_kills("newest-submit", "together"),
+                cap_reactions.kills("newest-start"),
+                cap_reactions.kills("least-lost"),
+                cap_reactions.slows_then_kills("newest-start", "singly"),
+                cap_reactions.slows_then_kills("newest-submit", "together"),
             ]
         ),
         idle=st.sampled_from(idle),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cluster_agent.cap_steps import Cap
-from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler.cap_reactions import kills, slows_then_kills
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policy_phases import Composition
@@ -42,7 +42,7 @@ def composition(rng: np.random.Generator) -> tuple[Composition, list[Cap]]:
     knows = Power(
         floor_mhz=one_of(None, None, 1500, 1000),
         idle=one_of(None, off_by_cap(1), off_by_cap(2)),
-        react=one_of(None, power_phases.fits_by_killing, power_phases.fits_by_slowing),
+        react=one_of(None, kills("newest-start"), slows_then_kills("newest-start", "together")),
         budget=budget if limit == "joules" else None,
     )
     found = Composition(

@@ -13,7 +13,7 @@ from cluster_agent.scheduler.configurations.table import Configuration, Moldable
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from tests.cluster_agent.traces import jobs_of
-from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of
+from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of, true_row
 
 NODES, WATTS = 8, 1000.0
 
@@ -70,7 +70,7 @@ def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_sam
     plain = MoldableScheduler(choice_of(policy), possible, NODES, WATTS)
     machine = TableMachine(possible, plain)
     run(plain, JumpingClock(), machine)
-    chosen = tuple(possible.true_row(job, plain.chosen[job]) for job in range(len(possible)))
+    chosen = tuple(true_row(possible, job, plain.chosen[job]) for job in range(len(possible)))
     # the choice as C has it, and as the papers have it, called by the engine
     for one in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
         native = replay_moldable(one, jobs, NODES, WATTS)

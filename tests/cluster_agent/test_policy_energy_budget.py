@@ -18,7 +18,7 @@ from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.energy_window import Budget, Ledger, Rule, Test
+from cluster_agent.scheduler.energy_window import Budget, Rule, Test
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
@@ -29,6 +29,7 @@ from cluster_agent.scheduler.power_phases import Idle, Power
 from tests.cluster_agent.power_traces import cap_lists, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.test_power_engines_agree import crowd
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.oracle.joules_ledger import Ledger
 from tests.oracle.power_scheduler import PowerReferenceScheduler
 from tests.recorded import needs_recorded
 

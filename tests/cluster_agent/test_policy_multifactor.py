@@ -14,12 +14,13 @@ from cluster_agent.replay.log_run import replay
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
-from cluster_agent.scheduler.orders.priority import Account, Priority, Usage
+from cluster_agent.scheduler.orders.priority import Account, Priority
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, native_starts
+from tests.oracle.usage import Usage
 
 H = 3600
 WEEK_S = 604800

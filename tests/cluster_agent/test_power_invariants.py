@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
-from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler import cap_reactions, power_phases
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -109,7 +109,7 @@ def test_with_kill_a_cap_is_never_exceeded_however_late_it_is_known(
     jobs: Jobs, caps: list[Cap], composition: Composition, on: Machine, requeue: bool
 ) -> None:
     given_power = composition.power or Power()
-    killing = replace(given_power, react=power_phases.fits_by_killing, requeue=requeue, idle=None)
+    killing = replace(given_power, react=cap_reactions.kills("newest-start"), requeue=requeue, idle=None)
     composition = replace(composition, power=killing)
     replay = replayed(composition, jobs, watts_of(composition, on, jobs, False), caps)
     for drawn_w, cap_w in zip(*replay.power[1:], strict=True):

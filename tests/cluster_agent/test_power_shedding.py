@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_agent.cluster import load_machine
-from cluster_agent.scheduler.power_shedding import SwitchOff, lever, nodes_off, off_watts, rho, switch_off, work
+from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.scheduler.power_shedding import Lever, SwitchOff, lever, nodes_off, off_watts, rho, switch_off
 
 CURIE = load_machine("curie")
 FULL_NODES_W = 5040 * 358.0
@@ -16,6 +16,20 @@ MIX_FLOOR = CURIE.node.frequency_mhz.index(2000)
 @pytest.mark.parametrize(("share", "off"), [(0.8, 948), (0.6, 1891), (0.4, 2838)])
 def test_grouped_switch_off_on_curie_takes_fewer_nodes(share: float, off: int) -> None:
     assert switch_off(CURIE, (1 - share) * FULL_NODES_W).nodes == off
+
+
+def work(machine: Machine, watts: float, degradation: float, floor: int, chosen: Lever) -> float:
+    """W: what the machine does per second under ``watts``, in fully busy nodes at the highest frequency."""
+    node, n = machine.node, machine.nodes
+    highest_w, lowest_w = (node.busy_max_w or node.busy_w)[0], (node.busy_max_w or node.busy_w)[floor]
+    if chosen == "none":
+        return float(n)
+    if chosen == "off":
+        return n - (n * highest_w - watts) / (highest_w - node.off_w)
+    if chosen == "dvfs":
+        slow = (n * highest_w - watts) / (highest_w - lowest_w)
+        return n - slow + slow / degradation
+    return (watts - n * node.off_w) / (lowest_w - node.off_w) / degradation
 
 
 def test_one_chassis_sheds_what_twenty_scattered_nodes_do() -> None:

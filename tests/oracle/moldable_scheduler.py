@@ -10,10 +10,23 @@ from collections.abc import Sequence
 from cluster_agent.cluster import UW
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s, whole_uw
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
-from cluster_agent.scheduler.interfaces import OneFrequency
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, same_place
 from cluster_agent.scheduler.policies import moldable, registry
 from cluster_agent.scheduler.policies.power_aware import rmap
+from tests.oracle.one_frequency import OneFrequency
+
+
+def least(jobs: MoldableJobs) -> tuple[int, int]:
+    """The fewest nodes, and the fewest microwatts, of any configuration."""
+    every = [row for rows in jobs.rows.tables for row in rows]
+    return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
+
+
+def true_row(jobs: MoldableJobs, job: int, known: Configuration) -> Configuration:
+    """The true time and watts of a row that the policy knows."""
+    if jobs.truth is None:
+        return known
+    return next(row for row in jobs.truth[job] if same_place(row, known))
 
 
 class MoldableScheduler(OneFrequency):
@@ -28,7 +41,7 @@ class MoldableScheduler(OneFrequency):
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
         self._choose = choose
-        self._least_nodes, self._least_uw = jobs.least()
+        self._least_nodes, self._least_uw = least(jobs)
         self._known: list[tuple[int, int, int]] | None = None  # the result of ``_free``, while it is valid
 
     def submit(self, now_s: int, job: int) -> bool:
@@ -144,7 +157,7 @@ class TableMachine(SimulatedMachine):
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
         """The job runs as long as its configuration takes."""
-        self._jobs.run_s[job] = length_s(self._rows.true_row(job, self._scheduler.chosen[job]))
+        self._jobs.run_s[job] = length_s(true_row(self._rows, job, self._scheduler.chosen[job]))
         super().start(now_s, job, expected_end_s, level)
 
 

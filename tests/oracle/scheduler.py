@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cluster_agent.scheduler.interfaces import OneFrequency
 from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.learner import OnlineLearner
-from cluster_agent.scheduler.orders.priority import Usage
 from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.queue import columns, served
 from cluster_agent.scheduler.recorded import Recorded
+from tests.oracle.learner import OnlineLearner
+from tests.oracle.one_frequency import OneFrequency
+from tests.oracle.usage import Usage
 
 INCREMENTS_S = [60 * minutes for minutes in (1, 5, 15, 30, 60, 120, 300, 600, 1200, 3000, 6000)]
 """Tsafrir, Etzion, Feitelson 2007, §3.3. Each step replaces the one before."""

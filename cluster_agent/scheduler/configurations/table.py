@@ -60,17 +60,6 @@ class MoldableJobs:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def least(self) -> tuple[int, int]:
-        """The fewest nodes, and the fewest microwatts, of any configuration."""
-        every = [row for rows in self.rows.tables for row in rows]
-        return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
-
-    def true_row(self, job: int, known: Configuration) -> Configuration:
-        """The true time and watts of a row that the policy knows."""
-        if self.truth is None:
-            return known
-        return next(row for row in self.truth[job] if same_place(row, known))
-
     def only(self, kept: Sequence[int]) -> MoldableJobs:
         """The jobs ``kept``, in that order; columns are copies."""
         columns = {name: getattr(self.jobs, name)[list(kept)].copy() for name in Jobs.__slots__}

@@ -15,7 +15,7 @@ import numpy as np
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW, Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.energy_window import Budget, Ledger
+from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.power_phases import Ends, Off, Power, Predictor, Reaction, Running, Situation
 from cluster_agent.scheduler.power_shedding import off_watts
@@ -273,12 +273,13 @@ class Governor:
             return None
         return Cap(budget.from_s, budget.to_s, budget.limit_uw / UW, max(budget.from_s, first_s))
 
-    def ledger(self, first_s: int) -> Ledger | None:
-        """The ledger of a budget that has not ended before the first submission."""
+    def first_reading_s(self, first_s: int) -> int | None:
+        """When the joules of a budget are read first; None: jobs cannot store any of it, or it has ended before the
+        first submission."""
         budget = self.watts.budget
         if budget is None or budget.rule == "powercap" or budget.to_s <= first_s:
             return None
-        return Ledger(budget, max(budget.from_s, first_s))
+        return max(budget.from_s, first_s)
 
     def known(self, now_s: int) -> list[Cap]:
         """The caps that are known and not over."""

@@ -109,7 +109,7 @@ class NativeReplay:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
-            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
+            self._c_watts = CWatts(watts, self._governor.first_reading_s(first_s), self._predicting)
             self._announced = ffi.new("int64_t[]", self._governor.announced_s)
             c = self._announced, len(self._announced)
             if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:

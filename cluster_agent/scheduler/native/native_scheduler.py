@@ -100,7 +100,7 @@ class NativeScheduler:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
-            self._c_watts = CWatts(watts, self._governor.ledger(first_s), self._predicting)
+            self._c_watts = CWatts(watts, self._governor.first_reading_s(first_s), self._predicting)
             if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
                 raise MemoryError
             if idle_off is not None and lib.scheduler_set_idle_off(self._scheduler, idle_off) < 0:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.energy_window import Ledger
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
@@ -120,9 +119,10 @@ class CJobs:
 
 
 class CWatts:
-    """``power_model_t`` over the columns of ``Watts``, which it keeps alive, and the budget of a ledger."""
+    """``power_model_t`` over the columns of ``Watts``, which it keeps alive. ``reading_s``: when the joules of its
+    budget are read first."""
 
-    def __init__(self, watts: Watts, ledger: Ledger | None, predicting: Predicting | None = None) -> None:
+    def __init__(self, watts: Watts, reading_s: int | None, predicting: Predicting | None = None) -> None:
         jobs = [watts.job_busy_uw, predicting.job_plan_uw if predicting else watts.job_plan_uw]
         self._columns = [
             ffi.new("int64_t[]", watts.busy_uw),
@@ -144,7 +144,7 @@ class CWatts:
                 *self._columns,
                 lowest,
                 ENDS[watts.reacts_to_ends],
-                c_budget(ledger),
+                _budget(watts, reading_s),
             ],
         )
 
@@ -158,19 +158,12 @@ def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
     return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
 
 
-def c_budget(ledger: Ledger | None) -> list[int]:
-    """``budget_t`` of a ledger that is not open yet."""
-    if ledger is None:
+def _budget(watts: Watts, reading_s: int | None) -> list[int]:
+    """``budget_t``, not open yet."""
+    budget = watts.budget
+    if budget is None or reading_s is None:
         return [lib.BUDGET_NONE, 0, 0, 0, 0, 0]
-    budget = ledger.budget
-    return [
-        RULES[budget.rule],
-        TESTS[budget.test],
-        ledger.next_s,
-        budget.to_s,
-        budget.limit_uw,
-        budget.tick_s,
-    ]
+    return [RULES[budget.rule], TESTS[budget.test], reading_s, budget.to_s, budget.limit_uw, budget.tick_s]
 
 
 class CPriority:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cluster_agent.scheduler.eco_reaction import Raise, slows_then_kills
+from cluster_agent.scheduler.cap_reactions import Raise, slows_then_kills
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policies.power_aware import fcfs_killer
 from cluster_agent.scheduler.policy_phases import Composition

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.eco_reaction import Victim, kills
+from cluster_agent.scheduler.cap_reactions import Victim, kills
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power

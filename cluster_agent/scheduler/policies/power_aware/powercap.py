@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
-from cluster_agent.scheduler import power_phases
+from cluster_agent.scheduler.cap_reactions import kills
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Idle, Off, Power
@@ -51,7 +51,7 @@ def compose(params: Params) -> Composition:
         power=Power(
             floor_mhz=floor_mhz,
             idle=switches_off(params, floor_mhz or 0) if params.mode in ("mix", "shut") else None,
-            react=power_phases.fits_by_killing if params.kill else None,
+            react=kills("newest-start") if params.kill else None,
             application=params.application,
         ),
     )
