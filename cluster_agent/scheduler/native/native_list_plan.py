@@ -9,12 +9,11 @@ import numpy as np
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.native.native_tables import copied, owned, pointer
+from cluster_agent.scheduler.native.native_tables import code, copied, owned, pointer
 from cluster_agent.scheduler.plans.plan_phase import Plan, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, with_places
 
-PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
 NEVER_S: Final = 2**63 - 1
 
 
@@ -51,7 +50,7 @@ class CListPlan:
         }
         self._kept["placed"] = ffi.from_buffer("placed_t[]", table)
         model = {name: self._kept[name] for name in columns}
-        model |= {"n_nodes": len(situation.free), "placing": PLACINGS[situation.placing]}
+        model |= {"n_nodes": len(situation.free), "placing": code("PLACE", situation.placing)}
         model["n_caps"] = len(situation.cap.time_s)
         fields = {name: self._kept[name] for name in (*others, "placed")}
         fields |= {"model": model, "now_s": situation.now_s}

@@ -14,18 +14,9 @@ from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule, whole_uw
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, same_place
 from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.native.native_tables import checked, code, pointer
 
 NEVER_S: Final = 2**63 - 1
-
-RULES: Final = {
-    "traditional": lib.CHOOSE_TRADITIONAL,
-    "naive": lib.CHOOSE_NAIVE,
-    "adaptive": lib.CHOOSE_ADAPTIVE,
-    "stock": lib.CHOOSE_STOCK,
-    "cores-endtime": lib.CHOOSE_CORES_ENDTIME,
-    "energy": lib.CHOOSE_ENERGY,
-}
 
 
 class CMoldable:
@@ -84,7 +75,7 @@ class CMoldable:
         ]
         n_kinds = int(kind.max(initial=-1)) + 1 if kinds is None else kinds
         rule = composition.rule
-        name = lib.CHOOSE_BY_CALLER if rule is None else RULES[rule.name]
+        name = lib.CHOOSE_BY_CALLER if rule is None else code("CHOOSE", rule.name)
         given = rule or Rule("naive")
         numbers = [name, given.th, given.near, given.priority, given.slowdown, watts, whole_uw(watts)]
         self._choose_row = ffi.NULL
@@ -109,8 +100,7 @@ class CMoldable:
     def join(self, scheduler: Any) -> None:
         """The native scheduler chooses among these configurations; ``MemoryError`` if it cannot."""
         self._scheduler = scheduler
-        if lib.scheduler_set_moldable(scheduler, self.c) < 0:
-            raise MemoryError
+        checked(lib.scheduler_set_moldable(scheduler, self.c))
 
     def _row_of(self, context: Any, now_s: int, job: int, free_nodes: int, free_uw: int) -> int:
         """The row that a choice in Python takes; -1: none. Once it has failed, nothing starts any more."""

@@ -24,6 +24,7 @@ from cluster_agent.scheduler.native.native_tables import (
     c_composition,
     c_idle_off,
     c_rows,
+    checked,
     copied,
     owned,
     placed,
@@ -78,8 +79,7 @@ class NativeReplay:
         )
         if answering is not None:
             self._c_answering = CAnswering(answering, jobs)
-            if lib.replay_answer(self._replay, self._c_answering.c) < 0:
-                raise MemoryError
+            checked(lib.replay_answer(self._replay, self._c_answering.c))
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
         self._moldable = moldable
@@ -112,15 +112,13 @@ class NativeReplay:
             self._c_watts = CWatts(watts, self._governor.first_reading_s(first_s), self._predicting)
             self._announced = ffi.new("int64_t[]", self._governor.announced_s)
             c = self._announced, len(self._announced)
-            if lib.replay_set_power(self._replay, self._c_watts.c, *c) < 0:
-                raise MemoryError
-            if idle_off is not None and lib.replay_set_idle_off(self._replay, idle_off) < 0:
-                raise MemoryError
+            checked(lib.replay_set_power(self._replay, self._c_watts.c, *c))
+            if idle_off is not None:
+                checked(lib.replay_set_idle_off(self._replay, idle_off))
             self._plan(first_s)
 
     def _set_unlike(self, unlike: CUnlike) -> None:
-        if lib.replay_set_unlike(self._replay, unlike.c) < 0:
-            raise MemoryError
+        checked(lib.replay_set_unlike(self._replay, unlike.c))
         if unlike.planned is not None:
             unlike.planned.join(self._scheduler)
 
@@ -128,8 +126,7 @@ class NativeReplay:
         rows = self._governor.plan(now_s)
         if self._predicting is not None:
             self._predicting.allow(self._governor.allowed_uw, queued(self._scheduler, self._room))
-        if lib.replay_replan(self._replay, c_rows(rows), len(rows)) < 0:
-            raise MemoryError
+        checked(lib.replay_replan(self._replay, c_rows(rows), len(rows)))
 
     def _follow(self) -> None:
         """A cap has become known, or a row of the plan begins."""
@@ -140,8 +137,7 @@ class NativeReplay:
         for job in reaction.kill:
             lib.replay_kill(self._replay, job)
         for job, level in reaction.level.items():
-            if lib.replay_set_level(self._replay, job, level) < 0:
-                raise MemoryError
+            checked(lib.replay_set_level(self._replay, job, level))
 
     def _prepare_pass(self) -> None:
         """The policy predicts watts, and orders the queue."""

@@ -22,6 +22,7 @@ from cluster_agent.scheduler.native.native_tables import (
     c_idle_off,
     c_rows,
     c_score,
+    checked,
     owned,
     placed,
     pointer,
@@ -84,8 +85,8 @@ class NativeScheduler:
         self._unlike = unlike
         self._cap_seen_s = -1
         self._passed_s = 0
-        if unlike is not None and lib.scheduler_set_unlike(self._scheduler, unlike.c) < 0:
-            raise MemoryError
+        if unlike is not None:
+            checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
         if recorded is not None:
             self._recorded_s = pointer("int64_t", np.ascontiguousarray(recorded.start_s))
             lib.scheduler_set_record(self._scheduler, self._recorded_s, recorded.until_s)
@@ -101,10 +102,9 @@ class NativeScheduler:
             self._governor = Governor(watts, composition.power, caps, first_s)
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
             self._c_watts = CWatts(watts, self._governor.first_reading_s(first_s), self._predicting)
-            if lib.scheduler_set_power(self._scheduler, self._c_watts.c) < 0:
-                raise MemoryError
-            if idle_off is not None and lib.scheduler_set_idle_off(self._scheduler, idle_off) < 0:
-                raise MemoryError
+            checked(lib.scheduler_set_power(self._scheduler, self._c_watts.c))
+            if idle_off is not None:
+                checked(lib.scheduler_set_idle_off(self._scheduler, idle_off))
             self._plan(first_s)
 
     def submit(self, now_s: int, job: int) -> bool:
@@ -146,8 +146,7 @@ class NativeScheduler:
 
     def place(self, job: int, nodes: Sequence[int]) -> None:
         """With nodes that differ: the job has one unit on each of these, wherever it was started."""
-        if lib.scheduler_place(self._scheduler, job, [(node, 1) for node in nodes], len(nodes)) < 0:
-            raise MemoryError
+        checked(lib.scheduler_place(self._scheduler, job, [(node, 1) for node in nodes], len(nodes)))
 
     def placed(self, job: int) -> Placed:
         """With nodes that differ: those of a job that was started."""
@@ -157,8 +156,7 @@ class NativeScheduler:
         """Learn from a job that ended before: its run time, and the joules that it took, if that is known. Such jobs
         come first, in the order of their ends."""
         metered_j = -1.0 if joules is None else joules
-        if lib.scheduler_past(self._scheduler, submitted_s, started_s, ended_s, metered_j, job) < 0:
-            raise MemoryError
+        checked(lib.scheduler_past(self._scheduler, submitted_s, started_s, ended_s, metered_j, job))
 
     def metered(self, job: int, joules: float) -> None:
         """All that a running job has taken; before it ends, for priorities."""
@@ -218,8 +216,7 @@ class NativeScheduler:
         self._passed_s = now_s
         if self._moldable is not None:
             self._moldable.check()
-        if count < 0:
-            raise MemoryError
+        checked(count)
         started = list(self._starts[0:count])
         if self._unlike is not None:
             self._unlike.started(started)
@@ -291,8 +288,7 @@ class NativeScheduler:
         rows = self._governor.plan(now_s)
         if self._predicting is not None:
             self._predicting.allow(self._governor.allowed_uw, queued(self._scheduler, self._room))
-        if lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)) < 0:
-            raise MemoryError
+        checked(lib.scheduler_plan(self._scheduler, c_rows(rows), len(rows)))
 
 
 def reaction_of(governor: Governor, scheduler: Any, jobs: Jobs, now_s: int) -> Reaction:
@@ -318,8 +314,7 @@ def set_native_order(
     """Order a native queue by priority or score if the policy has one; keep the result as long as the scheduler."""
     if composition.score is not None:
         c_one, _steps = c_score(composition.score)
-        if lib.scheduler_set_score(scheduler, c_one) < 0:
-            raise MemoryError
+        checked(lib.scheduler_set_score(scheduler, c_one))
     if composition.priority is None:
         return None
     users = users or range(jobs.n_users)
@@ -328,8 +323,7 @@ def set_native_order(
     if full_w is None:
         full_w = watts.busy_uw[0] / UW if watts else 1.0
     priority = CPriority(composition.priority, users, full_w)
-    if lib.scheduler_set_priority(scheduler, priority.c) < 0:
-        raise MemoryError
+    checked(lib.scheduler_set_priority(scheduler, priority.c))
     return priority
 
 

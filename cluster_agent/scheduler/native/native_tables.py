@@ -19,44 +19,17 @@ from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
-ESTIMATES: Final = {
-    "requested": lib.ESTIMATE_REQUESTED,
-    "clairvoyant": lib.ESTIMATE_CLAIRVOYANT,
-    "mean2": lib.ESTIMATE_MEAN2,
-    "learned": lib.ESTIMATE_LEARNED,
-}
-MODELS: Final = {"thesis": lib.MODEL_THESIS, "sc15": lib.MODEL_SC15}
-LOSSES: Final = {"linear": lib.LOSS_LINEAR, "squared": lib.LOSS_SQUARED}
-WEIGHTS: Final = {
-    "equal": lib.WEIGHT_EQUAL,
-    "short-wide": lib.WEIGHT_SHORT_WIDE,
-    "long-narrow": lib.WEIGHT_LONG_NARROW,
-    "small": lib.WEIGHT_SMALL,
-    "large": lib.WEIGHT_LARGE,
-}
-HISTORIES: Final = {"user": lib.HISTORY_USER, "similar": lib.HISTORY_SIMILAR}
-FIXED: Final = {"submission": lib.FIXED_AT_SUBMISSION, "start": lib.FIXED_AT_START}
-CORRECTIONS: Final = {
-    "requested": lib.CORRECT_REQUESTED,
-    "incremental": lib.CORRECT_INCREMENTAL,
-    "doubling": lib.CORRECT_DOUBLING,
-    "doubling-capped": lib.CORRECT_DOUBLING_CAPPED,
-}
-BACKFILLS: Final = {
-    "none": lib.BACKFILL_NONE,
-    "list": lib.BACKFILL_LIST,
-    "easy": lib.BACKFILL_EASY,
-    "conservative": lib.BACKFILL_CONSERVATIVE,
-    "compress": lib.BACKFILL_COMPRESS,
-}
-SCANS: Final = {"queue": lib.SCAN_QUEUE, "shortest": lib.SCAN_SHORTEST}
+
+def code(kind: str, name: str) -> int:
+    """The number of a name in C: ``code("SCAN", "shortest")`` is ``SCAN_SHORTEST``."""
+    return int(getattr(lib, f"{kind}_{name.upper().replace('-', '_')}"))
+
+
 ENDS: Final = {
     "unheard": lib.ENDS_UNHEARD,
     "before": lib.ENDS_BEFORE_PASS,
     "after": lib.ENDS_AFTER_PASS,
 }
-RULES: Final = {"reducepc": lib.BUDGET_REDUCEPC, "energybud": lib.BUDGET_ENERGYBUD}
-TESTS: Final = {"path": lib.TEST_PATH, "job": lib.TEST_JOB, "whole": lib.TEST_WHOLE}
 
 
 def c_composition(composition: Composition, processors: int) -> Any:
@@ -65,12 +38,12 @@ def c_composition(composition: Composition, processors: int) -> Any:
         "composition_t *",
         {
             "processors": processors,
-            "estimate": ESTIMATES[composition.estimate],
-            "history": HISTORIES[composition.history],
-            "fixed": FIXED[composition.fixed],
-            "correct": CORRECTIONS[composition.correct],
-            "backfill": BACKFILLS[composition.backfill],
-            "scan": SCANS[composition.scan],
+            "estimate": code("ESTIMATE", composition.estimate),
+            "history": code("HISTORY", composition.history),
+            "fixed": code("FIXED_AT", composition.fixed),
+            "correct": code("CORRECT", composition.correct),
+            "backfill": code("BACKFILL", composition.backfill),
+            "scan": code("SCAN", composition.scan),
             "frees_at_estimate": composition.frees_at_estimate,
             "passes_if_new_fits": composition.passes_if_new_fits,
             "shadow": composition.shadow,
@@ -83,10 +56,10 @@ def c_composition(composition: Composition, processors: int) -> Any:
 def _learning(learning: Learning) -> dict[str, int]:
     over, under = learning.loss.split("-")
     return {
-        "model": MODELS[learning.model],
-        "over": LOSSES[over],
-        "under": LOSSES[under],
-        "weight": WEIGHTS[learning.weight],
+        "model": code("MODEL", learning.model),
+        "over": code("LOSS", over),
+        "under": code("LOSS", under),
+        "weight": code("WEIGHT", learning.weight),
     }
 
 
@@ -163,7 +136,8 @@ def _budget(watts: Watts, reading_s: int | None) -> list[int]:
     budget = watts.budget
     if budget is None or reading_s is None:
         return [lib.BUDGET_NONE, 0, 0, 0, 0, 0]
-    return [RULES[budget.rule], TESTS[budget.test], reading_s, budget.to_s, budget.limit_uw, budget.tick_s]
+    rule, test = code("BUDGET", budget.rule), code("TEST", budget.test)
+    return [rule, test, reading_s, budget.to_s, budget.limit_uw, budget.tick_s]
 
 
 class CPriority:
@@ -190,13 +164,19 @@ class CPriority:
 
 def c_score(score: Score) -> Any:
     """``score_t *``, and its steps, to be kept alive until it has been given to a scheduler."""
-    steps = ffi.new("score_step_t[]", [(getattr(lib, f"SCORE_{one.op.upper()}"), one.number) for one in score.steps])
+    steps = ffi.new("score_step_t[]", [(code("SCORE", one.op), one.number) for one in score.steps])
     return ffi.new("score_t *", [len(score.steps), score.follows_time, steps]), steps
 
 
 def c_rows(rows: Sequence[Row]) -> Any:
     """``plan_row_t[]``."""
     return ffi.new("plan_row_t[]", [tuple(row) for row in rows])
+
+
+def checked(status: int) -> None:
+    """``MemoryError`` if C has none left."""
+    if status < 0:
+        raise MemoryError
 
 
 def owned(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
-from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.native.native_tables import code, pointer
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import (
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cluster_agent.scheduler.plans.planning import Outcome
 
 BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
-PLACINGS: Final = {"first": lib.PLACE_FIRST, "pack": lib.PLACE_PACK}
 
 
 class CUnlike:
@@ -72,7 +71,7 @@ class CUnlike:
             ("double", self._counted_w),
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
-        placing = PLACINGS[composition.placing]
+        placing = code("PLACE", composition.placing)
         self.planned: PlannedStarts | None = None
         if composition.plan is not None:
             # only here: a short replay is as long as its imports
