@@ -28,11 +28,11 @@ HEADERS = [
     *("meter.h", "answering.h", "replay.h", "logs/jobs_csv.h"),
 ]
 INSIDE = [
-    *("column.h", "events.h", "profile.h", "learner.h", "kinds.h", "nodes.h"),
+    *("memory.h", "events.h", "profile.h", "learner.h", "kinds.h", "nodes.h"),
     *("scheduler_inside.h", "power_inside.h", "resources/node_room.h", "logs/text.h"),
 ]
 SOURCES = [
-    *("logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
+    *("memory.c", "logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c"),
     *(
         "orders/priority.c",
         "orders/ranking.c",

@@ -1,9 +1,7 @@
 #include "answering.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "column.h"
 #include "events.h"
 
 enum { NOBODY = -1, CAME = -2 };
@@ -36,11 +34,8 @@ static void fill(answering_t *a, int64_t at_s)
 }
 
 /* Each user's jobs, one after the other; the first ones come as in the log. */
-static int ask_users(answering_t *a)
+static void ask_users(answering_t *a, int32_t *last)
 {
-    int32_t *last = column(a->answers.n_users, sizeof *last);
-    if (!last)
-        return -1;
     for (int32_t user = 0; user < a->answers.n_users; user++) {
         last[user] = NOBODY;
         a->users[user].blocked = NOBODY;
@@ -54,38 +49,25 @@ static int ask_users(answering_t *a)
         a->following[row] = NOBODY;
         last[user] = row;
     }
-    free(last);
-    return 0;
 }
 
-answering_t *answering_new(const answers_t *answers)
+answering_t *answering_new(memory_t *memory, const answers_t *answers)
 {
-    answering_t *a = calloc(1, sizeof *a);
+    answering_t *a = column(memory, 1, sizeof *a);
+    int32_t *last = column(memory, answers->n_users, sizeof *last);
     if (!a)
         return NULL;
     a->answers = *answers;
-    a->row = column(answers->n_jobs, sizeof *a->row);
-    a->users = column(answers->n_users, sizeof *a->users);
-    a->following = column(answers->n_jobs, sizeof *a->following);
-    if (events_init(&a->due, answers->n_jobs) < 0 || !a->row || !a->users || !a->following ||
-        (!answers->queued && ask_users(a) < 0)) {
-        answering_free(a);
+    a->row = column(memory, answers->n_jobs, sizeof *a->row);
+    a->users = column(memory, answers->n_users, sizeof *a->users);
+    a->following = column(memory, answers->n_jobs, sizeof *a->following);
+    if (events_init(&a->due, memory, answers->n_jobs) < 0)
         return NULL;
-    }
+    if (!answers->queued)
+        ask_users(a, last);
     if (answers->n_jobs)
         fill(a, answers->submit_s[0]);
     return a;
-}
-
-void answering_free(answering_t *a)
-{
-    if (!a)
-        return;
-    events_clear(&a->due);
-    free(a->row);
-    free(a->users);
-    free(a->following);
-    free(a);
 }
 
 int64_t answering_next(answering_t *a)

@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "memory.h"
+
 /* A column of `size` bytes per row: in the order of the log, and in the order of submission. */
 typedef struct {
     const void *log;
@@ -32,8 +34,7 @@ typedef struct {
 typedef struct answering answering_t;
 
 /* NULL: no memory. */
-answering_t *answering_new(const answers_t *answers);
-void answering_free(answering_t *answering);
+answering_t *answering_new(struct memory *memory, const answers_t *answers);
 
 /* When the next job comes, as far as that is known; INT64_MAX: never. */
 int64_t answering_next(answering_t *answering);

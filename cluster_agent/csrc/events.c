@@ -1,20 +1,11 @@
 #include "events.h"
 
-#include <stdlib.h>
-
-#include "column.h"
-
-int events_init(events_t *events, int32_t capacity)
+int events_init(events_t *events, memory_t *memory, int32_t capacity)
 {
+    events->memory = memory;
     events->capacity = capacity > 0 ? capacity : 1;
-    events->events = column(events->capacity, sizeof *events->events);
-    return events->events ? 0 : -1;
-}
-
-void events_clear(events_t *events)
-{
-    free(events->events);
-    free(events->valid);
+    events->events = column(memory, events->capacity, sizeof *events->events);
+    return memory_status(memory);
 }
 
 static int is_before(const event_t *a, const event_t *b)
@@ -25,7 +16,7 @@ static int is_before(const event_t *a, const event_t *b)
 int events_put(events_t *heap, event_t event)
 {
     if (heap->count == heap->capacity) { /* void events stay until they are due */
-        event_t *events = realloc(heap->events, 2 * (size_t)heap->capacity * sizeof *events);
+        event_t *events = resized(heap->memory, heap->events, 2 * (int64_t)heap->capacity, sizeof *events);
         if (!events)
             return -1;
         heap->events = events;

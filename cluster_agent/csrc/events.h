@@ -2,7 +2,7 @@
 #ifndef CLUSTER_EVENTS_H
 #define CLUSTER_EVENTS_H
 
-#include <stdint.h>
+#include "memory.h"
 
 /* Something that will happen to a job. Events of one time happen in the order of their numbers. */
 typedef struct {
@@ -13,14 +13,14 @@ typedef struct {
 
 /* A binary heap: no event is earlier than the one at the index (i - 1) / 2 of its own. */
 typedef struct {
+    memory_t *memory;
     event_t *events;
     int32_t count, capacity;
     int64_t *valid; /* per job: the number of its only valid event; NULL: all are */
 } events_t;
 
 /* Room for so many at first; more is taken as it is needed. 0, or -1: no memory. */
-int events_init(events_t *events, int32_t capacity);
-void events_clear(events_t *events);
+int events_init(events_t *events, memory_t *memory, int32_t capacity);
 
 /* 0, or -1: no memory. */
 int events_put(events_t *events, event_t event);

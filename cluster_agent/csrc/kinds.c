@@ -2,30 +2,19 @@
 
 #include <string.h>
 
-#include "column.h"
-
-int kinds_init(kinds_t *k, int32_t n_jobs, int is_shortest_first)
+int kinds_init(kinds_t *k, memory_t *memory, int32_t n_jobs, int is_shortest_first)
 {
     uint64_t places = 16;
     while (places < 2 * (uint64_t)n_jobs)
         places *= 2;
     k->mask = places - 1;
     k->is_shortest_first = is_shortest_first;
-    k->kinds = column(n_jobs, sizeof *k->kinds);
-    k->table = calloc(places, sizeof *k->table);
-    k->kind_of = column(n_jobs, sizeof *k->kind_of);
-    k->next = column(n_jobs, sizeof *k->next);
-    k->fronts = column(n_jobs, sizeof *k->fronts);
-    return k->kinds && k->table && k->kind_of && k->next && k->fronts ? 0 : -1;
-}
-
-void kinds_clear(kinds_t *k)
-{
-    free(k->kinds);
-    free(k->table);
-    free(k->kind_of);
-    free(k->next);
-    free(k->fronts);
+    k->kinds = column(memory, n_jobs, sizeof *k->kinds);
+    k->table = column(memory, (int64_t)places, sizeof *k->table);
+    k->kind_of = column(memory, n_jobs, sizeof *k->kind_of);
+    k->next = column(memory, n_jobs, sizeof *k->next);
+    k->fronts = column(memory, n_jobs, sizeof *k->fronts);
+    return memory_status(memory);
 }
 
 /****************************************************************

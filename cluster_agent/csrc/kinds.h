@@ -2,7 +2,7 @@
 #ifndef CLUSTER_KINDS_H
 #define CLUSTER_KINDS_H
 
-#include <stdint.h>
+#include "memory.h"
 
 /* A waiting job. */
 typedef struct {
@@ -37,8 +37,7 @@ typedef struct {
 } kinds_t;
 
 /* 0, or -1: no memory. */
-int kinds_init(kinds_t *kinds, int32_t n_jobs, int is_shortest_first);
-void kinds_clear(kinds_t *kinds);
+int kinds_init(kinds_t *kinds, memory_t *memory, int32_t n_jobs, int is_shortest_first);
 
 /* The job waits from now on. All of `kind` is read, except its jobs. */
 void kinds_add(kinds_t *kinds, int32_t job, const kind_t *kind);

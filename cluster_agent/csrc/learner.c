@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "column.h"
+#include "memory.h"
 
 /* Not in the thesis; from the published configurations of its simulator. */
 static const double ETA = 5000.0;
@@ -48,39 +48,25 @@ struct learner {
  * Making and unmaking
  ****************************************************************/
 
-learner_t *learner_new(const learning_t *learning, const jobs_t *jobs)
+learner_t *learner_new(memory_t *memory, const learning_t *learning, const jobs_t *jobs)
 {
-    learner_t *l = calloc(1, sizeof *l);
+    learner_t *l = column(memory, 1, sizeof *l);
     if (!l)
         return NULL;
     l->learning = *learning;
     l->jobs = *jobs;
     l->n_features = learning->model == MODEL_SC15 ? 18 : 20;
     l->n_terms = learning->model == MODEL_SC15 ? 157 : 231;
-    l->users = column(jobs->n_users, sizeof *l->users);
-    l->submit_s = column(jobs->n_jobs, sizeof *l->submit_s);
-    l->start_s = column(jobs->n_jobs, sizeof *l->start_s);
-    l->places = column(jobs->n_jobs, sizeof *l->places);
-    l->features = column(jobs->n_jobs, sizeof *l->features);
-    if (!l->users || !l->submit_s || !l->start_s || !l->places || !l->features) {
-        learner_free(l);
+    l->users = column(memory, jobs->n_users, sizeof *l->users);
+    l->submit_s = column(memory, jobs->n_jobs, sizeof *l->submit_s);
+    l->start_s = column(memory, jobs->n_jobs, sizeof *l->start_s);
+    l->places = column(memory, jobs->n_jobs, sizeof *l->places);
+    l->features = column(memory, jobs->n_jobs, sizeof *l->features);
+    if (memory->is_short)
         return NULL;
-    }
     for (int32_t i = 0; i < jobs->n_users; i++)
         l->users[i] = (user_t){.last = {NOBODY, NOBODY, NOBODY}, .running = NOBODY};
     return l;
-}
-
-void learner_free(learner_t *l)
-{
-    if (!l)
-        return;
-    free(l->users);
-    free(l->submit_s);
-    free(l->start_s);
-    free(l->places);
-    free(l->features);
-    free(l);
 }
 
 /****************************************************************

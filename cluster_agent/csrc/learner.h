@@ -8,13 +8,13 @@
 #ifndef CLUSTER_LEARNER_H
 #define CLUSTER_LEARNER_H
 
+#include "memory.h"
 #include "scheduler.h"
 
 typedef struct learner learner_t;
 
 /* NULL: no memory. */
-learner_t *learner_new(const learning_t *learning, const jobs_t *jobs);
-void learner_free(learner_t *learner);
+learner_t *learner_new(memory_t *memory, const learning_t *learning, const jobs_t *jobs);
 
 /* The job is submitted: its run time by the model, 1 s to its request. */
 int64_t learner_estimate(learner_t *learner, int64_t now_s, int32_t job);

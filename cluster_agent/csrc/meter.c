@@ -1,27 +1,12 @@
 #include "meter.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-int meter_init(meter_t *m, const power_model_t *model, int32_t n_jobs, int64_t from_s)
+int meter_init(meter_t *m, memory_t *memory, const power_model_t *model, int32_t n_jobs, int64_t from_s)
 {
-    size_t n = n_jobs > 0 ? (size_t)n_jobs : 1;
-    memset(m, 0, sizeof *m);
-    m->model = *model;
-    m->at_s = from_s;
-    m->job_uj = calloc(n, sizeof *m->job_uj);
-    m->since_s = calloc(n, sizeof *m->since_s);
-    m->drawn_uw = calloc(n, sizeof *m->drawn_uw);
-    return m->job_uj && m->since_s && m->drawn_uw ? 0 : -1;
-}
-
-void meter_clear(meter_t *m)
-{
-    free(m->job_uj);
-    free(m->since_s);
-    free(m->drawn_uw);
-    free(m->steps);
-    memset(m, 0, sizeof *m);
+    *m = (meter_t){.memory = memory, .model = *model, .at_s = from_s};
+    m->job_uj = column(memory, n_jobs, sizeof *m->job_uj);
+    m->since_s = column(memory, n_jobs, sizeof *m->since_s);
+    m->drawn_uw = column(memory, n_jobs, sizeof *m->drawn_uw);
+    return memory_status(memory);
 }
 
 void meter_pass(meter_t *m, int64_t now_s)
@@ -89,7 +74,7 @@ int meter_look(meter_t *m, const plan_row_t *row, int64_t processors)
         return 0;
     if (m->n_steps == m->capacity) {
         int64_t capacity = m->capacity ? 2 * m->capacity : 1024;
-        power_step_t *steps = realloc(m->steps, (size_t)capacity * sizeof *steps);
+        power_step_t *steps = resized(m->memory, m->steps, capacity, sizeof *steps);
         if (!steps)
             return -1;
         m->steps = steps;

@@ -6,6 +6,7 @@
 #ifndef CLUSTER_METER_H
 #define CLUSTER_METER_H
 
+#include "memory.h"
 #include "power.h"
 
 typedef struct {
@@ -17,6 +18,7 @@ typedef struct {
 } joules_t;
 
 typedef struct {
+    struct memory *memory;
     power_model_t model;
     int64_t at_s;          /* metered until here */
     int64_t busy_uw;       /* of all running jobs */
@@ -35,8 +37,7 @@ typedef struct {
 } meter_t;
 
 /* 0, or -1: no memory. */
-int meter_init(meter_t *meter, const power_model_t *model, int32_t n_jobs, int64_t from_s);
-void meter_clear(meter_t *meter);
+int meter_init(meter_t *meter, struct memory *memory, const power_model_t *model, int32_t n_jobs, int64_t from_s);
 
 /* Time passes until `now_s` as things are. */
 void meter_pass(meter_t *meter, int64_t now_s);

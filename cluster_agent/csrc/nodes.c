@@ -1,9 +1,6 @@
 #include "nodes.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#include "column.h"
 
 enum { BUSY_S = -2, UNDATED_S = -1 }; /* a node's at_s while it is on: not idle; idle since the pass to come */
 
@@ -11,34 +8,22 @@ enum { BUSY_S = -2, UNDATED_S = -1 }; /* a node's at_s while it is on: not idle;
  * Making and unmaking
  ****************************************************************/
 
-nodes_t *nodes_new(const idle_off_t *model, int32_t processors, placement_t *warm)
+nodes_t *nodes_new(memory_t *memory, const idle_off_t *model, int32_t processors, placement_t *warm)
 {
-    nodes_t *n = calloc(1, sizeof *n);
+    nodes_t *n = column(memory, 1, sizeof *n);
     if (!n)
         return NULL;
+    n->memory = memory;
     n->model = *model;
     n->warm = warm;
     n->last_off_s = INT64_MIN;
-    n->nodes = column(processors / model->cores, sizeof *n->nodes);
-    if (!n->nodes || placement_init(&n->cold, processors) < 0) {
-        nodes_free(n);
+    n->nodes = column(memory, processors / model->cores, sizeof *n->nodes);
+    if (placement_init(&n->cold, memory, processors) < 0)
         return NULL;
-    }
     n->cold.begin = n->cold.end = n->cold.room / 2;
     for (int32_t i = 0; i < processors / model->cores; i++)
         n->nodes[i].at_s = BUSY_S;
     return n;
-}
-
-void nodes_free(nodes_t *n)
-{
-    if (!n)
-        return;
-    placement_clear(&n->cold);
-    free(n->nodes);
-    free(n->timers.spans);
-    free(n->changes.spans);
-    free(n);
 }
 
 /****************************************************************
@@ -59,7 +44,7 @@ static void put(nodes_t *n, spans_t *s, int64_t at_s, int32_t first, int32_t las
     }
     if (s->end == s->room) {
         int32_t room = s->room ? 2 * s->room : 256;
-        span_t *spans = realloc(s->spans, (size_t)room * sizeof *spans);
+        span_t *spans = resized(n->memory, s->spans, room, sizeof *spans);
         if (!spans) {
             n->has_no_memory = 1;
             return;

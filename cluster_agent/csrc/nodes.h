@@ -4,6 +4,7 @@
 #ifndef CLUSTER_NODES_H
 #define CLUSTER_NODES_H
 
+#include "memory.h"
 #include "placement.h"
 #include "power.h"
 
@@ -36,6 +37,7 @@ typedef struct {
  * a job costs one span per interval.
  */
 typedef struct {
+    memory_t *memory;
     idle_off_t model;
     node_t *nodes;
     placement_t *warm;
@@ -53,8 +55,7 @@ typedef struct {
 } nodes_t;
 
 /* NULL: no memory. All nodes are on, and idle since the first plan. */
-nodes_t *nodes_new(const idle_off_t *model, int32_t processors, placement_t *warm);
-void nodes_free(nodes_t *nodes);
+nodes_t *nodes_new(memory_t *memory, const idle_off_t *model, int32_t processors, placement_t *warm);
 
 /* When a node goes off or is on or off next; INT64_MAX: never. */
 int64_t nodes_next(nodes_t *nodes);

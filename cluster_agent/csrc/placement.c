@@ -1,35 +1,24 @@
 #include "placement.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-int placement_init(placement_t *p, int32_t processors)
+int placement_init(placement_t *p, memory_t *memory, int32_t processors)
 {
-    memset(p, 0, sizeof *p);
     int32_t most = processors / 2 + 2; /* with every second processor free there are most intervals */
-    p->room = 2 * most;                /* so one of the two sides always has room for all that is given back */
-    p->free = calloc((size_t)p->room, sizeof *p->free);
-    p->merged = calloc((size_t)most, sizeof *p->merged);
-    if (!p->free || !p->merged)
-        return -1;
-    p->free[0] = (interval_t){.first = 0, .last = processors - 1};
-    p->end = processors > 0;
-    return 0;
-}
-
-void placement_clear(placement_t *p)
-{
-    free(p->free);
-    free(p->merged);
-    free(p->intervals);
-    memset(p, 0, sizeof *p);
+    /* twice as many, so one of the two sides always has room for all that is given back */
+    *p = (placement_t){.memory = memory, .room = 2 * most, .end = processors > 0};
+    p->free = column(memory, p->room, sizeof *p->free);
+    p->merged = column(memory, most, sizeof *p->merged);
+    if (p->free)
+        p->free[0] = (interval_t){.first = 0, .last = processors - 1};
+    return memory_status(memory);
 }
 
 static int append(placement_t *p, interval_t interval)
 {
     if (p->n_intervals == p->capacity) {
         int64_t capacity = p->capacity ? 2 * p->capacity : 4096;
-        interval_t *intervals = realloc(p->intervals, (size_t)capacity * sizeof *intervals);
+        interval_t *intervals = resized(p->memory, p->intervals, capacity, sizeof *intervals);
         if (!intervals)
             return -1;
         p->intervals = intervals;

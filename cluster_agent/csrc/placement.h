@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "memory.h"
+
 /* Processors `first` to `last`, both included. */
 typedef struct {
     int32_t first, last;
@@ -15,6 +17,7 @@ typedef struct {
  * processors. What each job got is kept as intervals, one job after the other.
  */
 typedef struct {
+    struct memory *memory;
     interval_t *free;
     int32_t begin, end, room;
     interval_t *merged; /* while intervals are given back */
@@ -23,8 +26,7 @@ typedef struct {
 } placement_t;
 
 /* 0, or -1: no memory. */
-int placement_init(placement_t *placement, int32_t processors);
-void placement_clear(placement_t *placement);
+int placement_init(placement_t *placement, struct memory *memory, int32_t processors);
 
 /* Appends intervals of `width` processors. How many intervals; -1: no memory; -2: fewer than `width` are free. */
 int32_t placement_take(placement_t *placement, int32_t width);

@@ -8,35 +8,28 @@
  * Making and unmaking
  ****************************************************************/
 
-/* Below 0: no memory. */
-static int make_columns(power_t *p, int32_t n)
-{
-    void *made[] = {
-        p->interval_first = column(n, sizeof *p->interval_first),
-        p->interval_count = column(n, sizeof *p->interval_count),
-        p->highest = column(n, sizeof *p->highest),
-        p->since_s = column(n, sizeof *p->since_s),
-        p->done_s = column(n, sizeof *p->done_s),
-        p->level = column(n, sizeof *p->level),
-        p->limit_s = column(n, sizeof *p->limit_s),
-        p->extra_uw = column(n, sizeof *p->extra_uw),
-        p->woken = column(n, sizeof *p->woken),
-        p->ledger.falls = column(n, sizeof *p->ledger.falls),
-    };
-    return is_all_there(made, sizeof made / sizeof *made) ? 0 : -1;
-}
-
 int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
 {
-    power_t *p = s->power = calloc(1, sizeof *p);
+    memory_t *m = &s->memory;
+    power_t *p = s->power = column(m, 1, sizeof *p);
     if (!p)
         return -1;
     int32_t n = s->jobs.n_jobs;
     s->phases.resources = &PROCESSORS_AND_WATTS;
     p->model = *model;
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
-    if (make_columns(p, n) < 0 || placement_init(&p->placement, s->composition.processors) < 0 ||
-        kinds_init(&p->kinds, n, s->composition.scan == SCAN_SHORTEST) < 0)
+    p->interval_first = column(m, n, sizeof *p->interval_first);
+    p->interval_count = column(m, n, sizeof *p->interval_count);
+    p->highest = column(m, n, sizeof *p->highest);
+    p->since_s = column(m, n, sizeof *p->since_s);
+    p->done_s = column(m, n, sizeof *p->done_s);
+    p->level = column(m, n, sizeof *p->level);
+    p->limit_s = column(m, n, sizeof *p->limit_s);
+    p->extra_uw = column(m, n, sizeof *p->extra_uw);
+    p->woken = column(m, n, sizeof *p->woken);
+    p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
+    if (placement_init(&p->placement, m, s->composition.processors) < 0 ||
+        kinds_init(&p->kinds, m, n, s->composition.scan == SCAN_SHORTEST) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
     return scheduler_plan(s, &uncapped, 1);
@@ -44,32 +37,8 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
 
 int32_t scheduler_set_idle_off(scheduler_t *s, const idle_off_t *model)
 {
-    s->power->nodes = nodes_new(model, s->composition.processors, &s->power->placement);
+    s->power->nodes = nodes_new(&s->memory, model, s->composition.processors, &s->power->placement);
     return s->power->nodes ? 0 : -1;
-}
-
-void power_free(scheduler_t *s)
-{
-    power_t *p = s->power;
-    if (!p)
-        return;
-    placement_clear(&p->placement);
-    kinds_clear(&p->kinds);
-    free(p->interval_first);
-    free(p->interval_count);
-    free(p->highest);
-    free(p->rows);
-    free(p->outlook);
-    free(p->available);
-    free(p->since_s);
-    free(p->done_s);
-    free(p->level);
-    free(p->limit_s);
-    free(p->extra_uw);
-    free(p->woken);
-    nodes_free(p->nodes);
-    free(p->ledger.falls);
-    free(p);
 }
 
 /****************************************************************
@@ -79,22 +48,15 @@ void power_free(scheduler_t *s)
 int32_t scheduler_plan(scheduler_t *s, const plan_row_t *rows, int32_t n_rows)
 {
     power_t *p = s->power;
-    size_t n = (size_t)n_rows;
-    plan_row_t *copy = malloc(n * sizeof *copy);
-    outlook_t *outlook = malloc(n * sizeof *outlook);
-    int64_t *available = malloc(n * sizeof *available);
-    if (!copy || !outlook || !available) {
-        free(copy);
-        free(outlook);
-        free(available);
+    plan_row_t *copy = resized(&s->memory, p->rows, n_rows, sizeof *copy);
+    p->rows = copy ? copy : p->rows;
+    outlook_t *outlook = resized(&s->memory, p->outlook, n_rows, sizeof *outlook);
+    p->outlook = outlook ? outlook : p->outlook;
+    int64_t *available = resized(&s->memory, p->available, n_rows, sizeof *available);
+    p->available = available ? available : p->available;
+    if (!copy || !outlook || !available)
         return -1;
-    }
-    free(p->rows);
-    free(p->outlook);
-    free(p->available);
-    p->rows = memcpy(copy, rows, n * sizeof *copy);
-    p->outlook = outlook;
-    p->available = available;
+    memcpy(p->rows, rows, (size_t)n_rows * sizeof *copy);
     p->n_rows = n_rows;
     p->row = 0;
     scheduler_advance(s, rows[0].from_s);

@@ -3,10 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "column.h"
+#include "memory.h"
 #include "events.h"
 
 struct replay {
+    memory_t memory;
     jobs_t jobs;
     const int64_t *submit_s;
     int32_t batch, pauses_before_passes;
@@ -127,15 +128,15 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->frees_at_estimate = composition->frees_at_estimate;
     r->wake_s = INT64_MAX;
     r->scheduler = scheduler_new(composition, jobs);
-    r->end_s = column(n, sizeof *r->end_s);
-    r->ended_jobs = column(n, sizeof *r->ended_jobs);
-    r->starts = column(n, sizeof *r->starts);
-    r->start_s = column(n, sizeof *r->start_s);
-    r->interval_first = column(n, sizeof *r->interval_first);
-    r->interval_count = column(n, sizeof *r->interval_count);
-    if (!r->scheduler || placement_init(&r->placement, composition->processors) < 0 || events_init(&r->ends, n) < 0 ||
-        events_init(&r->overruns, n) < 0 || !r->starts || !r->start_s || !r->end_s || !r->ended_jobs || !r->interval_first ||
-        !r->interval_count) {
+    memory_t *m = &r->memory;
+    r->end_s = column(m, n, sizeof *r->end_s);
+    r->ended_jobs = column(m, n, sizeof *r->ended_jobs);
+    r->starts = column(m, n, sizeof *r->starts);
+    r->start_s = column(m, n, sizeof *r->start_s);
+    r->interval_first = column(m, n, sizeof *r->interval_first);
+    r->interval_count = column(m, n, sizeof *r->interval_count);
+    if (!r->scheduler || placement_init(&r->placement, m, composition->processors) < 0 ||
+        events_init(&r->ends, m, n) < 0 || events_init(&r->overruns, m, n) < 0) {
         replay_free(r);
         return NULL;
     }
@@ -147,20 +148,20 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
 int32_t replay_set_power(replay_t *r, const power_model_t *model, const int64_t *announced_s, int32_t n_announced)
 {
     int32_t n = r->jobs.n_jobs;
-    r->meter = calloc(1, sizeof *r->meter);
+    memory_t *m = &r->memory;
+    r->meter = column(m, 1, sizeof *r->meter);
     r->announced_s = announced_s;
     r->n_announced = n_announced;
-    r->ends.valid = column(n, sizeof *r->ends.valid);
-    r->overruns.valid = column(n, sizeof *r->overruns.valid);
-    r->begins.valid = column(n, sizeof *r->begins.valid);
-    r->kills = column(n, sizeof *r->kills);
-    r->lost = column(n, sizeof *r->lost);
-    r->lost_uj = column(n, sizeof *r->lost_uj);
-    if (!r->meter || !r->ends.valid || !r->overruns.valid || events_init(&r->begins, 1) < 0 ||
-        !r->begins.valid || !r->kills || !r->lost || !r->lost_uj)
+    r->ends.valid = column(m, n, sizeof *r->ends.valid);
+    r->overruns.valid = column(m, n, sizeof *r->overruns.valid);
+    r->begins.valid = column(m, n, sizeof *r->begins.valid);
+    r->kills = column(m, n, sizeof *r->kills);
+    r->lost = column(m, n, sizeof *r->lost);
+    r->lost_uj = column(m, n, sizeof *r->lost_uj);
+    if (events_init(&r->begins, m, 1) < 0)
         return -1;
     r->now_s = n ? r->submit_s[0] : 0;
-    return meter_init(r->meter, model, n, r->now_s) < 0 || scheduler_set_power(r->scheduler, model) < 0 ? -1 : 0;
+    return meter_init(r->meter, m, model, n, r->now_s) < 0 ? -1 : scheduler_set_power(r->scheduler, model);
 }
 
 int32_t replay_set_idle_off(replay_t *r, const idle_off_t *model)
@@ -186,29 +187,13 @@ void replay_free(replay_t *r)
     if (!r)
         return;
     scheduler_free(r->scheduler);
-    placement_clear(&r->placement);
-    if (r->meter)
-        meter_clear(r->meter);
-    free(r->meter);
-    answering_free(r->answering);
-    events_clear(&r->ends);
-    events_clear(&r->overruns);
-    events_clear(&r->begins);
-    free(r->end_s);
-    free(r->ended_jobs);
-    free(r->kills);
-    free(r->lost);
-    free(r->lost_uj);
-    free(r->starts);
-    free(r->start_s);
-    free(r->interval_first);
-    free(r->interval_count);
+    memory_free(&r->memory);
     free(r);
 }
 
 int32_t replay_answer(replay_t *r, const answers_t *answers)
 {
-    r->answering = answering_new(answers);
+    r->answering = answering_new(&r->memory, answers);
     return r->answering ? 0 : -1;
 }
 

@@ -12,32 +12,31 @@ static int make_columns(scheduler_t *s)
 {
     int32_t n = s->jobs.n_jobs;
     int keeps_alike = s->composition.history == HISTORY_SIMILAR;
-    void *made[] = {
-        s->queue = column(n, sizeof *s->queue),
-        s->shortest = column(n, sizeof *s->shortest),
-        s->running = column(n, sizeof *s->running),
-        s->users = column(s->jobs.n_users, sizeof *s->users),
-        s->alike = column(keeps_alike ? n : 0, sizeof *s->alike),
-        s->first_alike = column(keeps_alike ? estimates_places_alike(s) : 0, sizeof *s->first_alike),
-        s->moved = column(s->composition.fixed == FIXED_AT_START ? n : 0, sizeof *s->moved),
-        s->submit_s = column(n, sizeof *s->submit_s),
-        s->reserved_s = column(n, sizeof *s->reserved_s),
-        s->is_reserved = column(n, sizeof *s->is_reserved),
-        s->started_s = column(n, sizeof *s->started_s),
-        s->estimate_s = column(n, sizeof *s->estimate_s),
-        s->first_estimate_s = column(n, sizeof *s->first_estimate_s),
-        s->corrections = column(n, sizeof *s->corrections),
-        s->overtook = column(n, sizeof *s->overtook),
-        s->has_started = column(n, sizeof *s->has_started),
-    };
-    return is_all_there(made, sizeof made / sizeof *made) ? 0 : -1;
+    memory_t *m = &s->memory;
+    s->queue = column(m, n, sizeof *s->queue);
+    s->shortest = column(m, n, sizeof *s->shortest);
+    s->running = column(m, n, sizeof *s->running);
+    s->users = column(m, s->jobs.n_users, sizeof *s->users);
+    s->alike = column(m, keeps_alike ? n : 0, sizeof *s->alike);
+    s->first_alike = column(m, keeps_alike ? estimates_places_alike(s) : 0, sizeof *s->first_alike);
+    s->moved = column(m, s->composition.fixed == FIXED_AT_START ? n : 0, sizeof *s->moved);
+    s->submit_s = column(m, n, sizeof *s->submit_s);
+    s->reserved_s = column(m, n, sizeof *s->reserved_s);
+    s->is_reserved = column(m, n, sizeof *s->is_reserved);
+    s->started_s = column(m, n, sizeof *s->started_s);
+    s->estimate_s = column(m, n, sizeof *s->estimate_s);
+    s->first_estimate_s = column(m, n, sizeof *s->first_estimate_s);
+    s->corrections = column(m, n, sizeof *s->corrections);
+    s->overtook = column(m, n, sizeof *s->overtook);
+    s->has_started = column(m, n, sizeof *s->has_started);
+    return memory_status(m);
 }
 
 static int make_learner(scheduler_t *s)
 {
     if (s->composition.estimate != ESTIMATE_LEARNED)
         return 0;
-    s->learner = learner_new(&s->composition.learning, &s->jobs);
+    s->learner = learner_new(&s->memory, &s->composition.learning, &s->jobs);
     return s->learner ? 0 : -1;
 }
 
@@ -67,30 +66,8 @@ void scheduler_free(scheduler_t *s)
 {
     if (!s)
         return;
-    power_free(s);
-    priority_free(s);
-    score_free(s);
-    ranking_free(&s->ranking);
-    moldable_free(s);
-    unlike_free(s);
-    free(s->queue);
-    free(s->shortest);
-    free(s->running);
+    memory_free(&s->memory);
     free(s->profile.steps);
-    free(s->users);
-    free(s->alike);
-    free(s->first_alike);
-    free(s->moved);
-    learner_free(s->learner);
-    free(s->submit_s);
-    free(s->reserved_s);
-    free(s->is_reserved);
-    free(s->started_s);
-    free(s->estimate_s);
-    free(s->first_estimate_s);
-    free(s->corrections);
-    free(s->overtook);
-    free(s->has_started);
     free(s);
 }
 

@@ -2,7 +2,6 @@
 #ifndef CLUSTER_SCHEDULER_INSIDE_H
 #define CLUSTER_SCHEDULER_INSIDE_H
 
-#include "column.h"
 #include "kinds.h"
 #include "learner.h"
 #include "profile.h"
@@ -151,6 +150,7 @@ typedef struct {
 typedef double rank_t(const scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 
 struct scheduler {
+    memory_t memory;
     composition_t composition;
     phases_t phases;
     jobs_t jobs;
@@ -246,19 +246,16 @@ void estimates_learn(scheduler_t *s, int32_t job); /* it has ended */
 int64_t estimates_planned(const scheduler_t *s, int32_t job);
 
 /* orders/ranking.c */
-int ranking_new(ranking_t *ranking, int32_t n_jobs); /* 0, or -1: no memory */
-void ranking_free(ranking_t *ranking);
+int ranking_new(scheduler_t *s); /* 0, or -1: no memory */
 void ranking_all(scheduler_t *s); /* the queue as `ranked`, which has the waiting jobs in their present order */
 /* The queue is in order up to `n_ordered`; each job behind that is moved to its place. */
 void ranking_new_ones(scheduler_t *s, int64_t now_s, rank_t *rank);
 
 /* orders/score.c */
-void score_free(scheduler_t *s);
 void score_submitted(scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 void score_order(scheduler_t *s, int64_t now_s);
 
 /* orders/priority.c */
-void priority_free(scheduler_t *s);
 void priority_submitted(scheduler_t *s, int64_t now_s);
 void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
 void priority_past(scheduler_t *s, int64_t ended_s, double joules, int32_t job); /* it ended before all else */
@@ -266,11 +263,8 @@ void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
 
 /* resources/ */
-void moldable_free(scheduler_t *s);
-void unlike_free(scheduler_t *s);
 
 /* power.c */
-void power_free(scheduler_t *s);
 int64_t power_expected_end(const scheduler_t *s, int32_t job);
 /* The job runs since `started_s` and counts as running from here on: 0, or -1: no memory, or no free processors; after
  * it has its estimate, power_adopted. */

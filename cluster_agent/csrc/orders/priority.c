@@ -9,39 +9,21 @@
 
 int32_t scheduler_set_priority(scheduler_t *s, const priority_t *model)
 {
-    ranks_t *r = s->ranks = calloc(1, sizeof *r);
+    memory_t *m = &s->memory;
+    ranks_t *r = s->ranks = column(m, 1, sizeof *r);
     if (!r)
         return -1;
     int32_t n = s->jobs.n_jobs, n_users = s->jobs.n_users;
     r->model = *model;
-    r->cpu.of_user = column(n_users, sizeof *r->cpu.of_user);
-    r->energy.of_user = column(n_users, sizeof *r->energy.of_user);
-    r->factor = column(n_users, sizeof *r->factor);
-    r->known_in = column(n_users, sizeof *r->known_in);
-    r->ended = column(n, sizeof *r->ended);
-    r->metered_j = column(n, sizeof *r->metered_j);
-    r->charged_j = column(n, sizeof *r->charged_j);
-    r->is_metered = column(n, sizeof *r->is_metered);
-    return r->cpu.of_user && r->energy.of_user && r->factor && r->known_in && r->ended && r->metered_j &&
-                   r->charged_j && r->is_metered && ranking_new(&s->ranking, n) == 0
-               ? 0
-               : -1;
-}
-
-void priority_free(scheduler_t *s)
-{
-    ranks_t *r = s->ranks;
-    if (!r)
-        return;
-    free(r->cpu.of_user);
-    free(r->energy.of_user);
-    free(r->factor);
-    free(r->known_in);
-    free(r->ended);
-    free(r->metered_j);
-    free(r->charged_j);
-    free(r->is_metered);
-    free(r);
+    r->cpu.of_user = column(m, n_users, sizeof *r->cpu.of_user);
+    r->energy.of_user = column(m, n_users, sizeof *r->energy.of_user);
+    r->factor = column(m, n_users, sizeof *r->factor);
+    r->known_in = column(m, n_users, sizeof *r->known_in);
+    r->ended = column(m, n, sizeof *r->ended);
+    r->metered_j = column(m, n, sizeof *r->metered_j);
+    r->charged_j = column(m, n, sizeof *r->charged_j);
+    r->is_metered = column(m, n, sizeof *r->is_metered);
+    return ranking_new(s);
 }
 
 /****************************************************************

@@ -4,17 +4,11 @@
 
 #include "scheduler_inside.h"
 
-int ranking_new(ranking_t *r, int32_t n_jobs)
+int ranking_new(scheduler_t *s)
 {
-    r->ranked = column(n_jobs, sizeof *r->ranked);
-    r->merged = column(n_jobs, sizeof *r->merged);
-    return r->ranked && r->merged ? 0 : -1;
-}
-
-void ranking_free(ranking_t *r)
-{
-    free(r->ranked);
-    free(r->merged);
+    s->ranking.ranked = column(&s->memory, s->jobs.n_jobs, sizeof *s->ranking.ranked);
+    s->ranking.merged = column(&s->memory, s->jobs.n_jobs, sizeof *s->ranking.merged);
+    return memory_status(&s->memory);
 }
 
 static inline int is_behind(const ranked_t *a, const ranked_t *b)

@@ -19,27 +19,18 @@ struct scores {
 
 int32_t scheduler_set_score(scheduler_t *s, const score_t *model)
 {
-    scores_t *scores = s->scores = calloc(1, sizeof *scores);
+    scores_t *scores = s->scores = column(&s->memory, 1, sizeof *scores);
     if (!scores)
         return -1;
     scores->model = *model;
     /* with FIXED_AT_START estimates of waiting jobs change */
     scores->model.follows_time |= s->composition.fixed == FIXED_AT_START;
-    scores->steps = column(model->n_steps, sizeof *scores->steps);
-    scores->rank = column(scores->model.follows_time ? 0 : s->jobs.n_jobs, sizeof *scores->rank);
-    if (!scores->steps || !scores->rank || ranking_new(&s->ranking, s->jobs.n_jobs) < 0)
+    scores->steps = column(&s->memory, model->n_steps, sizeof *scores->steps);
+    scores->rank = column(&s->memory, scores->model.follows_time ? 0 : s->jobs.n_jobs, sizeof *scores->rank);
+    if (ranking_new(s) < 0)
         return -1;
     memcpy(scores->steps, model->steps, (size_t)model->n_steps * sizeof *scores->steps);
     return 0;
-}
-
-void score_free(scheduler_t *s)
-{
-    if (!s->scores)
-        return;
-    free(s->scores->steps);
-    free(s->scores->rank);
-    free(s->scores);
 }
 
 /****************************************************************

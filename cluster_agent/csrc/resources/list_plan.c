@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "column.h"
+#include "memory.h"
 #include "resources/node_room.h"
 
 /* Ours: what a job that never starts is taken to wait, ten years. Orders in which it starts are better. */
@@ -29,6 +29,7 @@ typedef struct {
 } runs_t;
 
 struct list_plan {
+    memory_t memory;
     list_situation_t of;
     int64_t *room;     /* per node and kind: free at the time that the schedule has come to */
     int64_t all[NODE_KINDS]; /* the same over all nodes */
@@ -52,17 +53,15 @@ list_plan_t *list_plan_new(const list_situation_t *of)
     for (int32_t i = 0; i < of->n_waiting; i++)
         most += of->model.units[i] < of->model.n_nodes ? of->model.units[i] : of->model.n_nodes;
     p->of = *of;
-    void *made[] = {
-        p->room = column(of->model.n_nodes * NODE_KINDS, sizeof *p->room),
-        p->runs = column(of->n_running + of->n_waiting, sizeof *p->runs),
-        p->left = column(of->n_waiting, sizeof *p->left),
-        p->start_s = column(of->n_waiting, sizeof *p->start_s),
-        p->first = column(of->n_waiting, sizeof *p->first),
-        p->count = column(of->n_waiting, sizeof *p->count),
-        p->found = calloc((size_t)(most + of->model.n_nodes), sizeof *p->found),
-        p->candidates = column(of->model.n_nodes, sizeof *p->candidates),
-    };
-    if (is_all_there(made, sizeof made / sizeof *made))
+    p->room = column(&p->memory, of->model.n_nodes * NODE_KINDS, sizeof *p->room);
+    p->runs = column(&p->memory, of->n_running + of->n_waiting, sizeof *p->runs);
+    p->left = column(&p->memory, of->n_waiting, sizeof *p->left);
+    p->start_s = column(&p->memory, of->n_waiting, sizeof *p->start_s);
+    p->first = column(&p->memory, of->n_waiting, sizeof *p->first);
+    p->count = column(&p->memory, of->n_waiting, sizeof *p->count);
+    p->found = column(&p->memory, most + of->model.n_nodes, sizeof *p->found);
+    p->candidates = column(&p->memory, of->model.n_nodes, sizeof *p->candidates);
+    if (!p->memory.is_short)
         return p;
     list_plan_free(p);
     return NULL;
@@ -70,16 +69,8 @@ list_plan_t *list_plan_new(const list_situation_t *of)
 
 void list_plan_free(list_plan_t *p)
 {
-    if (!p)
-        return;
-    free(p->room);
-    free(p->runs);
-    free(p->left);
-    free(p->start_s);
-    free(p->first);
-    free(p->count);
-    free(p->found);
-    free(p->candidates);
+    if (p)
+        memory_free(&p->memory);
     free(p);
 }
 

@@ -45,7 +45,7 @@ struct ways {
 
 int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
 {
-    ways_t *w = s->ways = calloc(1, sizeof *w);
+    ways_t *w = s->ways = column(&s->memory, 1, sizeof *w);
     if (!w)
         return -1;
     s->phases.resources = &CONFIGURATIONS;
@@ -55,12 +55,12 @@ int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
     w->model = *model;
     w->free_uw = model->cluster_uw;
     w->version = 1;
-    w->wanted = column(model->n_kinds, sizeof *w->wanted);
-    w->fits = column(model->n_kinds, sizeof *w->fits);
-    w->after = column(n_rows, sizeof *w->after);
-    w->reach = column(model->n_tables, sizeof *w->reach);
-    w->room = column(s->composition.processors + 1, sizeof *w->room); /* every running job has a node */
-    if (!w->wanted || !w->fits || !w->after || !w->reach || !w->room)
+    w->wanted = column(&s->memory, model->n_kinds, sizeof *w->wanted);
+    w->fits = column(&s->memory, model->n_kinds, sizeof *w->fits);
+    w->after = column(&s->memory, n_rows, sizeof *w->after);
+    w->reach = column(&s->memory, model->n_tables, sizeof *w->reach);
+    w->room = column(&s->memory, s->composition.processors + 1, sizeof *w->room); /* every running job has a node */
+    if (s->memory.is_short)
         return -1;
     w->least_nodes = n_rows ? INT32_MAX : 0;
     w->least_uw = n_rows ? INT64_MAX : 0;
@@ -71,18 +71,6 @@ int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
     for (int32_t kind = 0; kind < model->n_kinds; kind++)
         w->wanted[kind] = UNKNOWN;
     return 0;
-}
-
-void moldable_free(scheduler_t *s)
-{
-    if (!s->ways)
-        return;
-    free(s->ways->wanted);
-    free(s->ways->fits);
-    free(s->ways->after);
-    free(s->ways->reach);
-    free(s->ways->room);
-    free(s->ways);
 }
 
 /****************************************************************

@@ -37,43 +37,24 @@ struct nodes_and_watts {
 
 int32_t scheduler_set_unlike(scheduler_t *s, const unlike_t *model)
 {
-    nodes_and_watts_t *u = s->unlike = calloc(1, sizeof *u);
+    nodes_and_watts_t *u = s->unlike = column(&s->memory, 1, sizeof *u);
     if (!u)
         return -1;
     int32_t n = s->jobs.n_jobs, n_values = model->n_nodes * NODE_KINDS;
     s->phases.resources = &UNLIKE_NODES;
     u->model = *model;
-    void *made[] = {
-        u->free = column(n_values, sizeof *u->free),
-        u->spare = column(n_values, sizeof *u->spare),
-        u->room = column(n_values, sizeof *u->room),
-        u->in_order = column(n, sizeof *u->in_order),
-        u->candidates = column(model->n_nodes, sizeof *u->candidates),
-        u->found = column(model->n_nodes, sizeof *u->found),
-        u->first = column(n, sizeof *u->first),
-        u->count = column(n, sizeof *u->count),
-    };
-    if (!is_all_there(made, sizeof made / sizeof *made))
+    u->free = column(&s->memory, n_values, sizeof *u->free);
+    u->spare = column(&s->memory, n_values, sizeof *u->spare);
+    u->room = column(&s->memory, n_values, sizeof *u->room);
+    u->in_order = column(&s->memory, n, sizeof *u->in_order);
+    u->candidates = column(&s->memory, model->n_nodes, sizeof *u->candidates);
+    u->found = column(&s->memory, model->n_nodes, sizeof *u->found);
+    u->first = column(&s->memory, n, sizeof *u->first);
+    u->count = column(&s->memory, n, sizeof *u->count);
+    if (s->memory.is_short)
         return -1;
     memcpy(u->free, model->has, (size_t)n_values * sizeof *u->free);
     return 0;
-}
-
-void unlike_free(scheduler_t *s)
-{
-    nodes_and_watts_t *u = s->unlike;
-    if (!u)
-        return;
-    free(u->free);
-    free(u->spare);
-    free(u->room);
-    free(u->in_order);
-    free(u->candidates);
-    free(u->found);
-    free(u->placed);
-    free(u->first);
-    free(u->count);
-    free(u);
 }
 
 /****************************************************************
@@ -138,11 +119,11 @@ static void change(const nodes_and_watts_t *u, int64_t *room, int32_t job, const
 }
 
 /* The job takes the nodes found. 1, or -1: no memory. */
-static int take(nodes_and_watts_t *u, int32_t job)
+static int take(memory_t *memory, nodes_and_watts_t *u, int32_t job)
 {
     if (u->n_placed + u->n_found > u->capacity) {
         int64_t capacity = 2 * u->capacity + u->n_found + 1024;
-        placed_t *placed = realloc(u->placed, (size_t)capacity * sizeof *placed);
+        placed_t *placed = resized(memory, u->placed, capacity, sizeof *placed);
         if (!placed)
             return -1;
         u->placed = placed;
@@ -162,7 +143,7 @@ static int take(nodes_and_watts_t *u, int32_t job)
 /* Starts the job on the nodes found. 1, or -1: no memory. */
 static int start(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    if (take(s->unlike, job) < 0)
+    if (take(&s->memory, s->unlike, job) < 0)
         return -1;
     scheduler_start(s, now_s, job);
     return 1;
@@ -271,7 +252,7 @@ int32_t scheduler_place(scheduler_t *s, int32_t job, const placed_t *placed, int
         give_back(s, job);
     memcpy(u->found, placed, (size_t)count * sizeof *placed);
     u->n_found = count;
-    return take(u, job) < 0 ? -1 : 0;
+    return take(&s->memory, u, job) < 0 ? -1 : 0;
 }
 
 void scheduler_set_caps(scheduler_t *s, int32_t n_caps, const int64_t *from_s, const double *watts)
