@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
 from cluster_agent.cluster import Machine
-from cluster_agent.jobs.admission import check_job, check_live, check_runs, runners
+from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
@@ -31,7 +32,7 @@ from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
 from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
 from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, OwnedWatts
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
-from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
+from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import watch
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import add_plan, why_waiting
@@ -561,8 +562,11 @@ class Partition:
             self.power.keep_off(self.nodes.values(), off)
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued")
-            waiting = sorted((job.queued_s, job.id, job.spec.nodes) for job in queued)
-            self.power.watch(self.nodes.values(), [nodes for _, _, nodes in waiting])
+            waiting = sorted(queued, key=lambda job: (job.queued_s, job.id))
+            self.power.watch(
+                self.nodes.values(),
+                [Wanted(job.spec.nodes, self.watts.most_nodes(job), partial(can_run, job)) for job in waiting],
+            )
 
     def _update_placeholders(self, now_s: int) -> None:
         """Where the engine counts watts for every node there is room for no more than its jobs leave: they have nodes

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -71,6 +71,14 @@ class Switched(msgspec.Struct, kw_only=True):
         return self.state in ("powering-off", "booting")
 
 
+class Wanted(NamedTuple):
+    """What a queued job needs: ``nodes`` that can run it, or up to ``most_nodes``, as the policy will choose."""
+
+    nodes: int
+    most_nodes: int
+    can_run: Callable[[Node], bool]
+
+
 class Power:
     """Switches the nodes of a live partition. ``silence_s``: how long a node must be silent before it counts as off;
     the ledger's user makes it longer."""
@@ -94,19 +102,20 @@ class Power:
 
     # --- time and the queue
 
-    def watch(self, nodes: Iterable[Node], queued: Iterable[int]) -> None:
-        """Check timeouts, and switch by what the queued jobs need (``queued``: their nodes, in the queue's order)."""
+    def watch(self, nodes: Iterable[Node], queued: Iterable[Wanted]) -> None:
+        """Check timeouts, and switch by what the queued jobs need, in the queue's order."""
         now_s, nodes = self._now(), list(nodes)
         for node in nodes:
             self._follow(node, now_s)
         idle = [node for node in nodes if node.state == "idle"]
-        coming = sum(node.state == "booting" and not node.drained for node in nodes)
+        coming = [node for node in nodes if node.state == "booting" and not node.drained]
         can_boot = [node for node in nodes if _may_boot_by_itself(node)]
-        needed = _needed(queued, len(idle) + coming + len(can_boot))
-        for n, node in enumerate(can_boot):
-            self._want(node, n < needed - len(idle) - coming)
+        needed = _needed(queued, [*coming, *idle, *can_boot])
+        for node in can_boot:
+            self._want(node, node.name in needed)
         if self.times.idle_off_s > 0:
-            self._switch_off_idle(idle, len(idle) + coming - max(needed, self.times.keep_idle), now_s)
+            surplus = len(idle) + len(coming) - max(len(needed), self.times.keep_idle)
+            self._switch_off_idle([node for node in idle if node.name not in needed], surplus, now_s)
 
     def _follow(self, node: Node, now_s: float) -> None:
         """Since when the node is idle; a switch under way may have taken too long."""
@@ -301,10 +310,13 @@ def _may_boot_by_itself(node: Node) -> bool:
     return is_free and not node.drained
 
 
-def _needed(queued: Iterable[int], most: int) -> int:
-    """How many of at most ``most`` nodes the queue could use: the nodes of the jobs that fit side by side, in order."""
-    needed = 0
-    for nodes in queued:
-        if needed + nodes <= most:
-            needed += nodes
+def _needed(queued: Iterable[Wanted], there: Sequence[Node]) -> set[str]:
+    """The nodes that the queue could use, of these the first: those of the jobs that fit side by side, in order."""
+    needed: set[str] = set()
+    for job in queued:
+        if job.nodes > len(there) - len(needed):
+            continue
+        could = [node.name for node in there if node.name not in needed and job.can_run(node)]
+        if job.nodes <= len(could):
+            needed.update(could[: job.most_nodes])
     return needed

@@ -307,8 +307,6 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if jobs.power is not None:
         yield from _power_problems(jobs.power)
-        if jobs.power.idle_off_s and not isinstance(jobs.composition, Composition):
-            yield "jobs.power.idle_off_s", f"{jobs.policy} does not say which nodes to boot for a job: 0 leaves all on"
 
 
 def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:

@@ -103,11 +103,6 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
         ("[jobs]\npolicy = 'prb'", "jobs.policy: a policy that knows watts needs watts, and a live partition without"),
         ("[jobs]\npolicy = 'prb'\nmachine = 'eurora'", "jobs.machine: eurora: the machine has no watts; give busy_w"),
         (
-            "[jobs]\npolicy = 'prb'\nmachine = 'curie'\n[jobs.power]\noff_command = 'off %N'\non_command = 'on %N'\n"
-            "idle_off_s = 60",
-            "jobs.power.idle_off_s: prb does not say which nodes to boot for a job: 0 leaves all on",
-        ),
-        (
             "[jobs]\npolicy = 'rmap'\nmachine = 'curie'",
             "jobs.policy: a choice among configurations needs a table of configurations, and a live partition without"
             " `configurations` has none: give a file in [jobs]",

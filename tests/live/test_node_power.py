@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import PowerTimes, Switched
+from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.registry import choose
 from tests.live.fakes import Fake
 
@@ -108,6 +109,39 @@ def test_a_job_boots_the_nodes_that_it_lacks_and_starts_when_they_are_back() -> 
     site.until(lambda: job.state == "done")
     assert job.nodes == ["n00", "n01", "n02"] and job.attempt == 1
     assert [name for name, state in site.ran if state == "booting"] == ["n00", "n01", "n02"]
+
+
+GROUPS = (
+    NodeGroup(1, 8, idle_w=30, busy_w=(100.0,), frequency_mhz=(2000,), name="plain"),
+    NodeGroup(1, 8, gpus=2, idle_w=50, busy_w=(150.0,), frequency_mhz=(2000,), name="gpu", hosts=("n0[23]",)),
+)
+
+
+@pytest.mark.parametrize("policy", ["prb", "easy-capped", "planned"])
+def test_a_job_boots_nodes_that_have_what_it_requests(policy: str) -> None:
+    machine = Machine("mixed", GROUPS, Topology(), {})
+    site = Site(4, composition=choose(policy).live, machine=machine)
+    site.fake.set_budget((site.fake.now_s, 1000.0))
+    site.until(lambda: site.count("off") == 4)
+    gpu = site.fake.submit(run_s=50, gpus=1)
+    site.until(lambda: gpu.state == "running")
+    assert gpu.nodes == ["n02"] and site.count("off") == 3
+    named = site.fake.partition.submit(1000, "someone", gpu.spec, on=["n03"])
+    site.until(lambda: named.state == "done")
+    assert (named.nodes, {name for name, state in site.ran if state == "booting"}) == (["n03"], {"n02", "n03"})
+
+
+@pytest.mark.parametrize("policy", ["rmap:policy=naive", "rmap", "moldable"])
+def test_a_job_that_may_get_more_nodes_than_it_requests_boots_them(policy: str) -> None:
+    node = NodeGroup(4, 16, idle_w=30, rest_w=10, frequency_mhz=(2000,), busy_w=(100.0,))
+    table = {"lu": tuple(Configuration(width, 16, 115.0, 80.0 / width, 60.0 * width) for width in (1, 2, 3))}
+    machine = Machine("small", (node,), Topology(), {})
+    site = Site(4, composition=choose(policy).live, machine=machine, configurations=table)
+    site.fake.set_budget((site.fake.now_s, 400.0))
+    site.until(lambda: site.count("off") == 4)
+    job = site.fake.submit(run_s=20, nodes=1, walltime_s=100, name="lu")
+    site.until(lambda: job.state == "done")
+    assert len({name for name, state in site.ran if state == "booting"}) == 3
 
 
 def test_a_boot_waits_for_its_watts() -> None:
