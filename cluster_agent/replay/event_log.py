@@ -72,6 +72,8 @@ class LoggedScheduler:
         self._scheduler = scheduler
         self._clock = clock
         self._file = file
+        self.level, self.begins_s = scheduler.level, scheduler.begins_s
+        self.next_change_s, self.expected_end_s = scheduler.next_change_s, scheduler.expected_end_s
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
@@ -113,26 +115,10 @@ class LoggedScheduler:
         self._scheduler.carry_out(now_s, job)
         self._write("recorded", now_s, job, self._scheduler.expected_end_s(job))
 
-    def level(self, job: int) -> int:
-        """The frequency of a running job."""
-        return self._scheduler.level(job)
-
-    def begins_s(self, now_s: int, job: int) -> int:
-        """When a job whose start was decided now begins to run."""
-        return self._scheduler.begins_s(now_s, job)
-
-    def next_change_s(self) -> int | None:
-        """When *advance* is to be called next."""
-        return self._scheduler.next_change_s()
-
     @property
     def reacts_to_ends(self) -> Ends:
         """Whether *react* is to be called when jobs have ended."""
         return self._scheduler.reacts_to_ends
-
-    def expected_end_s(self, job: int) -> int:
-        """When a running job is expected to end."""
-        return self._scheduler.expected_end_s(job)
 
     def _write(self, *values: Any) -> None:
         self._file.write(msgspec.json.encode(values) + b"\n")

@@ -30,6 +30,12 @@ class Jobs:
     def __len__(self) -> int:
         return len(self.number)
 
+    def only(self, rows: Int64s | Bools) -> Jobs:
+        """The jobs ``rows``, in that order, their users numbered again."""
+        columns = {name: getattr(self, name)[rows] for name in self.__slots__}
+        _, user = np.unique(columns["user"], return_inverse=True)
+        return Jobs(**columns | {"user": user.astype(np.int32)})
+
     @property
     def n_users(self) -> int:
         """Users that submitted at least one job."""

@@ -191,9 +191,7 @@ class NativeReplay:
     def leave_out(self, is_over: Bools) -> None:
         """After the run: ``jobs`` and all columns are without these, which have ended."""
         self._kept = ~is_over
-        columns = {name: getattr(self.jobs, name)[self._kept] for name in Jobs.__slots__}
-        _, columns["user"] = np.unique(columns["user"], return_inverse=True)
-        self.jobs = Jobs(**columns)
+        self.jobs = self.jobs.only(self._kept)
 
     @property
     def ended(self) -> int:

@@ -7,7 +7,7 @@ A job requests a number of equal units; all units start together, each on one no
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -87,37 +87,20 @@ class NodeJobs:
     def filled(self, jobs: Jobs, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> NodeJobs:
         """With columns that a closed loop fills in as the jobs come: ``jobs``, and what ``table`` makes of the others.
         Names and queues stay as they are."""
-        return replace(
-            self,
-            jobs=jobs,
-            units=table(self.units),
-            need=table(self.need),
-            watts=table(self.watts),
-            knows_watts=table(self.knows_watts),
-            max_wait_s=table(self.max_wait_s),
-        )
+        columns = {name: table(getattr(self, name)) for name in COLUMNS}
+        return NodeJobs(jobs, name=self.name, queue=self.queue, **columns)
 
     def only(self, rows: Int64s) -> NodeJobs:
         """The jobs ``rows``, in that order."""
-        jobs, index = self.jobs, [int(row) for row in rows]
-        _, user = np.unique(jobs.user[rows], return_inverse=True)
         return NodeJobs(
-            Jobs(
-                number=jobs.number[rows],
-                submit_s=jobs.submit_s[rows],
-                run_s=jobs.run_s[rows],
-                request_s=jobs.request_s[rows],
-                width=jobs.width[rows],
-                user=user.astype(np.int32),
-            ),
-            name=tuple(self.name[row] for row in index),
-            units=self.units[rows],
-            need=self.need[rows],
-            watts=self.watts[rows],
-            knows_watts=self.knows_watts[rows],
-            queue=tuple(self.queue[row] for row in index),
-            max_wait_s=self.max_wait_s[rows],
+            self.jobs.only(rows),
+            name=tuple(self.name[row] for row in rows),
+            queue=tuple(self.queue[row] for row in rows),
+            **{name: getattr(self, name)[rows] for name in COLUMNS},
         )
+
+
+COLUMNS: Final = ("units", "need", "watts", "knows_watts", "max_wait_s")
 
 
 def with_places(table: Int64s, places: int) -> Int64s:
