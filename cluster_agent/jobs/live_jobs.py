@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final, TypeAlias
+from typing import Final
 
 from cluster_agent.cluster import Machine
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
@@ -27,21 +27,17 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
-from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
-from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S, OwnedWatts
+from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S
+from cluster_agent.jobs.owned_watts.owners import Live, owner_of
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
-from cluster_agent.jobs.timeouts import watch
+from cluster_agent.jobs.timeouts import Timeouts
 from cluster_agent.jobs.times import EngineClock, Times
 from cluster_agent.jobs.waiting import add_plan, why_waiting
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
 
@@ -49,37 +45,12 @@ VOUCHED_S: Final = 12.0
 """Ours: a node without jobs reports that every few seconds only (``nodectl.member.cluster_cap``); for this long its
 power reports count as the same."""
 
-WATCH_S: Final = 0.5
-"""Ours: how often timeouts are checked; all of them are seconds long. A check looks at every node, so not every turn
-makes one."""
-
 SHOWN_S: Final = 1.0
 """Ours: how old the accounts of running jobs may be that people see. To store them takes the disk's time."""
 
 REQUEUE: Final = "to be queued again"
 REMEMBERED: Final = 10_000
 """Ours: how many of the jobs that ended last a scheduler learns from after a restart."""
-
-
-Live: TypeAlias = Composition | NodeComposition | MoldableComposition
-
-
-def owner_of(
-    composition: Live,
-    machine: Machine | None = None,
-    configurations: Mapping[str, Rows] | None = None,
-    meter: Meter = unmetered,
-) -> Owner:
-    """Who owns the watts of a partition of this machine; ``WrongUseError`` for a machine that does not fit."""
-    if isinstance(composition, Composition):
-        if machine is not None and composition.power is not None:
-            return OwnedWatts(machine, composition, meter)
-        full_w = machine.node.busy_w[0] if machine is not None and machine.has_watts else None
-        return Owner(composition, full_w, meter)
-    assert machine is not None, "check_live has said so"
-    if isinstance(composition, MoldableComposition):
-        return OwnedConfigurations(machine, composition, configurations or {})
-    return OwnedNodes(machine, composition)
 
 
 class Partition:
@@ -122,13 +93,13 @@ class Partition:
         self._has_grown = False
         self._is_mixed = False
         """Whether any node runs one command only."""
-        self._saved_s = self._watched_s = now()
+        self._saved_s = now()
+        self._timeouts = Timeouts(self._times, self.runs, now, self.drain, say)
         self.power = Power(power or PowerTimes(), store, now, say, self._times.down_after_s)
         for name, reason in store.drained().items():
             if name in self.nodes:
                 self.nodes[name].drained = reason
-        alive = store.alive()
-        for job in alive:
+        for job in store.alive():
             self.jobs[job.id] = job
             for name in job.nodes if job.state in ACTIVE else ():
                 # a node has the same time to report its jobs as after a restart of the agent
@@ -197,7 +168,7 @@ class Partition:
             self._queue_again(job, "queued again by hand")
         self._store.save(job)
 
-    def drain(self, name: str, reason: str, uid: int) -> None:
+    def drain(self, name: str, reason: str, uid: int = 0) -> None:
         """Start no more jobs on this node; the one that it has goes on."""
         self._store.drain(name, reason, uid)
         self.nodes[name].drained = reason
@@ -259,10 +230,7 @@ class Partition:
 
     def store_accounts(self) -> None:
         """Before people see them: store what jobs have used so far, at most once in ``SHOWN_S``."""
-        now_s = self._now()
-        if now_s - self._saved_s >= SHOWN_S:
-            self._saved_s = now_s
-            self.runs.save()
+        self._save_every(SHOWN_S)
 
     # --- what follows
 
@@ -275,9 +243,7 @@ class Partition:
                 if self._has_grown or not self._table.has_room(len(self._fresh), len(self.nodes) + 1):
                     self._begin_again()
                 self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
-                now_s = self._now()
-                if not 0 <= now_s - self._watched_s < WATCH_S:
-                    self._watch(now_s)
+                self._timeouts.check(self.nodes.values())
                 self._switch()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
@@ -285,7 +251,7 @@ class Partition:
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
                 self.runs.save_ends()
-                self._save_now_and_then()
+                self._save_every(self._times.save_every_s)
         except BaseException:
             del self.outbox[sent:]
             raise
@@ -547,14 +513,6 @@ class Partition:
             if job in waiting:
                 waiting.remove(job)
 
-    def _watch(self, now_s: float) -> None:
-        """Check timeouts: nodes that fall silent, starts that nobody confirms, jobs that are given up."""
-        if now_s - self._watched_s > self._times.down_after_s:  # this process was suspended, not the nodes
-            for node in self.nodes.values():
-                node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
-        self._watched_s = now_s
-        watch(self.nodes.values(), self.runs, self._times, now_s, lambda name, why: self.drain(name, why, 0), self._say)
-
     def _switch(self) -> None:
         """Update which nodes are to be switched off or on."""
         off, _ = self._scheduler.nodes_off(self._clock.now_s())
@@ -635,8 +593,8 @@ class Partition:
         if self._fits(job):
             self._fresh.append(job)
 
-    def _save_now_and_then(self) -> None:
+    def _save_every(self, seconds: float) -> None:
         now_s = self._now()
-        if now_s - self._saved_s >= self._times.save_every_s:
+        if now_s - self._saved_s >= seconds:
             self._saved_s = now_s
             self.runs.save()

@@ -43,9 +43,7 @@ class Placeholders:
             is_away = node.run is None and not node.may_start
             if is_away and by_plan and is_off_for_cap(node):
                 by_plan, is_away = by_plan - 1, False
-            comes = is_coming(node)
-            is_other = (node.away_until_s is not None) != comes or (node.away_until_s or ENDLESS_S) <= now_s + 1
-            if node.away_row is not None and (not is_away or is_other):
+            if node.away_row is not None and not (is_away and _is_right(node, now_s)):
                 scheduler.withdraw(node.away_row)
                 node.away_row, node.away_until_s = None, None
                 is_freed, room = True, room + 1
@@ -54,7 +52,12 @@ class Placeholders:
                 if room < 0:
                     self.is_short_of_room = True
                     continue
-                away_s = max(round(self._times.boot_within_s), 2) if comes else ENDLESS_S
+                away_s = max(round(self._times.boot_within_s), 2) if is_coming(node) else ENDLESS_S
                 node.away_row = occupy([node.name], now_s, away_s)
-                node.away_until_s = now_s + away_s if comes else None
+                node.away_until_s = now_s + away_s if is_coming(node) else None
         return is_freed
+
+
+def _is_right(node: Node, now_s: int) -> bool:
+    """Whether its placeholder ends when the node should be back, or never, and not now."""
+    return (node.away_until_s is not None) == is_coming(node) and (node.away_until_s or ENDLESS_S) > now_s + 1

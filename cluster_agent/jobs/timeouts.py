@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
+from typing import Final
 
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.jobs.job_runs import Part, Run, Runs
+from cluster_agent.jobs.job_runs import Run, Runs
 from cluster_agent.jobs.times import Times
 
+CHECK_S: Final = 0.5
+"""Ours: how often timeouts are checked; all of them are seconds long. A check looks at every node, so not every turn
+makes one."""
 
-def watch(
-    nodes: Iterable[Node],
-    runs: Runs,
-    times: Times,
-    now_s: float,
-    drain: Callable[[str, str], None],
-    say: Callable[[str], None],
-) -> None:
-    """Check all nodes; ``drain`` takes a node's name and the reason."""
 
-    def watch_run(one: Run, node: Node, silent_s: float) -> None:
+class Timeouts:
+    """``drain`` takes a node's name and the reason."""
+
+    def __init__(
+        self,
+        times: Times,
+        runs: Runs,
+        now: Callable[[], float],
+        drain: Callable[[str, str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._times, self._runs, self._now, self._drain, self._say = times, runs, now, drain, say
+        self._checked_s = now()
+
+    def check(self, nodes: Collection[Node]) -> None:
+        """Check all nodes, if it is time."""
+        now_s = self._now()
+        if 0 <= now_s - self._checked_s < CHECK_S:
+            return
+        if now_s - self._checked_s > self._times.down_after_s:  # this process was suspended, not the nodes
+            for node in nodes:
+                node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
+        self._checked_s = now_s
+        for node in nodes:
+            silent_s = now_s - node.heard_s
+            if node.is_up and silent_s > self._times.down_after_s:
+                node.is_up = False
+                if node.switched is None:
+                    self._say(f"{node.name}: no report for {silent_s:.0f} s: down")
+            if (one := self._runs.on(node)) is not None:
+                self._check_run(one, node, now_s)
+
+    def _check_run(self, one: Run, node: Node, now_s: float) -> None:
         """The job loses its node if that was silent for too long, or did not start the job in time."""
-        if silent_s > times.lost_after_s:
-            runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
-        elif node.is_up and _is_start_overdue(one.parts[node.name], now_s - times.start_within_s):
-            reason = f"did not start job {one.job.id} within {times.start_within_s:.0f} s"
-            drain(node.name, reason)
-            say(f"{node.name}: {reason}: draining")
-            runs.lose(one, node, f"{node.name} {reason}")
-
-    for node in nodes:
-        silent_s = now_s - node.heard_s
-        if node.is_up and silent_s > times.down_after_s:
-            node.is_up = False
-            if node.switched is None:
-                say(f"{node.name}: no report for {silent_s:.0f} s: down")
-        if (one := runs.on(node)) is not None:
-            watch_run(one, node, silent_s)
-
-
-def _is_start_overdue(part: Part, sent_before_s: float) -> bool:
-    """Whether the node got the start long ago, and has reported nothing of it."""
-    return part.last is None and part.first_start_sent_s is not None and part.first_start_sent_s < sent_before_s
+        part, silent_s = one.parts[node.name], now_s - node.heard_s
+        unconfirmed_s = 0.0
+        if part.last is None and part.first_start_sent_s is not None:
+            unconfirmed_s = now_s - part.first_start_sent_s
+        if silent_s > self._times.lost_after_s:
+            self._runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+        elif node.is_up and unconfirmed_s > self._times.start_within_s:
+            reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
+            self._drain(node.name, reason)
+            self._say(f"{node.name}: {reason}: draining")
+            self._runs.lose(one, node, f"{node.name} {reason}")

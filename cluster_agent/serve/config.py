@@ -17,7 +17,7 @@ from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.live_jobs import Live, owner_of
+from cluster_agent.jobs.owned_watts.owners import Live, owner_of
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.configurations.table import Rows
