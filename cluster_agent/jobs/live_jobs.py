@@ -89,8 +89,7 @@ class Partition:
         self._capacity = capacity
         self._clock = EngineClock(now)
         self.runs = Runs(self._times, store, now, say, self._send, self._run_over)
-        self._has_room = True
-        self._has_grown = False
+        self._has_room, self._has_grown = True, False
         self._is_mixed = False
         """Whether any node runs one command only."""
         self._saved_s = now()
