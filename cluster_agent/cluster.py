@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,8 +77,7 @@ class MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     degradation: dict[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """A checked machine. ``node`` is the first group: the one whose watts and frequencies the native engine uses."""
 
     name: str

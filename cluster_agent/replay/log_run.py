@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from cluster_agent.cap_steps import Cap
@@ -26,8 +27,7 @@ SLICES: Final = 200
 """Ours: how often a replay reports its progress. The cost is not measurable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The results of a replay. Every job has ended, except those in ``unstarted``. ``from_s``: when it starts, if not
     with its first job."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.log_run import run_to_end

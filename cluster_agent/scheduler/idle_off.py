@@ -17,14 +17,14 @@ al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
+
+import msgspec
 
 from cluster_agent.cluster import UW, Machine
 
 
-@dataclass(frozen=True, slots=True)
-class IdleOff:
+class IdleOff(msgspec.Struct, frozen=True):
     """``idle_off_t`` in ``csrc/power.h``: watts are those of one of a node's processors, spans whole seconds."""
 
     idle_off_s: int

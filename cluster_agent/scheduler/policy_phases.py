@@ -25,6 +25,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
+import msgspec
+
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.orders.score_formula import Score
@@ -73,8 +75,7 @@ count as free from the expected end of their job, ended or not; the machine hand
 when all that ends has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(msgspec.Struct, frozen=True):
     """The waiting jobs as columns, in their present order."""
 
     job: Int32s

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 
 
-@dataclass(frozen=True, slots=True)
-class PowerCap:
+class PowerCap(msgspec.Struct, frozen=True):
     """Steps of (time, watts), times ascending. The first cap is in force from 0 on and the last one without end."""
 
     time_s: tuple[int, ...]

@@ -13,9 +13,10 @@ node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from cluster_agent.prediction.admitted_power import Guard
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(msgspec.Struct, frozen=True):
     """The running jobs as columns, in order of start, equal ones in order of decision."""
 
     job: Int32s
@@ -41,8 +41,7 @@ class Running:
     watts: npt.NDArray[np.float64]  # what it draws, idle share included
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """The input of *react* at ``now_s``."""
 
     now_s: int
@@ -56,20 +55,18 @@ class Situation:
     """``watts_at(width, level)``: what so many processors draw, busy at a frequency, or idle with level -1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reaction:
+class Reaction(msgspec.Struct, frozen=True):
     """What is done at once: jobs that are killed, and jobs whose frequency changes (job: level)."""
 
     kill: Sequence[int] = ()
-    level: Mapping[int, int] = field(default_factory=dict)
+    level: Mapping[int, int] = {}
 
 
 React: TypeAlias = Callable[[Situation], Reaction]
 """``react(situation)``: called when a cap begins, changes or ends; ``cap_reactions`` has some."""
 
 
-@dataclass(frozen=True, slots=True)
-class Off:
+class Off(msgspec.Struct, frozen=True):
     """The last ``nodes`` nodes of the machine are off in [from_s, to_s). They are emptied before: a job that may run
     into the window, extended by the time for switching at both ends, does not get them."""
 
@@ -87,8 +84,7 @@ Ends: TypeAlias = Literal["unheard", "before", "after"]
 """Whether *react* is called too when jobs end under a cap, and if so before or after the pass that follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Volunteers:
+class Volunteers(msgspec.Struct, frozen=True):
     """Whose jobs may be slowed: those of one queue of the log, or a random share of the jobs."""
 
     queue: int | None = None

@@ -9,15 +9,13 @@ recorded, and the schedule goes on as if it had never been cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True):
     """``start_s``: per job, -1: not started before ``until_s``."""
 
     start_s: Int64s

@@ -8,7 +8,7 @@ with its share of the nodes' idle watts; or ``generated``, random with a seed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -41,8 +41,7 @@ class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: float = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class JobWatts:
+class JobWatts(msgspec.Struct, frozen=True):
     """Per job of a workload: microwatts of a processor. ``findings``: what was wrong, in words."""
 
     uw: Int64s

@@ -10,9 +10,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
-from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from cluster_agent._native import ffi, lib
@@ -29,8 +30,7 @@ FAILED, COMPLETED, CANCELLED = 0, 1, 5
 GZIP_MAGIC = b"\x1f\x8b"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Lines of a log that were corrected or dropped."""
 
     what: str  # "jobs wider than the machine"
@@ -43,8 +43,7 @@ class Finding:
         return f"{self.what}: {self.count} {self.done} (first: line {self.first_line})"
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """The job lines of a log that could be read: ``columns[c, j]`` and the line number of each."""
 
     path: str
@@ -102,7 +101,7 @@ def _bytes(path: str) -> bytes:
 def _header(raw: bytes) -> dict[str, str]:
     """The ``; Key: value`` lines before the first job; of repeated keys the first counts, but notes are joined."""
     header: dict[str, str] = {}
-    for line in raw[: 1 << 20].splitlines():
+    for line in BytesIO(raw):
         text = line.decode("utf-8", "replace").strip()
         if text and not text.startswith(";"):
             break

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.node_run import NodeResult, measure_nodes, power_over_time, replay_nodes

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policy_phases import CONFIGURATIONS, REPLAY, WATTS, Declared
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceInput:
+class ChoiceInput(msgspec.Struct, frozen=True):
     """What *choose* gets of one waiting job and of the cluster."""
 
     now_s: int

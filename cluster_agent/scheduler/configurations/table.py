@@ -15,6 +15,8 @@ from math import ceil
 from operator import attrgetter
 from typing import TypeAlias
 
+import msgspec
+
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Jobs
 
@@ -44,8 +46,7 @@ class Configuration:
 Rows: TypeAlias = tuple[Configuration, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MoldableJobs:
+class MoldableJobs(msgspec.Struct, frozen=True):
     """``Jobs`` that can run in several ways. ``jobs.width``: the nodes requested; ``jobs.request_s``: the time."""
 
     jobs: Jobs

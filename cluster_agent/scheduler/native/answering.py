@@ -6,9 +6,9 @@ during the replay: a job's row is filled in when the job comes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +17,7 @@ from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.native_tables import pointer
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(msgspec.Struct, frozen=True):
     """Columns by row of the log; ``moved``: of the log, and of the table that they fill in order of submission."""
 
     queued: int  # how many jobs are kept waiting; 0: users with think times
@@ -26,7 +25,7 @@ class Answering:
     user: Int32s
     gap_s: Int64s  # after the submission of the same user before it,
     think_s: Int64s  # or, if not -1, after the end of all earlier ones of the same user
-    moved: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = field(default_factory=list)
+    moved: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
 
     def table(self, log: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Another column to be filled; it begins with the log's values, so that every row is valid."""

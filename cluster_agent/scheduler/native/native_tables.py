@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import astuple
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import WrongUseError

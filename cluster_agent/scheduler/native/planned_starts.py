@@ -70,7 +70,7 @@ class PlannedStarts:
         """Plan; returns positions in ``order``, which is that of the rule."""
         if not len(order):
             return order
-        in_order = NodeQueue(*(getattr(queue, field.name)[order] for field in dataclasses.fields(queue)))
+        in_order = NodeQueue(*(getattr(queue, name)[order] for name in NodeQueue.__struct_fields__))
         found = self.deciding.decide(self._situation(in_order, now_s))
         self._tried.append(found.job[: found.due])
         del self._tried[: -len(self.deciding.outcomes)]

@@ -9,8 +9,9 @@ is in it, for all waiting jobs in each pass that could start somebody.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 LONGEST: Final = 400
 """Characters of a formula."""
@@ -32,8 +33,7 @@ class Step(NamedTuple):
     number: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(msgspec.Struct, frozen=True):
     """A formula, as it was written and as steps for a stack of numbers."""
 
     text: str

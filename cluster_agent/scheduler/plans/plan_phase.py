@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 
@@ -26,8 +28,7 @@ STOP_SHARE: Final = 0.8
 """Ours: after this share of its time a planner is to stop, so that its answer is not late."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningOnNodes:
+class RunningOnNodes(msgspec.Struct, frozen=True):
     """The running jobs as columns, in the order of their starts."""
 
     job: Int64s
@@ -37,8 +38,7 @@ class RunningOnNodes:
     placed: tuple[Placed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """All that is known at a pass. ``queue`` is in the order of the policy's rule; ``request_s`` are estimates.
     Live, ``need`` and ``free`` have the column ``node_jobs.PLACES`` as well, and nodes that are away have a job."""
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+import msgspec
+
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, PlanBudget, Planner
 from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared
@@ -35,8 +37,7 @@ Placing: TypeAlias = Literal["first", "pack"]
 accelerator that the job would block, then the fullest, then the lowest number."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeQueue:
+class NodeQueue(msgspec.Struct, frozen=True):
     """The waiting jobs as columns."""
 
     job: Int64s
@@ -100,8 +101,7 @@ class NodeComposition:
         return [one for one, is_used in phases if is_used]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """Units of a job on nodes: ``count[i]`` on ``node[i]``."""
 
     node: Int64s

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -28,8 +29,7 @@ PLACES: Final = len(RESOURCES)
 KIB_PER_GIB: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(msgspec.Struct, frozen=True):
     """What each node has, ``has[node, resource]``, and the assumed power of jobs of unknown power."""
 
     has: Int64s
