@@ -186,7 +186,14 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
         table = table.append_column("kills", numbers(schedule.kills))
         table = table.append_column("lost_processor_s", numbers(schedule.lost))
         write_power(path.with_name("power.parquet"), result)
-    pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=["reason"])
+    pyarrow.parquet.write_table(
+        table,
+        path,
+        row_group_size=1 << 16,  # the pages of a group are in memory until it is complete
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["reason"],
+    )
 
 
 def write_power(path: Path, result: Result) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +20,16 @@ def folder(directory: str) -> Iterator[Path]:
     root = Path(directory).absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=root) as made:
-            yield Path(made)
-            for file in sorted(Path(made).iterdir()):
+        made = root / f".writing-{os.urandom(4).hex()}"  # tempfile takes as long to import as all files to write
+        made.mkdir()
+        try:
+            yield made
+            for file in sorted(made.iterdir()):
                 file.replace(root / file.name)
+        finally:
+            for file in made.iterdir():
+                file.unlink()
+            made.rmdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in a path
         raise ClusterError(f"{directory}: {_reason(error)}; choose another --out") from None
 

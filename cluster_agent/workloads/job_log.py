@@ -6,7 +6,7 @@ schedule means nothing without knowing of which jobs it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,7 @@ class Workload:
     @property
     def users(self) -> list[int]:
         """The log's user numbers; a job's user is the place of its number in this list."""
-        users, _ = np.unique(self.log.columns[USER, self.row], return_inverse=True)  # alone it would import numpy.ma
+        users, _ = np.unique(self.log.columns[USER, self.row], return_counts=True)  # alone it would import numpy.ma
         return [int(user) for user in users]
 
     @property
@@ -62,12 +62,12 @@ class Workload:
 def not_modelled(workload: Workload) -> dict[str, int]:
     """How many jobs state what no replay on processors looks at, by what it is. Queues and partitions matter where
     there are several: jobs outside of the largest one may have had other rules or other processors."""
-    columns = workload.log.columns[:, workload.row]
+    columns, row = workload.log.columns, workload.row
     found = {
-        "are in another queue than most": _outside_largest(columns[QUEUE]),
-        "are in another partition than most": _outside_largest(columns[PARTITION]),
-        "request memory": int((columns[MEMORY_WANTED] > 0).sum()),
-        "wait for a preceding job": int((columns[PRECEDING] > 0).sum()),
+        "are in another queue than most": _outside_largest(columns[QUEUE, row]),
+        "are in another partition than most": _outside_largest(columns[PARTITION, row]),
+        "request memory": int((columns[MEMORY_WANTED, row] > 0).sum()),
+        "wait for a preceding job": int((columns[PRECEDING, row] > 0).sum()),
     }
     return {what: jobs for what, jobs in found.items() if jobs}
 
@@ -75,8 +75,8 @@ def not_modelled(workload: Workload) -> dict[str, int]:
 def _outside_largest(values: Int64s) -> int:
     """How many of those that are known are not the most frequent one."""
     known = values[values >= 0]
-    _, place = np.unique(known, return_inverse=True)  # as in ``Workload.users``
-    return len(known) - int(np.bincount(place, minlength=1).max())
+    _, jobs = np.unique(known, return_counts=True)
+    return len(known) - int(jobs.max(initial=0))
 
 
 def machine_of(log: Log) -> int | None:
@@ -95,7 +95,8 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
     at the first line that would be dropped or corrected.
     """
     rows = np.arange(log.columns.shape[1])
-    columns = log.columns.copy()
+    columns = [*log.columns]
+    columns[RUN], columns[REQUEST] = columns[RUN].copy(), columns[REQUEST].copy()  # only these are mended
     findings = list(log.findings)
 
     for what, fix, is_bad in _unusable(columns, processors):
@@ -107,7 +108,7 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
         reasons = "; ".join(map(str, findings))
         raise TraceError(f"{log.path}: no job is left for a machine of {processors} processors: {reasons}")
 
-    has_requests = bool((columns[REQUEST, rows] > 0).any())
+    has_requests = bool((columns[REQUEST][rows] > 0).any())
     if needs_requests and not has_requests:
         raise TraceError(
             f"{log.path}: no job has a requested time (column 9), which this policy plans with; choose"
@@ -118,10 +119,10 @@ def prepare(log: Log, processors: int, needs_requests: bool = True, is_strict: b
         if odd.any():
             findings.append(_finding(log, rows[odd], what, done, fix))
             column, values = mended
-            columns[column, rows[odd]] = values[rows[odd]]
+            columns[column][rows[odd]] = values[rows[odd]]
     is_cut = log.columns[RUN] > columns[REQUEST]
 
-    submit_s = columns[SUBMIT, rows]
+    submit_s = columns[SUBMIT][rows]
     is_late = np.flatnonzero(submit_s < np.maximum.accumulate(submit_s))
     if len(is_late):
         what = "jobs submitted before the one above them"
@@ -138,7 +139,7 @@ def _finding(log: Log, rows: Int64s, what: str, done: str, fix: str) -> Finding:
     return Finding(what, done, len(rows), int(log.lines[rows].min()), fix)
 
 
-def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bools]]:
+def _unusable(columns: Sequence[Int64s], processors: int) -> Iterator[tuple[str, str, Bools]]:
     """(What, the fix, which rows). Each is evaluated on the rows that are left."""
     width, run_s, submit_s = width_of(columns), columns[RUN], columns[SUBMIT]
     delete = "delete it"
@@ -152,7 +153,7 @@ def _unusable(columns: Int64s, processors: int) -> Iterator[tuple[str, str, Bool
 
 
 def _imprecise(
-    columns: Int64s, rows: Int64s, has_requests: bool
+    columns: Sequence[Int64s], rows: Int64s, has_requests: bool
 ) -> Iterator[tuple[str, str, str, Bools, tuple[int, Int64s]]]:
     """(What, what is done, the fix, which rows, the new values of a column). Each is applied after the one before."""
     run_s, request_s = columns[RUN], columns[REQUEST]
@@ -164,24 +165,24 @@ def _imprecise(
         what, fix = "jobs without a requested time", "write the site's limit in column 9"
         yield what, "taken as the log's longest", fix, request_s <= 0, (REQUEST, longest_s)
     else:
-        columns[REQUEST] = run_s  # no limit
+        columns[REQUEST][:] = run_s  # no limit
     what, fix = "jobs that ran beyond their request", "lower column 4 or raise column 9"
     yield what, "ended at the request", fix, columns[RUN] > columns[REQUEST], (RUN, columns[REQUEST])
 
 
-def width_of(columns: Int64s) -> Int64s:
+def width_of(columns: Sequence[Int64s]) -> Int64s:
     """The processors of each row: as requested, else as allocated."""
     width: Int64s = np.where(columns[WANTED] > 0, columns[WANTED], columns[ALLOCATED])
     return width
 
 
-def _jobs(columns: Int64s, rows: Int64s) -> Jobs:
-    _, user = np.unique(columns[USER, rows], return_inverse=True)
+def _jobs(columns: Sequence[Int64s], rows: Int64s) -> Jobs:
+    _, user = np.unique(columns[USER][rows], return_inverse=True)
     return Jobs(
-        number=columns[NUMBER, rows],
-        submit_s=columns[SUBMIT, rows],
-        run_s=columns[RUN, rows],
-        request_s=columns[REQUEST, rows],
+        number=columns[NUMBER][rows],
+        submit_s=columns[SUBMIT][rows],
+        run_s=columns[RUN][rows],
+        request_s=columns[REQUEST][rows],
         width=width_of(columns)[rows].astype(np.int32),
         user=user.astype(np.int32),
     )

@@ -158,7 +158,7 @@ def _rows_of(start: Start, jobs: list[StateJob], path: str, columns: Int64s) -> 
     is_early = (columns[SUBMIT] >= 0) & (columns[SUBMIT] < start.state.t0_s)
     job_of = {job.job: job for job in jobs}
     row_of: dict[int, int] = {}
-    width = width_of(columns)
+    width = width_of([*columns])
     for row in np.flatnonzero(np.isin(columns[NUMBER], np.array(list(job_of), np.int64))).tolist():
         number = int(columns[NUMBER, row])
         job = job_of[number]
