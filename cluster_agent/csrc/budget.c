@@ -103,12 +103,21 @@ static double path_j(scheduler_t *s, int64_t now_s, int64_t wake_uw, int64_t nee
     return found_j;
 }
 
-/* In a pass every start takes joules. So a job that needs no fewer watts and no less time than a refused one is
- * refused. */
-static int is_refused(const ledger_t *l, const refusal_t *asked)
+static refusal_t asked_by(const scheduler_t *s, int32_t job, int32_t level, const need_t *need)
 {
+    return (refusal_t){need->busy_uw, need->delay_s + power_stretched(s->power, s->jobs.request_s[job], level)};
+}
+
+/* In a pass every start takes joules. So a job that needs no fewer watts and no less time than one that was refused for
+ * its path is refused, as long as no node is woken. */
+int budget_has_refused(const scheduler_t *s, int32_t job, int32_t level, const need_t *need)
+{
+    const ledger_t *l = &s->power->ledger;
+    if (!l->is_open || !l->n_refusals || need->wake_uw)
+        return 0;
+    refusal_t asked = asked_by(s, job, level, need);
     for (int32_t i = 0; i < l->n_refusals; i++)
-        if (l->refusals[i].busy_uw <= asked->busy_uw && l->refusals[i].length_s <= asked->length_s)
+        if (l->refusals[i].busy_uw <= asked.busy_uw && l->refusals[i].length_s <= asked.length_s)
             return 1;
     return 0;
 }
@@ -170,8 +179,10 @@ int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t
     found->reserved_j = joules(found->above_uw, found->length_s);
     if (stored_j < found->reserved_j || found->at_s == now_s) {
         double fill_uw = (double)(budget->limit_uw - drawn_uw);
+        if (fill_uw <= 0.0 && stored_j < found->reserved_j)
+            return 0;
         double wait_s = stored_j < found->reserved_j ? ceil((found->reserved_j - stored_j) * 1e6 / fill_uw) : 1.0;
-        if ((fill_uw <= 0.0 && stored_j < found->reserved_j) || wait_s >= (double)(next_s - found->at_s))
+        if (wait_s >= (double)(next_s - found->at_s))
             return 0;
         found->at_s += (int64_t)wait_s;
         stored_j += fill_uw * wait_s / 1e6;
@@ -191,21 +202,15 @@ static double taken_from_head_j(int64_t now_s, int64_t needed_uw, int64_t length
            (joules(head->above_uw + needed_uw, head->length_s) - joules(head->above_uw, head->length_s));
 }
 
-/* Whether these joules pay for what the job makes the node draw above the limit. On a path a refusal holds for the rest
- * of the pass, for this job and all that need no less, as long as no node is woken. */
+/* Whether these joules pay for what the job makes the node draw above the limit. */
 static int pays_above_limit(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need,
                             double payable_j)
 {
-    power_t *p = s->power;
-    int remembers = p->model.budget.test == TEST_PATH && !need->wake_uw;
-    refusal_t wanted = {need->busy_uw, need->delay_s + power_stretched(p, s->jobs.request_s[job], level)};
-
-    if (remembers && is_refused(&p->ledger, &wanted))
-        return 0;
+    refusal_t asked = asked_by(s, job, level, need);
     if (taken_j(s, now_s, job, level, need, payable_j) <= payable_j)
         return 1;
-    if (remembers)
-        refuse(&p->ledger, &wanted);
+    if (s->power->model.budget.test == TEST_PATH && !need->wake_uw)
+        refuse(&s->power->ledger, &asked);
     return 0;
 }
 

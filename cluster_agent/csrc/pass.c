@@ -6,6 +6,7 @@
  * width of jobs that may end after the head's start, and of those that may not, and resources are asked only about jobs
  * within these bounds. On processors alone the bounds are the whole answer. Cost: O(waiting jobs) of a compare or two.
  */
+#include <math.h>
 #include <string.h>
 
 #include "scheduler_inside.h"
@@ -75,7 +76,7 @@ static int32_t start_heads(scheduler_t *s, int64_t now_s, int32_t *starts)
 static inline int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
 {
     return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
-           (offer->least_uw && joules(width * offer->least_uw, least(estimate_s, offer->late_s)) > offer->left_over_j);
+           (double)width * (double)least(estimate_s, offer->late_s) > offer->most_area;
 }
 
 /* The shortest-first list has the head and jobs that have started as well; the head's kind is refused with it. */
@@ -125,7 +126,7 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
 static int32_t start_others(scheduler_t *s, int64_t now_s, int reserves, int shortest_first, int32_t *starts)
 {
     const resources_t *resources = s->phases.resources;
-    offer_t offer = {.reserved = {.at_s = INT64_MAX}, .late_s = INT64_MAX};
+    offer_t offer = {.reserved = {.at_s = INT64_MAX}, .late_s = INT64_MAX, .most_area = INFINITY};
     const kinds_t *kinds = resources->kinds ? resources->kinds(s) : NULL;
 
     resources->reserve(s, now_s, reserves ? &s->queue[s->head] : NULL, &offer);

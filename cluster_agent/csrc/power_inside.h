@@ -146,6 +146,8 @@ int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int6
  * found->at_s to when. */
 int budget_will_allow(const scheduler_t *s, int64_t now_s, int32_t head, int32_t level, int64_t head_uw,
                       int64_t drawn_uw, double stored_j, int64_t next_s, reservation_t *found);
+/* Whether this pass has refused a job that needs no more. */
+int budget_has_refused(const scheduler_t *s, int32_t job, int32_t level, const need_t *need);
 void budget_started(scheduler_t *s, int64_t uw);
 /* What the head leaves over of the stored joules; INFINITY if it needs none. */
 double budget_left_over_j(const scheduler_t *s, const reservation_t *reserved);

@@ -272,6 +272,12 @@ static int64_t next_change(const scheduler_t *s, int64_t now_s, const search_t *
     return least(least(end_s, row_s), at->found.at_s < budget_s ? budget_s : INT64_MAX);
 }
 
+/* The job's processors that are on in the row. Most rows leave all on: then the job's columns need not be read. */
+static int64_t held_in(const scheduler_t *s, const running_t *one, const plan_row_t *row)
+{
+    return row->kept >= s->composition.processors ? one->width : scheduler_held_below(s, one->job, row->kept);
+}
+
 /* Moves the search to `next_s`: joules are stored until then, jobs end, rows of the plan begin. */
 static void search_from(scheduler_t *s, int64_t now_s, int64_t next_s, search_t *at)
 {
@@ -281,11 +287,11 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t next_s, search_t 
         at->stored_j += (double)(p->model.budget.limit_uw - at->drawn_uw) * (double)(next_s - at->found.at_s) / 1e6;
     at->found.at_s = next_s;
     for (; at->ended < s->n_running && ends_after(s->running[at->ended].expected_end_s, now_s) <= next_s; at->ended++) {
-        int32_t job = s->running[at->ended].job;
-        at->running_uw -= p->extra_uw[job];
-        at->drawn_uw -= p->extra_uw[job];
+        const running_t *one = &s->running[at->ended];
+        at->running_uw -= p->extra_uw[one->job];
+        at->drawn_uw -= p->extra_uw[one->job];
         for (int32_t k = p->row; k < p->n_rows; k++)
-            p->available[k] += scheduler_held_below(s, job, p->rows[k].kept);
+            p->available[k] += held_in(s, one, &p->rows[k]);
     }
     while (at->row + 1 < p->n_rows && p->rows[at->row + 1].from_s <= next_s)
         at->row++;
@@ -344,7 +350,9 @@ static void bound(scheduler_t *s, int64_t now_s, offer_t *offer)
     const reservation_t *reserved = &offer->reserved;
     int64_t most_uw = offer->least_uw ? least(budget_most_uw(s, now_s, reserved), present->headroom_uw) : NO_CAP;
     offer->widest = as_wide_as(present->free, most_uw, offer->least_uw);
-    offer->left_over_j = budget_left_over_j(s, reserved);
+    /* a little too much, so that rounding excludes nobody: the joules of who is left are compared one by one */
+    double left_over_uj = budget_left_over_j(s, reserved) * 1e6 * (1.0 + 1e-9);
+    offer->most_area = offer->least_uw ? left_over_uj / (double)offer->least_uw : INFINITY;
     offer->late_s = reserved->at_s == INT64_MAX ? INT64_MAX : reserved->at_s - now_s;
     offer->widest_late =
         as_wide_as(p->is_level ? reserved->left_over : present->free, reserved->left_over_uw, offer->least_uw);
@@ -358,7 +366,7 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
     for (int32_t level = 0; level <= lowest_of(p, job); level++) {
         need_t need;
         double cost_j = 0.0;
-        if (!is_admissible(s, now_s, job, level, &need))
+        if (!is_admissible(s, now_s, job, level, &need) || budget_has_refused(s, job, level, &need))
             continue;
         int64_t length_s = need.delay_s + power_stretched(p, next->estimate_s, level), needed_uw = need.busy_uw + need.wake_uw;
         int ends_in_time = reserved->at_s == INT64_MAX || length_s <= reserved->at_s - now_s;
@@ -450,10 +458,10 @@ static int plan(scheduler_t *s, int64_t now_s)
         if (at_s == INT64_MAX)
             return 0;
         for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= at_s; ended++) {
-            int32_t job = s->running[ended].job;
-            running_uw -= p->extra_uw[job];
+            const running_t *one = &s->running[ended];
+            running_uw -= p->extra_uw[one->job];
             for (int32_t row = k; row < p->n_rows; row++)
-                p->available[row] += scheduler_held_below(s, job, p->rows[row].kept);
+                p->available[row] += held_in(s, one, &p->rows[row]);
         }
         while (k + 1 < p->n_rows && p->rows[k + 1].from_s <= at_s)
             k++;

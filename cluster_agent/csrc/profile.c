@@ -59,10 +59,9 @@ int profile_take(profile_t *profile, int64_t from_s, const claim_t *claim, int s
         return -1;
     int32_t first = split(profile, from_s);
     int32_t end = split(profile, from_s + claim->length_s);
-    for (int32_t i = first; i < end; i++) {
-        step_t *step = &profile->steps[i];
-        step->free -= sign * claim->width;
-        step->uw -= step->uw == NO_CAP ? 0 : sign * claim->uw;
-    }
+    for (int32_t i = first; i < end; i++)
+        profile->steps[i].free -= sign * claim->width;
+    for (int32_t i = first; claim->uw && i < end; i++)
+        profile->steps[i].uw -= profile->steps[i].uw == NO_CAP ? 0 : sign * claim->uw;
     return 0;
 }

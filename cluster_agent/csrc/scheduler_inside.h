@@ -45,7 +45,7 @@ typedef struct {
     int64_t late_s;       /* a job that runs longer ends after the head is to start, */
     int64_t widest_late;  /* and can be no wider than this */
     int64_t least_uw;     /* the least power of a processor, if it is the same for all jobs; 0: not known */
-    double left_over_j;   /* until then a job cannot take more than these; only with least_uw */
+    double most_area;     /* until then a job cannot take more processor-seconds, for its joules; INFINITY: no limit */
 } offer_t;
 
 /*
