@@ -9,6 +9,9 @@ write it; the first run, which compiles, does not count.
 The generated log has the load and the size that are requested and no other claim to be like a real one: Poisson
 arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
 times the run time, all drawn from the seed.
+
+``--against CHECKOUT``: only the commands, and those of ``power_speed`` whose caps or budgets fit a command line, here
+and in another checkout that is set up (``make setup``) in turn: medians, and the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.power_speed import TRACE, Case, cases
+from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
@@ -100,37 +105,60 @@ def generate(path: Path, jobs: int, processors: int, load: float, seed: int) -> 
 def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float, float]:
     """Medians of processor and wall seconds on one core, the largest memory of any command so far in MiB, and the
     median yardstick in microseconds."""
-    core = {min(os.sched_getaffinity(0))}
     processor_s, wall_s, yardsticks_ns = [], [], []
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as out:
-        arguments = [sys.executable, "-m", "cluster_agent.cli", "replay", str(log), "--policy", policy, "--out", out]
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{out}/byte-code"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-
-        def once() -> None:
-            subprocess.run(
-                arguments,
-                check=True,
-                stdout=subprocess.DEVNULL,
-                env=environment,
-                preexec_fn=lambda: os.sched_setaffinity(0, core),
-            )
-
-        once()
+        arguments = [str(log), "--policy", policy]
+        once(ROOT, arguments, out)
         for _ in range(repeats):
             yardsticks_ns += [yardstick_ns() for _ in range(YARDSTICKS)]
-            begin_s, begin = children_s(), time.perf_counter()
-            once()
-            processor_s.append(children_s() - begin_s)
+            begin = time.perf_counter()
+            processor_s.append(once(ROOT, arguments, out))
             wall_s.append(time.perf_counter() - begin)
             yardsticks_ns += [yardstick_ns() for _ in range(YARDSTICKS)]
     mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return statistics.median(processor_s), statistics.median(wall_s), mib, statistics.median(yardsticks_ns) / 1000
 
 
-def children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
+    """Processor seconds of one replay by a checkout on one core, with byte code that is kept below ``out``."""
+    core = {min(os.sched_getaffinity(0))}
+    python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{out}/byte-code"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    running = subprocess.Popen(
+        [python, "-m", "cluster_agent.cli", "replay", *arguments, "--out", f"{out}/replay"],
+        cwd=checkout,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, core),
+    )
+    _, status, used = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, running.args)
     return used.ru_utime + used.ru_stime
+
+
+def compare(other: Path, pairs: int, only: Sequence[str]) -> None:
+    """Print the ratios to another checkout."""
+    machine = load_machine("curie")
+    rows = {f"{policy} on {log}": [str(DATA / f"{log}.swf.gz"), "--policy", policy] for log, policy, _ in COMMANDS}
+    first_s = int(prepare(read_swf(str(TRACE)), machine.processors).jobs.submit_s[0])
+    for case in [Case("metered easy", "easy"), *cases(machine, first_s)]:
+        if len(case.caps) <= 1:
+            cap = [f"--cap={case.caps[0].watts}"] if case.caps else []
+            rows[case.what] = [str(TRACE), "--policy", case.policy, "--machine", "curie", *cap]
+    print(f"{'what':56} {'other':>8} {'here':>8} {'ratio':>7}")
+    for what, arguments in rows.items():
+        if only and not any(word in what for word in only):
+            continue
+        with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as out:
+            once(other, arguments, out), once(ROOT, arguments, out)
+            found = [(once(other, arguments, out), once(ROOT, arguments, out)) for _ in range(pairs)]
+        theirs, ours = (statistics.median(column) for column in zip(*found, strict=True))
+        ratio = statistics.median(here / there for there, here in found)
+        print(f"{what:56} {theirs:7.3f}s {ours:7.3f}s {ratio:7.3f}", flush=True)
 
 
 def whole_commands(repeats: int) -> list[Row]:
@@ -181,7 +209,13 @@ def engine_seconds(workload: Workload) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three repeats, no million jobs")
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another one, and nothing else")
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("only", nargs="*", help="with --against: commands whose name contains one of these")
     options = parser.parse_args(arguments)
+    if options.against:
+        compare(options.against.resolve(), options.pairs, options.only)
+        return 0
     repeats = 3 if options.quick else REPEATS
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as directory:
