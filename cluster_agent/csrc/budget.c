@@ -12,9 +12,19 @@ int64_t scheduler_next_reading(const scheduler_t *s)
     return s->power->ledger.next_s;
 }
 
-double scheduler_stored_j(const scheduler_t *s)
+double budget_stored_j(const scheduler_t *s)
 {
     return s->power->ledger.read_j + s->power->ledger.since_j;
+}
+
+store_t scheduler_store(const scheduler_t *s)
+{
+    const ledger_t *l = &s->power->ledger;
+    return (store_t){.is_open = l->is_open,
+                     .stored_j = budget_stored_j(s),
+                     .read_s = l->read_s,
+                     .at_s = l->pass_s,
+                     .drawn_uw = l->drawn_uw};
 }
 
 void scheduler_read_joules(scheduler_t *s, int64_t now_s, int64_t drawn_uj)
@@ -34,6 +44,7 @@ void scheduler_restore_joules(scheduler_t *s, int64_t now_s, double stored_j)
 {
     scheduler_read_joules(s, now_s, 0);
     s->power->ledger.read_j = stored_j;
+    s->power->ledger.drawn_uw = scheduler_plan_uw(s, now_s);
 }
 
 void budget_pass(scheduler_t *s, int64_t now_s)
@@ -154,13 +165,13 @@ static double taken_j(scheduler_t *s, int64_t now_s, int32_t job, int32_t level,
 
 int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need)
 {
-    double stored_j = scheduler_stored_j(s);
+    double stored_j = budget_stored_j(s);
     return !s->power->ledger.is_open || taken_j(s, now_s, job, level, need, stored_j) <= stored_j;
 }
 
 int budget_allows_switching(scheduler_t *s, int64_t now_s, int64_t more_uw, int64_t limit_s)
 {
-    double stored_j = scheduler_stored_j(s);
+    double stored_j = budget_stored_j(s);
     return !s->power->ledger.is_open || path_j(s, now_s, 0, more_uw, limit_s, stored_j) <= stored_j;
 }
 
@@ -221,7 +232,7 @@ int budget_allows_behind(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
     const budget_t *budget = &p->model.budget;
     int64_t needed_uw = need->busy_uw + need->wake_uw;
     int64_t drawn_uw = p->ledger.drawn_uw + needed_uw;
-    double stored_j = scheduler_stored_j(s), reserved_j = 0.0;
+    double stored_j = budget_stored_j(s), reserved_j = 0.0;
     int is_reserved = reserved->at_s < budget->to_s; /* a head that starts after the budget's end needs none of it */
 
     *cost_j = 0.0;
@@ -252,7 +263,7 @@ int64_t budget_most_uw(const scheduler_t *s, int64_t now_s, const reservation_t 
 {
     const power_t *p = s->power;
     const budget_t *budget = &p->model.budget;
-    double stored_j = scheduler_stored_j(s);
+    double stored_j = budget_stored_j(s);
     int is_reserved = reserved->at_s < budget->to_s;
     double reserved_j = is_reserved ? reserved->reserved_j : 0.0;
     double left_over_j = budget_left_over_j(s, reserved);

@@ -30,6 +30,14 @@ typedef struct {
     int64_t tick_s;
 } budget_t;
 
+/* What a budget has stored: `stored_j` at the last pass, at_s; from then on `drawn_uw` is drawn, as planned. */
+typedef struct {
+    int32_t is_open;   /* the window has begun, and is not over */
+    double stored_j;   /* below 0: overdrawn */
+    int64_t read_s, at_s; /* the last reading; the last pass */
+    int64_t drawn_uw;
+} store_t;
+
 /* The columns belong to the caller. Levels count from the highest frequency, 0. */
 typedef struct {
     int32_t n_levels;

@@ -134,6 +134,7 @@ int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present);
 int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on);
 
 /* budget.c */
+double budget_stored_j(const scheduler_t *s); /* below 0: overdrawn */
 /* Whether the budget allows the head to start now. */
 int budget_allows_head(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, const need_t *need);
 /* The same of another job behind a reservation, expected to end after `length_s`; *cost_j is what it takes of the joules

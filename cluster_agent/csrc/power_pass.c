@@ -309,7 +309,7 @@ static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
         .running_uw = p->running_uw,
         .drawn_uw = p->ledger.drawn_uw,
         .present_cold_uw = power_cold_uw(s, now_s, 1),
-        .stored_j = scheduler_stored_j(s),
+        .stored_j = budget_stored_j(s),
     };
 
     for (int32_t k = at.row; k < p->n_rows; k++)

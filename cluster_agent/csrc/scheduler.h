@@ -237,10 +237,10 @@ int64_t scheduler_next_reading(const scheduler_t *scheduler);
 /* That time has come: the cluster's joules since the last reading. A pass is due. */
 void scheduler_read_joules(scheduler_t *scheduler, int64_t now_s, int64_t drawn_uj);
 
-/* The joules that a budget has stored, below 0 if it is overdrawn. */
-double scheduler_stored_j(const scheduler_t *scheduler);
+/* The store of a budget. */
+store_t scheduler_store(const scheduler_t *scheduler);
 
-/* After the first reading, or in its place: so many joules are stored at `now_s`. */
+/* After the first reading, or in its place: so many joules are stored at `now_s`; the jobs that run are known. */
 void scheduler_restore_joules(scheduler_t *scheduler, int64_t now_s, double stored_j);
 
 /* The planned power of the cluster in the present row: now, or once nodes have booted. */

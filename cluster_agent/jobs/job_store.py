@@ -16,6 +16,7 @@ import msgspec
 from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, State
 from cluster_agent.jobs.power_switching import Switched
+from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.store.database import Database
 from cluster_agent.store.job_copy import COPIED, Record
 from cluster_agent.store.ledger_store import begin_epoch, check_epoch
@@ -152,6 +153,20 @@ class JobStore:
             connection.execute("DELETE FROM node_power WHERE name = ?", (name,))
             self._changes("node_power", name)
 
+    def stored_joules(self) -> Stored | None:
+        """What the budget of joules had stored that a scheduler had last."""
+        rows = self._database.rows("SELECT body FROM stored_joules")
+        return _STORED.decode(rows[0][0]) if rows else None
+
+    def store_joules(self, stored: Stored) -> None:
+        """Store that."""
+        row = (1, _ENCODER.encode(stored))
+        with self.together() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO stored_joules VALUES (?1, ?2, record_checksum('stored_joules', ?1, ?2))", row
+            )
+            self._changes("stored_joules", *row)
+
     def _changes(self, table: str, *row: Any) -> None:
         """Inside ``together``: this row is changed, or gone where there is only its key."""
         self._changed[table, row[0]] = table, row
@@ -204,3 +219,4 @@ class JobStore:
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Job)
 _SWITCHED: Final = msgspec.json.Decoder(Switched)
+_STORED: Final = msgspec.json.Decoder(Stored)

@@ -115,6 +115,9 @@ class Partition:
         past = self._past()
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
+        self._stored = store.stored_joules()
+        if self._stored is not None:
+            self._scheduler.restore(self._clock.now_s(), self._stored)
 
     # --- messages
 
@@ -249,6 +252,7 @@ class Partition:
                 self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
+                self._store_joules()
                 self.runs.save_ends()
                 self._save_every(self._times.save_every_s)
         except BaseException:
@@ -402,10 +406,21 @@ class Partition:
 
     def _begin_again(self) -> None:
         """With another table and scheduler; the joules that a budget has stored go over."""
-        past, stored_j = self._past(), self._scheduler.stored_j
+        past, stored = self._past(), self._scheduler.stored
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
-        self._scheduler.restore_joules(self._clock.now_s(), stored_j)
+        if stored is not None:
+            self._scheduler.restore(self._clock.now_s(), stored)
+
+    def _store_joules(self) -> None:
+        """After a reading, and where another power is planned, with the starts that it is due to."""
+        stored = self._scheduler.stored
+        if stored is None:
+            return
+        stored, last = self.watts.kept(stored), self._stored
+        if last is None or (stored.from_s, stored.read_s, stored.drawn_uw) != (last.from_s, last.read_s, last.drawn_uw):
+            self._store.store_joules(stored)
+            self._stored = stored
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""

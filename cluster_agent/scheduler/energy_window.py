@@ -52,3 +52,19 @@ class Budget:
     def limit_uw(self) -> int:
         """L, in whole microwatts."""
         return MOST_UW if self.limit_w * UW > MOST_UW else round(self.limit_w * UW)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The store of a budget whose window is open, as it outlives its scheduler: ``stored_j`` at ``at_s``, since when
+    ``drawn_uw`` may be drawn. Jobs only end while no scheduler runs, so no more is."""
+
+    from_s: int  # of the window
+    read_s: int  # the last reading
+    at_s: int
+    stored_j: float
+    drawn_uw: int
+
+    def at(self, now_s: int, budget: Budget) -> float:
+        """The joules that are stored by now; from ``at_s`` on the budget counts as it is now."""
+        return self.stored_j + (budget.limit_uw - self.drawn_uw) * max(now_s - self.at_s, 0) / UW

@@ -1,17 +1,22 @@
 """What the nodes have drawn together, for a policy with a budget of joules: from their reports, silent nodes included.
 
 A node's energy counter counts where two reports of one boot have it, else its mean power. Since its last report a node
-is taken to draw what it drew then, or its TDP where it measures nothing; the next report puts that right.
+is taken to draw what it drew then, or its TDP where it measures nothing; the next report puts that right. A node's
+first report counts for ``FIRST_S`` before it, at most since the meter began: after a start of the agent all are new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from nodectl.wire.power_messages import Report
 
-UJ_PER_MJ = 1000
+UJ_PER_MJ: Final = 1000
+
+FIRST_S: Final = 15.0
+"""Ours: after that a silent node counts as down (``jobs.times``)."""
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class NodeMeter:
     """``hear`` every report; ``read`` gives the microjoules since the last reading."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+        self._now, self._began_s = now, now()
         self._last: dict[str, _Heard] = {}
         self._drawn_mj = 0.0
         self._read_mj = 0.0
@@ -39,6 +44,7 @@ class NodeMeter:
         now_s, before = self._now(), self._last.get(report.node)
         self._last[report.node] = now = _Heard(report, now_s)
         if before is None:
+            self._drawn_mj += now.power_mw * min(now_s - self._began_s, FIRST_S)
             return
         old = before.report
         if old.boot_id == report.boot_id and 0 <= old.energy_mj <= report.energy_mj:

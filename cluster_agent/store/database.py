@@ -70,6 +70,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     CREATE TABLE set_aside (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, of_table TEXT NOT NULL, why TEXT NOT NULL,
                             record BLOB NOT NULL);
     """,
+    """
+    CREATE TABLE stored_joules (one INTEGER PRIMARY KEY CHECK (one = 1), body BLOB NOT NULL, checksum INTEGER NOT NULL);
+    """,
 )
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 

@@ -33,7 +33,7 @@ from cluster_agent.jobs.job import OVER
 from cluster_agent.store.ledger_copy import sync_directory
 from cluster_agent.store.records import TABLES, Row
 
-COPIED: Final = ("job", "drained_node", "node_power")
+COPIED: Final = ("job", "drained_node", "node_power", "stored_joules")
 """The tables whose records are copied."""
 
 Record: TypeAlias = tuple[str, Row]

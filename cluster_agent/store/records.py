@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.power_switching import Switched
+from cluster_agent.scheduler.energy_window import Stored
 from nodectl.wire.power_messages import Count, Declaration
 
 Row: TypeAlias = tuple[Any, ...]
@@ -33,6 +34,7 @@ _STEPS: Final = msgspec.json.Decoder(list[tuple[float, Number]])
 _DECLARATION: Final = msgspec.json.Decoder(Declaration)
 _JOB: Final = msgspec.json.Decoder(Job)
 _SWITCHED: Final = msgspec.json.Decoder(Switched)
+_STORED: Final = msgspec.json.Decoder(Stored)
 
 
 def _is_member(place: int, name: str, declaration: bytes) -> None:
@@ -73,6 +75,11 @@ def _is_node_power(name: str, body: bytes) -> None:
         raise ValueError("its column differs from its record")
 
 
+def _is_stored_joules(one: int, body: bytes) -> None:
+    msgspec.convert(one, Literal[1])
+    _STORED.decode(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """``columns``: all but the checksum; the first is the key. ``check`` takes a row of them, and raises for one that
@@ -97,6 +104,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "job": Table("job", ("id", "uid", "state", "ended_s", "body"), _is_job),
     "drained_node": Table("drained node", ("name", "reason", "uid"), _is_drained_node),
     "node_power": Table("power of node", ("name", "body"), _is_node_power),
+    "stored_joules": Table("the joules that a budget has stored", ("one", "body"), _is_stored_joules),
 }  # fmt: skip
 """The tables whose rows carry a checksum."""
 
@@ -145,7 +153,7 @@ class Rows:
         noun = TABLES[table].noun
         for row, problem in self.bad:
             key = str(row[0])[:40]
-            key = "" if table in ("owner", "budget") else f" {key if key.isprintable() else ascii(key)}"
+            key = "" if TABLES[table].columns[0] == "one" else f" {key if key.isprintable() else ascii(key)}"
             yield f"{noun}{key}: {problem}"
         if self.torn:
             yield f"table {table}: some records cannot be read: {self.torn}"

@@ -39,3 +39,14 @@ def test_a_silent_node_counts_as_before_until_its_next_report_puts_it_right() ->
     clock.now_s += 1.0
     meter.hear(report(boot_id="another", energy_mj=5, power_mw=100_000))
     assert meter.read() == 100 * J
+
+
+def test_after_a_start_a_node_counts_from_the_start_on_and_one_that_joins_later_for_a_few_seconds() -> None:
+    clock = Clock()
+    meter = NodeMeter(clock)
+    clock.now_s += 4.0
+    meter.hear(report("known", power_mw=200_000))
+    assert meter.read() == 800 * J
+    clock.now_s += 96.0
+    meter.hear(report("new", power_mw=100_000))
+    assert meter.read() == (200 * 96 + 100 * 15) * J

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from cluster_agent.jobs.owned_watts.live_watts import CAPPED
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.interfaces import Meter
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
@@ -250,8 +251,8 @@ class SlowToEnd(Fake):
             super().end(node, key, status, cause)
 
 
-def under(policy: str, *steps: tuple[float, float], nodes: int = 4) -> SlowToEnd:
-    fake = SlowToEnd(nodes, choose(policy).composition, now_s=1000.0, machine=MACHINE, meter=lambda: 0)
+def under(policy: str, *steps: tuple[float, float], nodes: int = 4, meter: Meter = lambda: 0) -> SlowToEnd:
+    fake = SlowToEnd(nodes, choose(policy).composition, now_s=1000.0, machine=MACHINE, meter=meter)
     fake.set_budget(*steps)
     fake.settle()
     return fake
@@ -295,6 +296,13 @@ def test_a_job_that_was_predicted_to_draw_more_than_a_lower_cap_allows_does_not_
     low = fake.submit(run_s=20, nodes=4)
     fake.step(30)
     assert low.state == "queued", "busy nodes draw 65 W at their lowest frequency"
+
+
+def drawn_w(fake: Fake) -> float:
+    """The cluster's power, as its scheduler plans."""
+    stored = fake.partition._scheduler.stored
+    assert stored is not None
+    return stored.drawn_uw / UW
 
 
 def test_a_job_that_is_killed_for_a_cap_keeps_its_nodes_until_it_has_ended_and_its_place_in_the_queue() -> None:
@@ -378,17 +386,84 @@ def test_what_is_set_aside_starts_no_job_and_kills_none() -> None:
     assert second.state == "running"
 
 
+def stored_j(fake: Fake) -> float:
+    """By now, as planned."""
+    assert fake.partition.watts is not None and isinstance(fake.partition.watts, OwnedWatts)
+    budget, stored = fake.partition.watts.power.budget, fake.partition._scheduler.stored
+    assert budget is not None and stored is not None
+    return stored.at(int(fake.now_s), budget)
+
+
+WINDOW: Final = "energy-budget:joules=40000,from_s=1000,to_s=1100,tick_s=5"
+"""400 W; four idle nodes draw 120 W, a job 70 W more on each of its nodes."""
+
+
 def test_joules_that_a_budget_has_stored_go_over_to_another_table() -> None:
-    fake = under("energy-budget:joules=40000,from_s=1000,to_s=1100,tick_s=5", (1000.0, 400.0))
+    fake = under(WINDOW, (1000.0, 400.0))
     fake.submit(run_s=60, nodes=1)
     fake.step()
     for _ in range(12):
         fake.step()
-    stored_j = fake.partition._scheduler.stored_j
-    assert stored_j > 1000, "it drew less than the 400 W of the budget"
+    before_j = stored_j(fake)
+    assert before_j > 1000, "it drew less than the 400 W of the budget"
     fake.partition._has_grown = True
     fake.partition.turn()
-    assert fake.partition._scheduler.stored_j == pytest.approx(stored_j, abs=400)
+    assert stored_j(fake) == before_j
+
+
+def test_a_restart_forgets_no_joules_and_counts_what_runs_meanwhile() -> None:
+    fake = under(WINDOW, (1000.0, 400.0))
+    fake.submit(run_s=60, nodes=2)
+    fake.settle()
+    fake.step(7)
+    before_j, planned_w = stored_j(fake), drawn_w(fake)
+    assert before_j > 0
+    fake.now_s += 20
+    fake.kill_and_restart()
+    assert stored_j(fake) == pytest.approx(before_j + 20 * (400 - planned_w))
+
+
+def test_an_overdrawn_budget_stays_overdrawn_over_restarts_and_starts_nothing() -> None:
+    metered_uj = [0]
+    fake = under(WINDOW, (1000.0, 400.0), meter=lambda: metered_uj[0])
+    fake.submit(run_s=3, nodes=1)
+    fake.settle()
+    metered_uj[0] = 5_000_000_000  # what the nodes have drawn by the next reading
+    fake.step(5)
+    metered_uj[0] = 0
+    assert stored_j(fake) < -2500
+    for _ in range(2):
+        fake.kill_and_restart()
+        fake.set_budget((1000.0, 400.0))
+        waits = fake.submit(run_s=3, nodes=1)
+        fake.report()
+        fake.settle()
+        assert stored_j(fake) < -2500
+        assert waits.state == "queued"
+    fake.until(lambda: stored_j(fake) >= 0)
+    fake.until(lambda: fake.partition.jobs[waits.id].state == "running")
+
+
+def test_what_is_set_aside_may_be_drawn_while_no_agent_runs() -> None:
+    fake = under(WINDOW, (1000.0, 400.0))
+    fake.set_budget((1000.0, 400.0), aside_w=60.0)
+    fake.submit(run_s=60, nodes=2)
+    fake.step(7)
+    before_j, planned_w = stored_j(fake), drawn_w(fake)
+    fake.now_s += 20
+    fake.kill_and_restart()
+    assert stored_j(fake) == pytest.approx(before_j + 20 * (400 - planned_w - 60))
+
+
+def test_the_joules_of_another_window_do_not_count() -> None:
+    fake = under(WINDOW, (1000.0, 400.0))
+    fake.step(7)
+    assert stored_j(fake) > 0
+    fake.composition = choose("energy-budget:joules=40000,from_s=1001,to_s=1101,tick_s=5").composition
+    fake.kill_and_restart()
+    assert fake.partition._scheduler.stored is None, "it begins at the first turn"
+    fake.partition.turn()
+    assert stored_j(fake) == 0
 
 
 def test_a_node_that_is_drained_while_all_are_taken_is_counted_once_its_job_has_ended() -> None:

@@ -12,9 +12,11 @@ from math import ceil, floor
 from typing import Any
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
+from cluster_agent.cluster import UW
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
+from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
@@ -147,6 +149,11 @@ class Owner:
         """Whether this is another budget than before. It is in force with the next ``announce``."""
         is_new, self._budget = self.owns_watts and budget != self._budget, budget
         return is_new
+
+    def kept(self, stored: Stored) -> Stored:
+        """What goes on the disk: nodes may draw all that is set aside, too, while no agent hears of it."""
+        aside_w = self._budget.aside_w if self._budget is not None else 0.0
+        return replace(stored, drawn_uw=stored.drawn_uw + ceil(aside_w * UW))
 
     def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
         """Put a new budget in force. Whether a pass is due."""

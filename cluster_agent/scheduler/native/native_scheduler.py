@@ -10,6 +10,7 @@ import numpy as np
 from cluster_agent._native import ffi, lib
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW
+from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
@@ -163,15 +164,22 @@ class NativeScheduler:
         lib.scheduler_metered(self._scheduler, job, joules)
 
     @property
-    def stored_j(self) -> float:
-        """The joules that a budget has stored; below 0: overdrawn."""
-        return float(lib.scheduler_stored_j(self._scheduler)) if self._watts is not None else 0.0
+    def stored(self) -> Stored | None:
+        """The store of a budget of joules; None: there is no budget, or its window is not open."""
+        if self._watts is None or self._watts.budget is None:
+            return None
+        store = lib.scheduler_store(self._scheduler)
+        known = store.read_s, store.at_s, store.stored_j, store.drawn_uw
+        return Stored(self._watts.budget.from_s, *known) if store.is_open else None
 
-    def restore_joules(self, now_s: int, stored_j: float) -> None:
-        """A budget whose window has begun has stored so many joules."""
-        if self._watts is not None and lib.scheduler_next_reading(self._scheduler) <= now_s:
+    def restore(self, now_s: int, stored: Stored) -> None:
+        """Go on with the store of the same window, which another scheduler has left. The running jobs are known."""
+        budget = self._watts.budget if self._watts is not None else None
+        if budget is None or stored.from_s != budget.from_s:
+            return
+        if lib.scheduler_next_reading(self._scheduler) <= now_s:
             self._meter()
-            lib.scheduler_restore_joules(self._scheduler, now_s, stored_j)
+            lib.scheduler_restore_joules(self._scheduler, now_s, stored.at(now_s, budget))
 
     def withdraw(self, job: int) -> None:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
