@@ -27,6 +27,7 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->limit_s = column(m, n, sizeof *p->limit_s);
     p->extra_uw = column(m, n, sizeof *p->extra_uw);
     p->woken = column(m, n, sizeof *p->woken);
+    p->has_handed_over = column(m, n, sizeof *p->has_handed_over);
     p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
     if (placement_init(&p->placement, m, s->composition.processors) < 0 ||
         kinds_init(&p->kinds, m, n, s->composition.scan == SCAN_SHORTEST) < 0)
@@ -247,6 +248,7 @@ int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level)
     p->interval_count[job] = placement_take(&p->placement, width);
     if (p->interval_count[job] < 0)
         return -1;
+    p->has_handed_over[job] = 0;
     p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     p->n_beyond += p->highest[job] >= p->rows[p->row].kept;
     p->level[job] = level < 0 ? 0 : level;
@@ -262,16 +264,29 @@ void power_adopted(scheduler_t *s, int32_t job)
     s->power->limit_s[job] = scheduler_finish(s, job, s->jobs.request_s[job]);
 }
 
+static void give_nodes_back(power_t *p, int32_t job)
+{
+    if (!p->has_handed_over[job])
+        nodes_give_back(p->nodes, p->placement.intervals + p->interval_first[job], p->interval_count[job]);
+    p->has_handed_over[job] = 1;
+}
+
+void power_hand_over(scheduler_t *s, int64_t now_s)
+{
+    if (s->composition.frees_at_estimate)
+        for (int32_t i = 0; i < s->n_running && s->running[i].expected_end_s <= now_s; i++)
+            give_nodes_back(s->power, s->running[i].job);
+}
+
 void power_give_back(scheduler_t *s, int32_t job)
 {
     power_t *p = s->power;
-    const interval_t *intervals = p->placement.intervals + p->interval_first[job];
     p->running_uw -= p->extra_uw[job];
     p->n_beyond -= p->highest[job] >= p->rows[p->row].kept;
     if (p->nodes)
-        nodes_give_back(p->nodes, intervals, p->interval_count[job]);
+        give_nodes_back(p, job);
     else if (p->interval_count[job])
-        placement_give_back(&p->placement, intervals, p->interval_count[job]);
+        placement_give_back(&p->placement, p->placement.intervals + p->interval_first[job], p->interval_count[job]);
 }
 
 void scheduler_kill(scheduler_t *s, int64_t now_s, int32_t job)

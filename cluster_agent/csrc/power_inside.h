@@ -70,6 +70,7 @@ struct power {
     int64_t running_uw;  /* the sum of those */
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
     int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
+    uint8_t *has_handed_over; /* its processors are others', although it is not known to have ended */
     nodes_t *nodes;      /* only where idle nodes go off */
     kinds_t kinds;       /* the waiting jobs, if has_kinds */
     ledger_t ledger;
@@ -123,6 +124,11 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
 void power_waits(scheduler_t *s, const waiting_t *waiting);
 void power_leaves(scheduler_t *s, int32_t job);
 void power_give_back(scheduler_t *s, int32_t job);
+/*
+ * With frees_at_estimate, before a pass: jobs that are expected to have ended by now end at this instant (the others had
+ * their estimates corrected before), and their nodes, which are on, are free. So it is known now who must boot some.
+ */
+void power_hand_over(scheduler_t *s, int64_t now_s);
 /* The highest processor of these intervals. */
 int32_t power_highest(const interval_t *intervals, int32_t count);
 /*

@@ -143,10 +143,11 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     int32_t width = s->jobs.width[job];
 
     p->interval_first[job] = p->placement.n_intervals;
-    /* processors that are free before their job has ended are given out by whoever sees the end */
-    p->interval_count[job] = s->composition.frees_at_estimate ? 0 : take(p, width, kept);
+    /* processors that are free before their job has ended are given out by whoever sees the end, or handed over here */
+    p->interval_count[job] = s->composition.frees_at_estimate && !p->nodes ? 0 : take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
+    p->has_handed_over[job] = 0;
     p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     /* after the start: by how much these have risen */
     int64_t present_uw = power_cold_uw(s, now_s, 1), later_uw = power_cold_uw(s, now_s, 0);
@@ -423,8 +424,10 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
 
 static void begin(scheduler_t *s, int64_t now_s)
 {
-    if (s->power->nodes)
+    if (s->power->nodes) {
+        power_hand_over(s, now_s);
         nodes_date(s->power->nodes, now_s);
+    }
     budget_pass(s, now_s);
 }
 

@@ -214,7 +214,7 @@ void replay_set_record(replay_t *r, const int64_t *start_s, int64_t until_s, con
 /* Whether the scheduler gives out processors itself: the policy needs to know them, or there are nodes that differ. */
 static int is_placed(const replay_t *r)
 {
-    return r->caps_s || (r->meter && !r->frees_at_estimate);
+    return r->caps_s || (r->meter && (!r->frees_at_estimate || r->meter->idle_off.cores));
 }
 
 /* The job leaves the machine, but not yet the scheduler. */
@@ -507,8 +507,8 @@ static int32_t move_on(replay_t *r, const next_t *next)
         take_event(r, next);
     else
         take_instant(r, next);
-    if (next->switch_s == r->now_s)
-        switch_nodes(r);
+    if (next->switch_s == r->now_s && (r->batch == BATCH_INSTANT || next->overrun_s > r->now_s))
+        switch_nodes(r); /* with single events, a pass follows only once no estimate is to be corrected */
     if (next->reading_s == r->now_s)
         read_joules(r);
     if (next->cap_s == r->now_s) {

@@ -16,7 +16,7 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
         now_s = clock.now_s()
         events = machine.events(now_s)
         change_s = scheduler.next_change_s()
-        is_change_due = change_s is not None and change_s <= now_s
+        is_change_due = _is_change_due(now_s, change_s, events)
         if not events and not is_change_due:
             if not _wait(clock, machine.next_event_s(), change_s):
                 return
@@ -30,6 +30,12 @@ def run(scheduler: Scheduler, clock: Clock, machine: Machine) -> None:
             _start(scheduler, machine, now_s)
         if has_ended and not has_changed and scheduler.reacts_to_ends == "after":
             _react(scheduler, machine, now_s)
+
+
+def _is_change_due(now_s: int, change_s: int | None, events: Sequence[Event]) -> bool:
+    """Not yet where estimates that are corrected are all that happens: whatever else is due comes after them."""
+    are_corrections = bool(events) and all(kind is Kind.OVERRUN for kind, _ in events)
+    return change_s is not None and change_s <= now_s and not are_corrections
 
 
 def _wait(clock: Clock, *times_s: int | None) -> bool:

@@ -218,7 +218,7 @@ class Composition:
             (Declared("backfill=compress", (PROFILE, KEPT), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (
-                Declared("idle_off_s", (WATTS,), {KEPT: "boots nodes first", EARLY: until_end}),
+                Declared("idle_off_s", (WATTS,), {KEPT: "boots nodes first"}),
                 self.idle_off_s is not None,
             ),
             (

@@ -49,6 +49,7 @@ RESOURCES: Final[dict[str, dict[str, Any]]] = {
     "metered": {},
     "metered, idle off": {"idle_off_s": 3},
     "metered, ties=sc15": {"ties": "sc15"},
+    "metered, ties=sc15, idle off": {"ties": "sc15", "idle_off_s": 3},
     "cap": {"power": Power(floor_mhz=1000)},
     "cap, switched off": {"power": Power(idle=off_by_cap(1))},
     "cap, idle off": {"power": Power(), "idle_off_s": 3},

@@ -18,6 +18,7 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition, Scan
 from cluster_agent.scheduler.power_phases import Power
 from tests.cluster_agent.power_traces import (
+    any_composition,
     cap_lists,
     compositions,
     machine,
@@ -81,6 +82,21 @@ def test_with_watts_too_the_native_scheduler_decides_alike_in_both_loops(
     replay.run(EVERYTHING_ENDED)
     assert replay.start_s.tolist() == [simulated.start_s.get(job, -1) for job in range(len(jobs))]
     assert replay.end_s.tolist() == [simulated.end_s.get(job, -1) for job in range(len(jobs))]
+
+
+@settings(max_examples=200)
+@given(
+    jobs=traces(),
+    composition=any_composition(
+        backfill=st.sampled_from(["none", "list", "easy", "easy", "conservative"]),
+        ties=st.just("sc15"),
+        idle_off_s=st.sampled_from([1, 3, 12]),
+        passes_if_new_fits=st.booleans(),
+    ),
+    on=machines,
+)
+def test_nodes_go_off_and_boot_with_single_events_too(jobs: Jobs, composition: Composition, on: Machine) -> None:
+    check_engines(jobs, composition, [], on, False)
 
 
 @settings(max_examples=200)

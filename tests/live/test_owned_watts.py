@@ -15,7 +15,7 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED
+from cluster_agent.jobs.owned_watts.live_watts import CAPPED, OwnedWatts
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
@@ -388,7 +388,7 @@ def test_what_is_set_aside_starts_no_job_and_kills_none() -> None:
 
 def stored_j(fake: Fake) -> float:
     """By now, as planned."""
-    assert fake.partition.watts is not None and isinstance(fake.partition.watts, OwnedWatts)
+    assert isinstance(fake.partition.watts, OwnedWatts)
     budget, stored = fake.partition.watts.power.budget, fake.partition._scheduler.stored
     assert budget is not None and stored is not None
     return stored.at(int(fake.now_s), budget)

@@ -90,6 +90,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.woken: dict[int, int] = {}  # job: processors of nodes that boot for it
         self.free = set(range(self.processors))
         self.held: dict[int, set[int]] = {}
+        self.handed_over: set[int] = set()  # jobs whose processors are free, although they are not known to have ended
         self.levels: dict[int, int] = {}
         self.pace: dict[int, tuple[int, float]] = {}  # job: since when, seconds of its run done by then
 
@@ -166,6 +167,9 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they are admitted; then whoever takes nothing from the head's reservation."""
         if self.nodes:
+            for job in [job for job in self.running if not self._holds(now_s, job)]:
+                self._give_back(job)
+                self.handed_over.add(job)
             self.nodes.date(now_s)
         if ledger := self._open_ledger:
             ledger.book(now_s, self._cluster_uw(now_s))
@@ -394,6 +398,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def _start_at(self, now_s: int, job: int, level: int) -> int:
         need = self._need(now_s, job, level)
         self.held[job] = set(self._choose(now_s, job, level))
+        self.handed_over.discard(job)
         self.free -= self.held[job]
         self.levels[job] = level
         begins_s, self.woken[job] = self.nodes.take(now_s, self.held[job]) if self.nodes else (now_s, 0)
@@ -414,6 +419,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return usable[: self._width(job)]
 
     def _give_back(self, job: int) -> None:
+        if job in self.handed_over:
+            return
         self.free |= self.held[job]
         if self.nodes:
             self.nodes.give_back(sorted(self.held[job]))
