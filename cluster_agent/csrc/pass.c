@@ -172,7 +172,7 @@ static int place(scheduler_t *s, int64_t now_s, const waiting_t *next)
     profile_t *profile = &s->profile;
     int64_t earliest_s = INT64_MAX;
     claim_t claim, taken;
-    int started = 0, is_lower = 1;
+    int started = 0, is_lower = 1, waits_for_joules = 0;
 
     for (int32_t level = 0; !started && is_lower; level++) {
         is_lower = resources->claim(s, next, level, &claim);
@@ -182,8 +182,11 @@ static int place(scheduler_t *s, int64_t now_s, const waiting_t *next)
         if (from_s < earliest_s || started) {
             taken = claim;
             earliest_s = from_s;
+            waits_for_joules = from_s > now_s && from_s == profile->paid_s && claim.width <= profile->steps[0].free;
         }
     }
+    if (waits_for_joules) /* nothing else happens then */
+        profile->wake_s = least(profile->wake_s, earliest_s);
     if (started < 0 || earliest_s == INT64_MAX)
         return started;
     return profile_take(profile, earliest_s, &taken, 1) < 0 ? -1 : started;
@@ -307,7 +310,8 @@ static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
     s->is_overruled = 0;
     int32_t count = keeps_places ? 0 : start_heads(s, now_s, starts);
-    if (count < 0 || s->is_overruled || (!keeps_places && (s->n_waiting - count < 2 || s->free_in_pass <= 0)))
+    int32_t fewest = s->profile.budget_s > now_s ? 1 : 2; /* the head may wait for joules, and wants a pass then */
+    if (count < 0 || s->is_overruled || (!keeps_places && (s->n_waiting - count < fewest || s->free_in_pass <= 0)))
         return count;
     int32_t others = s->phases.backfill(s, now_s, starts + count);
     return others < 0 ? -1 : count + others;

@@ -429,6 +429,8 @@ static void begin(scheduler_t *s, int64_t now_s)
         nodes_date(s->power->nodes, now_s);
     }
     budget_pass(s, now_s);
+    s->profile.budget_s = s->power->ledger.is_open ? s->power->model.budget.to_s : now_s;
+    s->profile.wake_s = INT64_MAX;
 }
 
 static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
@@ -440,8 +442,9 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
     return start(s, now_s, head->job, level, &need) < 0 ? -1 : 1;
 }
 
-/* Processors that the plan leaves on, and watts under each cap that is known, as running jobs are expected to end. Nodes
- * that are off when they are idle count as idle; what they do when a job starts is looked at when one does. */
+/* Processors that the plan leaves on, watts under each cap that is known, and joules of an open budget, as running jobs
+ * are expected to end. Nodes that are off when they are idle count as idle; what they do when a job starts is looked at
+ * when one does. */
 static int plan(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;
@@ -453,8 +456,15 @@ static int plan(scheduler_t *s, int64_t now_s)
         return -1;
     for (int32_t row = k; row < p->n_rows; row++)
         p->available[row] = p->outlook[row].free;
+    profile->stored_uj = (wide_t)floor(budget_stored_j(s) * 1e6);
     for (profile->count = 0;;) {
-        profile->steps[profile->count++] = (step_t){at_s, p->available[k], left_uw(p, k, INT64_MAX, running_uw, 0)};
+        const plan_row_t *at = &p->rows[k];
+        profile->steps[profile->count++] = (step_t){
+            .from_s = at_s,
+            .free = p->available[k],
+            .uw = left_uw(p, k, INT64_MAX, running_uw, 0),
+            .spare_uw = p->model.budget.limit_uw - at->idle_uw - at->off_uw - at->switching_uw - running_uw,
+        };
         int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
         int64_t row_s = k + 1 < p->n_rows ? p->rows[k + 1].from_s : INT64_MAX;
         at_s = least(end_s, row_s);
@@ -477,14 +487,15 @@ static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, 
     claim->width = waiting->width;
     claim->uw = waiting->width * extra_uw(p, waiting->job, level);
     claim->length_s = power_stretched(p, waiting->estimate_s, level);
+    claim->limit_s = power_stretched(p, s->jobs.request_s[waiting->job], level);
     return level < lowest_of(p, waiting->job);
 }
 
-/* The caps are kept even if it and all running jobs run to their limits. */
+/* Caps and budget are kept even if it and all running jobs run to their limits. */
 static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
     need_t need;
-    if (!is_admissible(s, now_s, job, level, &need))
+    if (!is_admissible(s, now_s, job, level, &need) || !budget_allows_head(s, now_s, job, level, &need))
         return 0;
     return start(s, now_s, job, level, &need) < 0 ? -1 : 1;
 }
@@ -502,9 +513,11 @@ static int allows_rise(scheduler_t *s, int64_t now_s, int64_t rise_uw, int64_t l
     return budget_allows_switching(s, now_s, rise_uw, limit_s);
 }
 
-static int switch_off(scheduler_t *s, int64_t now_s)
+static int finish(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;
+    if (p->ledger.is_open) /* a pass follows each reading */
+        p->ledger.next_s = least(p->ledger.next_s, s->profile.wake_s);
     if (!p->nodes)
         return 0;
     int64_t due = nodes_due(p->nodes, now_s), rise_uw = due * off_rise_uw(p);
@@ -527,7 +540,7 @@ const resources_t PROCESSORS_AND_WATTS = {
     .plan = plan,
     .claim = claim,
     .start_placed = start_placed,
-    .finish = switch_off,
+    .finish = finish,
     .waits = power_waits,
     .give_back = power_give_back,
     .kinds = kinds_of,

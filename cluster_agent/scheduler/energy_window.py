@@ -16,6 +16,12 @@ path    all that the job and those that run will draw above L until to_s, if the
         and watts the store is then never overdrawn (ours, the default)
 job     what is drawn above L now, for as long as the job may run. Several such jobs can count on the same joules
 whole   all the joules that the job may draw
+
+With a place for every job (``backfill=conservative``, energybud) all jobs reserve joules (ours): those stored at a
+later time are those stored now, and L less what is planned by then of jobs that run or have a place. A job's place is
+the first time at which processors, watts and joules suffice: from then until the window ends the store never falls
+below 0, if the job runs to its limit. One that waits for nothing but joules starts at that very second: they are read
+then.
 """
 
 from __future__ import annotations

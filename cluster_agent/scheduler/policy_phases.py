@@ -110,7 +110,7 @@ class Declared(NamedTuple):
 HEAD: Final = "a head of the queue"
 ORDER: Final = "the order of the queue for itself"
 FIRST_ESTIMATES: Final = "plans that are first estimates"
-PROFILE: Final = "a plan without joules"
+JOULES: Final = "joules for every job"
 KEPT: Final = "places that are kept"
 EARLY: Final = "processors that are free before their job has ended"
 WATTS: Final = "watts"
@@ -214,8 +214,8 @@ class Composition:
             ),
             (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
             (Declared("guard", (HEAD,)), self.guard is not None),
-            (Declared("backfill=conservative", (PROFILE,)), self.backfill == "conservative"),
-            (Declared("backfill=compress", (PROFILE, KEPT), keeps_places), self.backfill == "compress"),
+            (Declared("backfill=conservative", (JOULES,)), self.backfill == "conservative"),
+            (Declared("backfill=compress", (KEPT,), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
             (
                 Declared("idle_off_s", (WATTS,), {KEPT: "boots nodes first"}),
@@ -230,8 +230,8 @@ class Composition:
                 bool(self.power and self.power.idle),
             ),
             (
-                Declared("a budget of joules", takes={PROFILE: "stores joules for the head alone"}),
-                bool(self.power and self.power.budget),
+                Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
+                bool(self.power and self.power.budget and self.power.budget.rule == "reducepc"),
             ),
             (Declared("of=given", (JOB_WATTS,)), self.power is not None and self.power.admitted == "given"),
         ]

@@ -29,6 +29,9 @@ TESTS = [
     "test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_the_events_decides_the_same[rmap]",
     "tests/cluster_agent/test_closed_loop.py::test_with_kills_frequencies_and_watts_of_single_jobs_too",
     "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
+    "tests/cluster_agent/test_policy_energy_budget.py::"
+    "test_the_engines_agree_on_a_crowded_machine_with_a_place_in_joules_for_everybody",
+    "tests/cluster_agent/test_power_engines_agree.py::test_nodes_go_off_and_boot_with_single_events_too",
     "tests/cluster_agent/test_jobs_of_one_kind.py",
     "tests/cluster_agent/test_node_engines_agree.py",
     "tests/cluster_agent/test_warm_start.py::"

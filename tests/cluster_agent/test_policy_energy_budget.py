@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,10 +73,16 @@ class MeteredClock(JumpingClock):
         return found
 
 
-def referenced(composition: Composition, jobs: Jobs, watts: Watts, caps: list[Cap]) -> list[int]:
+def referenced(
+    composition: Composition,
+    jobs: Jobs,
+    watts: Watts,
+    caps: list[Cap],
+    engine: type[PowerReferenceScheduler] = PowerReferenceScheduler,
+) -> list[int]:
     simulated = SimulatedMachine(jobs, composition.ties, watts.slowdown, watts.requeues)
     clock = MeteredClock(simulated, jobs, watts)
-    clock.scheduler = PowerReferenceScheduler(composition, jobs, watts, caps, clock.read)
+    clock.scheduler = engine(composition, jobs, watts, caps, clock.read)
     run(clock.scheduler, clock, simulated)
     return [simulated.start_s.get(job, -1) for job in range(len(jobs))]
 
@@ -183,6 +190,105 @@ def test_a_budget_for_the_full_machine_or_more_is_plain_easy(
     composition = Composition(backfill="easy", power=Power(budget=replace(budget, joules=joules)))
     replay = replayed(composition, jobs, Watts.of(on, composition.power), [])
     assert replay.start_s.tolist() == easy.start_s.tolist()
+
+
+@settings(max_examples=300)
+@given(
+    jobs=traces(),
+    budget=budgets(),
+    caps=cap_lists(2),
+    on=machines,
+    estimate=st.sampled_from(["requested", "requested", "clairvoyant", "mean2", "learned"]),
+    guard=st.sampled_from([None, None, 2.0]),
+    floor_mhz=st.sampled_from([None, 1000]),
+    has_predictions=st.booleans(),
+    off=st.sampled_from([None, None, off_by_cap(1)]),
+    idle_off_s=st.sampled_from([None, None, 1, 6]),
+)
+def test_a_place_for_everybody_is_planned_in_joules_too(
+    jobs: Jobs,
+    budget: Budget,
+    caps: list[Cap],
+    on: Machine,
+    estimate: Estimate,
+    guard: float | None,
+    floor_mhz: int | None,
+    has_predictions: bool,
+    off: Idle | None,
+    idle_off_s: int | None,
+) -> None:
+    budget = replace(budget, rule="energybud" if budget.rule == "reducepc" else budget.rule)
+    power = Power(floor_mhz=floor_mhz, idle=off, budget=budget)
+    composition = Composition(
+        backfill="conservative", estimate=estimate, guard=guard, power=power, idle_off_s=idle_off_s
+    )
+    watts = watts_of(composition, on, jobs, has_predictions)
+    assert replayed(composition, jobs, watts, caps).start_s.tolist() == referenced(composition, jobs, watts, caps)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_engines_agree_on_a_crowded_machine_with_a_place_in_joules_for_everybody(seed: int) -> None:
+    composition, jobs, on = crowded(seed)
+    watts = watts_of(composition, on, jobs, seed % 4 == 0)
+    replay = replayed(composition, jobs, watts, [])
+    assert replay.start_s.tolist() == referenced(composition, jobs, watts, [])
+
+
+def crowded(seed: int, **phases: Any) -> tuple[Composition, Jobs, Machine]:
+    """A budget of some 40 to 90 % of the full machine, from the beginning; its watts are no round number."""
+    rng = np.random.default_rng(seed)
+    jobs, on = crowd(rng, 30), machine([0.0, 2.0][seed % 2], False)
+    watts, to_s = 150 + 350 * float(rng.uniform(0.3, 0.9)), int(rng.integers(60, 250))
+    first_s = int(jobs.submit_s[0])
+    budget = Budget(watts * to_s, first_s, first_s + to_s, tick_s=[5, 60][seed % 2])
+    given = {"estimate": "mean2" if seed % 7 == 0 else "requested", "idle_off_s": [None, None, 4][seed % 3]} | phases
+    return Composition(backfill="conservative", power=Power(budget=budget), **given), jobs, on
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_with_a_place_for_everybody_the_windows_joules_stay_within_the_budget(seed: int) -> None:
+    composition, jobs, on = crowded(seed)
+    assert composition.power is not None and composition.power.budget is not None
+    budget = composition.power.budget
+    replay = replayed(composition, jobs, watts_of(composition, on, jobs, seed % 4 == 0), [])
+    assert replay.ended == len(jobs)
+    for to_s in range(budget.from_s, min(budget.to_s, int(replay.end_s.max())) + 1):
+        assert joules_between(replay, budget.from_s, to_s) <= budget.limit_w * (to_s - budget.from_s) + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_job_starts_when_it_was_first_promised_if_all_run_as_long_as_they_request(seed: int) -> None:
+    """Neither later, as nothing takes its joules, nor earlier, as nothing is given back."""
+    composition, jobs, on = crowded(2 * seed, estimate="requested", idle_off_s=None)
+    jobs = replace(jobs, run_s=jobs.request_s)
+    watts = Watts.of(on, composition.power)
+    promised_s: dict[int, int] = {}
+
+    class Noting(PowerReferenceScheduler):
+        def decide(self, now_s: int) -> list[int]:
+            started = super().decide(now_s)
+            for job in self.queue:
+                promised_s.setdefault(job, self.planned_s[job])
+            return started
+
+    start_s = referenced(composition, jobs, watts, [], Noting)
+    waited = {job: start_s[job] for job in promised_s}
+    assert len(waited) > 5
+    assert waited == promised_s
+
+
+@settings(max_examples=50)
+@given(jobs=traces(), budget=budgets(), on=machines, is_endless=st.booleans())
+def test_places_with_a_budget_for_the_full_machine_or_more_are_those_without(
+    jobs: Jobs, budget: Budget, on: Machine, is_endless: bool
+) -> None:
+    plain = NativeReplay(Composition(backfill="conservative"), jobs, PROCESSORS)
+    plain.run(EVERYTHING_ENDED)
+    joules = 1e30 if is_endless else on.full_w * (budget.to_s - budget.from_s)
+    budget = replace(budget, joules=joules, rule="energybud")
+    composition = Composition(backfill="conservative", power=Power(budget=budget))
+    replay = replayed(composition, jobs, Watts.of(on, composition.power), [])
+    assert replay.start_s.tolist() == plain.start_s.tolist()
 
 
 @pytest.mark.parametrize("rule", ["energybud", "reducepc"])

@@ -120,8 +120,8 @@ def test_a_place_is_on_nodes_that_stay_on() -> None:
     assert (found.start_s.tolist(), found.processors(0)) == ([0, 0, 15], [(2, 3)])
 
 
-def test_a_budget_of_joules_has_no_place_for_everybody() -> None:
+def test_joules_set_aside_for_the_head_leave_no_place_for_everybody() -> None:
     with pytest.raises(
-        ValueError, match="conservative needs a plan without joules, and a budget of joules stores joules"
+        ValueError, match="conservative needs joules for every job, and rule=reducepc sets them aside for the head"
     ):
-        Composition(backfill="conservative", power=Power(budget=Budget(1e6, 0, 100)))
+        Composition(backfill="conservative", power=Power(budget=Budget(1e6, 0, 100, "reducepc")))

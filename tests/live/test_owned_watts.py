@@ -45,7 +45,7 @@ POLICIES = (
     *("fcfs-killer", "fcfs-killer:killed=lost,queue=easy,victim=least-lost", "fcfs-killer:ahead=true"),
     *(
         f"energy-budget:joules=15000,from_s=5,to_s=45,tick_s=7,{more}"
-        for more in ("test=path", "rule=reducepc,test=job")
+        for more in ("test=path", "rule=reducepc,test=job", "backfill=conservative")
     ),
     *("energy-budget:rule=powercap,joules=15000,from_s=5,to_s=45", "energy-budget"),
     *("easy-power:rule=est,meter=end", "easy-power:rule=est,meter=end,margin=1.2"),

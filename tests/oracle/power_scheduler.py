@@ -23,6 +23,7 @@ from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
 from tests.oracle.joules_ledger import Ledger
 from tests.oracle.node_switching import Nodes
 from tests.oracle.scheduler import ReferenceScheduler
+from tests.oracle.stored_joules import StoredJoules
 
 
 class Need(NamedTuple):
@@ -93,6 +94,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.handed_over: set[int] = set()  # jobs whose processors are free, although they are not known to have ended
         self.levels: dict[int, int] = {}
         self.pace: dict[int, tuple[int, float]] = {}  # job: since when, seconds of its run done by then
+        self.planned_s: dict[int, int] = {}  # where each waiting job was placed last, with a place for every job
 
     # --- what happens
 
@@ -296,29 +298,49 @@ class PowerReferenceScheduler(ReferenceScheduler):
             [(max(self.expected_end_s(job), now_s + 1), self.held[job], self._draws_uw(job)) for job in self.running],
         )
         places: list[Place] = []
+        ledger = self._open_ledger
+        joules = StoredJoules(ledger, now_s, lambda at_s: self._planned_uw(at_s, there)) if ledger else None
         started = []
         for job in list(self.queue):
-            found: list[Place] = []
+            found: list[tuple[Place, int, bool]] = []  # until its limit; whether it waits for nothing but joules
+            has_room = self._free_at(now_s, there, places) >= self._width(job)
             for level in range(self.watts.lowest_start(job) + 1):
                 uw = self._width(job) * self._extra_uw(job, level)
                 length_s = self._stretched(self.estimate_s[job], level)
-                from_s = self._earliest_s(now_s, there, places, Place(0, length_s, self._width(job), uw))
+                limit_s = self._stretched(self._request_s(job), level)
+                paid_s = joules.suffice_from_s(uw, limit_s) if joules else now_s
+                from_s = self._earliest_s(paid_s, there, places, Place(0, length_s, self._width(job), uw))
                 if from_s is None:
                     continue
-                place = Place(from_s, from_s + length_s, self._width(job), uw)
-                if from_s == now_s and self._is_admissible(now_s, job, level):
+                place = (
+                    Place(from_s, from_s + length_s, self._width(job), uw),
+                    from_s + limit_s,
+                    has_room and from_s == paid_s,
+                )
+                is_now = from_s == now_s and self._is_admissible(now_s, job, level)
+                if is_now and self._budget_allows_head(now_s, job, level):
                     started.append(self._start_at(now_s, job, level))
                     found = [place]
                     break
                 found.append(place)
-            places += sorted(found, key=lambda place: place.from_s)[:1]
+            for place, limit_s, waits in sorted(found, key=lambda one: one[0].from_s)[:1]:
+                places.append(place)
+                self.planned_s[job] = place.from_s
+                if ledger and joules:
+                    joules.take(place.from_s, limit_s, place.uw)
+                    ledger.next_s = min(ledger.next_s, place.from_s if waits and place.from_s > now_s else NO_CAP)
         return started
 
-    def _earliest_s(self, now_s: int, there: Present, places: list[Place], wanted: Place) -> int | None:
+    def _planned_uw(self, at_s: int, there: Present) -> int:
+        """The cluster's power if jobs end as expected and none starts. Nodes that are off when idle count as idle."""
+        row = next(self._rows(at_s, at_s + 1))
+        return row.idle_uw + row.off_uw + row.switching_uw + sum(uw for end_s, _, uw in there.runs if end_s > at_s)
+
+    def _earliest_s(self, not_before_s: int, there: Present, places: list[Place], wanted: Place) -> int | None:
         """When this is left for so long; None: never."""
-        changes_s = {now_s, *(row.from_s for row in self.rows[self.present + 1 :]), *(run[0] for run in there.runs)}
-        changes_s |= {one.to_s for one in places} | {one.from_s for one in places}
-        for from_s in sorted(changes_s):
+        changes_s = {not_before_s, *(row.from_s for row in self.rows[self.present + 1 :])}
+        changes_s |= {run[0] for run in there.runs} | {one.to_s for one in places} | {one.from_s for one in places}
+        for from_s in sorted(at_s for at_s in changes_s if at_s >= not_before_s):
             looks_s = [from_s, *(at_s for at_s in changes_s if from_s < at_s < from_s + wanted.to_s)]
             if all(self._has_left(at_s, there, places, wanted) for at_s in looks_s):
                 return from_s
@@ -327,14 +349,18 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def _has_left(self, at_s: int, there: Present, places: list[Place], wanted: Place) -> bool:
         """On nodes that the plan leaves on. Those that are off when idle count as idle."""
         row = next(self._rows(at_s, at_s + 1))
-        free = there.free.union(*(held for end_s, held, _ in there.runs if end_s <= at_s))
         planned = [one for one in places if one.from_s <= at_s < one.to_s]
-        if sum(one < row.kept for one in free) < sum(one.width for one in planned) + wanted.width:
+        if self._free_at(at_s, there, places) < wanted.width:
             return False
         if row.cap_uw == NO_CAP or not self.watts.asks_watts:
             return True
-        drawn_uw = row.idle_uw + row.off_uw + row.switching_uw + sum(uw for end_s, _, uw in there.runs if end_s > at_s)
-        return drawn_uw + sum(one.uw for one in planned) + wanted.uw <= row.cap_uw
+        return self._planned_uw(at_s, there) + sum(one.uw for one in planned) + wanted.uw <= row.cap_uw
+
+    def _free_at(self, at_s: int, there: Present, places: list[Place]) -> int:
+        row = next(self._rows(at_s, at_s + 1))
+        free = there.free.union(*(held for end_s, held, _ in there.runs if end_s <= at_s))
+        taken = sum(one.width for one in places if one.from_s <= at_s < one.to_s)
+        return sum(one < row.kept for one in free) - taken
 
     def _draws_uw(self, job: int) -> int:
         """Above idle, at its frequency."""

@@ -1,12 +1,13 @@
-"""EASY with a budget of joules for a window: ``energybud``, ``reducepc`` and the plain ``powercap``
+"""Backfilling with a budget of joules for a window: ``energybud``, ``reducepc`` and the plain ``powercap``
 (``energy_window``).
 
-Until the window begins and after it has ended this is EASY. Jobs that run when it begins are counted and go on.
+Until the window begins and after it has ended there is no budget. Jobs that run when it begins are counted and go on.
 """
 
 from __future__ import annotations
 
 from math import isinf
+from typing import Literal
 
 from cluster_agent.scheduler.energy_window import Budget, Rule, Test
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
@@ -16,7 +17,8 @@ from cluster_agent.scheduler.power_phases import Power
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     """``joules`` in [from_s, to_s), infinite: no budget. ``node_w``: the watts with which a busy node counts; none: the
-    machine's maximum. ``test`` goes with rules that store."""
+    machine's maximum. ``test`` goes with rules that store. ``backfill``: who gets a reservation, the head or every job;
+    with ``rule=reducepc`` the head."""
 
     joules: float = float("inf")
     from_s: int = 0
@@ -25,10 +27,11 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     test: Test | None = None
     tick_s: int = 60
     node_w: float | None = None
+    backfill: Literal["easy", "conservative"] = "easy"
 
 
 def compose(params: Params) -> Composition:
-    """EASY in processors and joules."""
+    """EASY, or a place for every job, in processors and joules."""
     if params.test is not None and params.rule == "powercap":
         raise ValueError(f"test={params.test} needs rule=energybud or reducepc: powercap stores no joules")
     if not params.joules >= 0:
@@ -40,7 +43,7 @@ def compose(params: Params) -> Composition:
     budget = Budget(params.joules, params.from_s, params.to_s, params.rule, params.test or "path", params.tick_s)
     return Composition(
         **params.phases(),
-        backfill="easy",
+        backfill=params.backfill,
         power=Power(budget=None if isinf(params.joules) else budget, node_w=params.node_w),
     )
 
