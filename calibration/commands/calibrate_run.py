@@ -25,6 +25,8 @@ from calibration.table import uncore_series
 from calibration.table.adaptive_sweep import Aim, Progress, Sweep
 from calibration.table.balance_series import measure_balance, reserved_s, shares_within
 from calibration.table.finished_table import finished_table, package_limits_w
+from calibration.table.pstate_table import Table
+from calibration.table.table_exchange import windows_path, write_windows
 from calibration.table.table_file import write_table
 from calibration.table.table_report import show_lines
 from nodectl.calibrated.node_identity import identity
@@ -100,7 +102,7 @@ def run(
     """
     kernels = [kernel_named(name) for name in dict.fromkeys(names)] or list(KERNELS)
     aim = Aim(precision, budget_s)
-    refuse_existing(out, again)
+    refuse_existing(out, again, windows_path(out))
     ports = system_ports()
     refuse_other_use(ports.files)
     with Interruptions(ports.clock) as interruptions, kernel_port(ports.files) as (port, _):
@@ -136,7 +138,7 @@ def _partial(output: Path) -> Path:
 def measure(
     session: NodeSession, kernels: Sequence[Kernel], aim: Aim, output: Path, say: Callable[[str], None] = echo
 ) -> int:
-    """Measure, and write the table; what was measured before a stop is taken over."""
+    """Measure, and write the table and its windows; what was measured before a stop is taken over."""
     partial = _partial(output)
     who, emulated = identity(session.ports, session.found.layout), session.kernels.is_emulated
     plan = Plan(VERSION, who, tuple(map(label, kernels)), session.clocks, emulated)
@@ -159,12 +161,24 @@ def measure(
         except KeyboardInterrupt:
             raise SessionError(f"stopped; the same command goes on from {partial}") from None
         table = finished_table(sweep, who, datetime.datetime.now(datetime.UTC))
-        write_table(output, table)
+        of_windows = _write(output, table, sweep)
         kept.remove()
     for line in show_lines(table)[:3]:
         say(line)
     say(f"written: {output}")
+    say(of_windows)
     return 0
+
+
+def _write(output: Path, table: Table, sweep: Sweep) -> str:
+    """The table, then its windows: those of another table are never next to it. A line about the windows."""
+    windows = windows_path(output)
+    try:
+        windows.unlink(missing_ok=True)
+    except OSError as error:
+        raise SessionError(f"{windows}: cannot be replaced: {error.strerror}") from None
+    write_table(output, table)
+    return write_windows(windows, table, sweep.idle, sweep.dwells)
 
 
 def own_writer(state_dir: str) -> RemoteWriter:

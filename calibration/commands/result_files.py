@@ -30,10 +30,13 @@ def file_argument(name: str = "file") -> Callable[[Any], Any]:
     return click.argument(name, type=click.Path(path_type=Path), default=STANDARD / TABLE)
 
 
-def refuse_existing(out: Path, again: bool) -> None:
-    """``UsageError`` if a result is there already; an error if none can be kept there. Makes the standard place."""
-    if out.exists() and not again:
-        raise UsageError(f"{out}: is there already: name another, or --again to replace it")
+def refuse_existing(out: Path, again: bool, *more: Path) -> None:
+    """``UsageError`` if a result, or ``more`` of it, is there already; an error if none can be kept there. Makes the
+    standard place."""
+    if out in more:
+        raise UsageError(f"{out}: the table is TOML, and Parquet stands next to it: name it {out.stem}.toml")
+    if not again and (there := next((path for path in (out, *more) if path.exists()), None)):
+        raise UsageError(f"{there}: is there already: name another, or --again to replace it")
     if out.parent == STANDARD:
         try:
             STANDARD.mkdir(parents=True, exist_ok=True)

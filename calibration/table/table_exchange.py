@@ -1,7 +1,11 @@
-"""A table in other formats: CSV both ways, and the part of a machine file that it can decide.
+"""A table in other formats: CSV both ways, the part of a machine file that it decides, and its windows as Parquet.
 
 A sweep of somebody else's comes in as CSV with the columns ``kernel, level, cores, khz, units_per_s, package_w`` and,
 where measured, ``dram_w, node_w, ipc, clock_khz``. It has no intervals, so none are claimed.
+
+The Parquet file next to a table's TOML has the windows of every stay in their order, disturbed ones too. Idle windows
+have no stay and no kernel. A field's metadata has its unit; the file's has the version of these columns, and what the
+table says of the node and of the measurement.
 """
 
 from __future__ import annotations
@@ -9,23 +13,35 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from calibration.measure.node_session import LEVELS
+from calibration.measure.node_session import LEVELS, Dwell, Window
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
 from calibration.table.uncore_values import uncore_values
 from nodectl.calibrated.node_identity import Identity
-from nodectl.calibrated.sealed_file import SealedFileError
+from nodectl.calibrated.sealed_file import SealedFileError, write_whole
 
 COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Point))
 NEEDED: Final = ("kernel", "level", "cores", "khz", "units_per_s", "package_w")
 OPTIONAL: Final = ("dram_w", "node_w", "ipc", "clock_khz")
 MOST_ROWS: Final = 100_000
+
+WINDOW_SCHEMA: Final = 1
+
+WINDOW_COLUMNS: Final = {
+    "stay": ("int32", ""), "kernel": ("string", ""), "level": ("string", ""), "cores": ("int32", ""),
+    "limit_khz": ("int64", "kHz"), "uncore_khz": ("int64", "kHz"), "begin_s": ("double", "s"),
+    "seconds": ("double", "s"), "package_w": ("list", "W"), "dram_w": ("list", "W"), "node_w": ("double", "W"),
+    "units_per_s": ("double", "units/s"), "khz": ("double", "kHz"), "ipc": ("double", "instructions/cycle"),
+    "celsius": ("list", "C"), "is_disturbed": ("bool_", ""),
+}  # fmt: skip
+"""Type and unit. ``limit_khz``: requested; ``khz``: as found; ``uncore_khz``: null where it is as it was found; lists:
+of each package."""
 
 
 def csv_of(table: Table) -> str:
@@ -208,3 +224,48 @@ def _points(kernel: str, level: str, own: Mapping[int, Mapping[str, float]]) -> 
             )
         )
     return found
+
+
+def windows_path(table: Path) -> Path:
+    """Where the windows of the table in this file are."""
+    return table.with_suffix(".parquet")
+
+
+def write_windows(path: Path, table: Table, idle: Sequence[Window], dwells: Sequence[Dwell]) -> str:
+    """Write them whole; a line that says so, or what is missing. ``SealedFileError`` if the disk refuses."""
+    try:
+        import pyarrow as pa  # large, and only needed here
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        return f"{path} is not written: it needs pyarrow (pip install 'nodectl[export]')"
+    kinds = {"list": pa.list_(pa.float64()), "double": pa.float64()}
+    fields = [
+        pa.field(name, kinds.get(kind) or getattr(pa, kind)(), metadata={"unit": unit} if unit else None)
+        for name, (kind, unit) in WINDOW_COLUMNS.items()
+    ]
+    schema = pa.schema(fields, metadata=_metadata(table))
+    with pa.BufferOutputStream() as out:
+        pyarrow.parquet.write_table(
+            pa.Table.from_pylist(list(_window_rows(idle, dwells)), schema), out, compression="zstd"
+        )
+        write_whole(path, out.getvalue().to_pybytes())
+    return f"written: {path}"
+
+
+def _metadata(table: Table) -> dict[str, bytes]:
+    plain = {
+        "schema": WINDOW_SCHEMA, "measured_at": table.conditions.measured_at, "expires_at": table.expires_at,
+        "is_emulated": table.conditions.is_emulated, "identity": table.identity, "units": table.units,
+    }  # fmt: skip
+    return {f"nodectl.{name}": msgspec.json.encode(value) for name, value in plain.items()}
+
+
+def _window_rows(idle: Sequence[Window], dwells: Sequence[Dwell]) -> Iterator[dict[str, Any]]:
+    for window in idle:
+        yield msgspec.structs.asdict(window)
+    for stay, dwell in enumerate(dwells):
+        at = dwell.setting
+        known = {"stay": stay, "kernel": at.kernel, "level": at.level, "cores": dwell.cores, "limit_khz": at.khz}
+        known["uncore_khz"] = at.uncore_khz or None
+        for window in dwell.windows:
+            yield known | msgspec.structs.asdict(window)

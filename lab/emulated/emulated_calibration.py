@@ -16,6 +16,7 @@ from calibration.commands.calibrate_run import guest_session, kernel_named, meas
 from calibration.commands.result_files import refuse_existing
 from calibration.kernels.port import KERNELS, KernelPort
 from calibration.table.adaptive_sweep import Aim
+from calibration.table.table_exchange import windows_path
 from nodectl.shell.errors import NodectlError
 from pmu.ports import Ports
 
@@ -51,7 +52,7 @@ class EmulatedCalibration:
 
     def _run(self) -> None:
         try:
-            refuse_existing(self._output, self._again)
+            refuse_existing(self._output, self._again, windows_path(self._output))
             with guest_session(
                 self._ports, self._kernels, self._ports.clock.sleep_until_ns, self._is_over.is_set, self._say
             ) as session:
