@@ -16,6 +16,7 @@ from calibration.limits.heartbeat import NativeHeartbeat, served_heartbeat
 from calibration.limits.limits_file import report_of_limits, text_of_limits
 from calibration.limits.limits_of_node import measure_limits
 from calibration.limits.minimal_power import MopPlan
+from calibration.limits.other_readers import PyRapl
 from calibration.limits.probes import HeartbeatPort
 from calibration.limits.scmi_cap import ScmiCap
 from calibration.limits.session_probes import Knobs
@@ -95,7 +96,7 @@ def _measure(session: NodeSession, plan: MopPlan, gpus: bool, out: Path, scmi: S
     knobs = Knobs(session.ports, session.writer, wait)
     try:
         found = measure_limits(
-            session, knobs, _heartbeat(session.ports), plan, gpus, scmi, lambda line: echo(line, to_stderr=True)
+            session, knobs, _heartbeat(session.ports), plan, gpus, scmi, lambda line: echo(line, to_stderr=True), PyRapl
         )
     except KeyboardInterrupt:
         raise SessionError("stopped: nothing is written, and every knob is back") from None

@@ -22,7 +22,7 @@ def text_of_limits(limits: Limits) -> str:
     """The whole text, without its seal."""
     plain: dict[str, Any] = msgspec.to_builtins(limits)
     mop, standing, who = plain.pop("mop"), plain.pop("standing"), plain.pop("identity")
-    tables = {"latency": plain.pop("latency"), "step": plain.pop("step")}
+    tables = {name: plain.pop(name) for name in ("latency", "step", "reader")}
     lines = [HEAD.rstrip(), *_pairs(plain)]
     if mop:
         steps = mop.pop("steps")
@@ -67,6 +67,11 @@ def report_of_limits(limits: Limits) -> Iterator[str]:
             f"{label}{step.knob}: {step.from_w:.0f} -> {step.to_w:.0f} W: there after {step.reach_s * 1e3:.0f} ms,"
             f" settled after {step.settle_s:.2f} s, overshoot {step.overshoot:.1%}, above {step.above:.1%}, error"
             f" {step.steady_error:+.2%}"
+        )
+    for check in limits.reader:
+        yield (
+            f"{label}{check.of}: {check.rapl_w:.2f} W by RAPL, {check.reader_w:.2f} W by {check.reader}:"
+            f" {check.difference:+.2%}"
         )
     for line in limits.missing:
         yield f"not measured: {line}"

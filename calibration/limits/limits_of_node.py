@@ -2,6 +2,7 @@
 
 idle   ─ packages and meter without load
 load   ─ one thread of ``fma`` on each core, which draws all that a cap can take away
+energy ─ as other readers see it
 clock  ─ latency of a clock limit, of cores and of the uncore
 power  ─ step responses and latency of the packages' power limits, the rest of the node
 SCMI   ─ the same of a controller's cap, where one is named
@@ -24,6 +25,7 @@ from calibration.kernels.port import FMA
 from calibration.limits import scmi_cap
 from calibration.limits.knob_latency import CPU_CLOCK, GPU_CLOCK, PACKAGE_POWER, UNCORE_CLOCK, measure_latency
 from calibration.limits.minimal_power import Mop, MopPlan, MopStep, find_mop
+from calibration.limits.other_readers import EnergyReader, ReaderCheck, check_of, compare
 from calibration.limits.probes import HeartbeatPort, LimitsError
 from calibration.limits.scmi_cap import ScmiCap
 from calibration.limits.session_probes import (
@@ -54,6 +56,8 @@ WARM_S: Final = 10.0
 
 IDLE_S: Final = 5.0
 
+BY_METER: Final = "packages and DRAM, idle to load"
+
 SEED: Final = 1
 """Of the moments at which knobs are moved."""
 
@@ -73,6 +77,7 @@ class Limits(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     expires_at: str = ""
     identity: Identity | None = None
+    reader: tuple[ReaderCheck, ...] = ()
 
 
 def measure_limits(
@@ -83,12 +88,15 @@ def measure_limits(
     with_gpus: bool = False,
     scmi: ScmiCap | None = None,
     note: Callable[[str], None] = lambda line: None,
+    open_reader: Callable[[], EnergyReader] | None = None,
 ) -> Limits:
     """Measure every part. ``knobs``: of the session's writer. ``with_gpus``: measure their knobs too, under a load that
-    is already running there. ``scmi``: the cap of a controller, whose knob the session's writer has.
-    ``KeyboardInterrupt`` passes; the session puts every knob back."""
+    is already running there. ``scmi``: the cap of a controller, whose knob the session's writer has. ``open_reader``:
+    opens another program's reader of RAPL. ``KeyboardInterrupt`` passes; the session puts every knob back."""
     run = _Run(session, knobs, note)
     standing = run.standing()
+    if open_reader:
+        run.part("RAPL by another reader", lambda: run.other_reader(open_reader()))
     run.part("latency of clock limits", run.clock_latency)
     run.part(f"latency of {UNCORE.name}", run.uncore_latency)
     for name in ("sm_clock_mhz", "power_limit_mw") if with_gpus else ():
@@ -104,7 +112,10 @@ def measure_limits(
     boards_w = sum(gpu.min_power_limit_w for gpu in session.found.layout.gpus)
     node_w = mop.mop_w + standing.rest_w + boards_w if mop and standing.rest_w is not None else None
     is_emulated, missing = session.kernels.is_emulated, (*run.missing, *standing.missing)
-    return Limits(at, is_emulated, standing, mop, node_w, tuple(run.latency), tuple(run.steps), missing, until, who)
+    return Limits(
+        at, is_emulated, standing, mop, node_w, tuple(run.latency), tuple(run.steps), missing, until, who,
+        tuple(run.readers),
+    )  # fmt: skip
 
 
 class _Run:
@@ -116,6 +127,7 @@ class _Run:
         self._loaded_w = math.nan
         self.latency: list[KnobLatency] = []
         self.steps: list[StepResponse] = []
+        self.readers: list[ReaderCheck] = []
         self.missing: list[str] = []
 
     def part(self, name: str, measure: Callable[[], type_found]) -> type_found | None:
@@ -132,16 +144,26 @@ class _Run:
         self._note("idle power")
         session, knobs = self._session, self._knobs
         columns = [one for one in hwmon.find(session.ports).shown if one.unit == "W" and _is_meter(one)]
-        meter = NodeMeter(session.ports, columns).watts
-        with contextlib.closing(PackageEnergy(session.ports, session.found.layout)) as energy:
-            idle = mean_watts(energy, meter, knobs, IDLE_S)
+        meter, layout = NodeMeter(session.ports, columns).watts, session.found.layout
+        with (
+            contextlib.closing(PackageEnergy(session.ports, layout)) as energy,
+            contextlib.closing(PackageEnergy(session.ports, layout, with_dram=True)) as with_dram,
+        ):
+            idle, idle_w = mean_watts(energy, meter, knobs, IDLE_S), with_dram.watts()
             session.start_kernel(FMA, "all")
             self._note("power under load")
             knobs.sleep_until_ns(knobs.now_ns() + round(WARM_S * 1e9))
-            loaded = mean_watts(energy, meter, knobs, IDLE_S)
+            with_dram.watts()
+            loaded, loaded_w = mean_watts(energy, meter, knobs, IDLE_S), with_dram.watts()
         self._loaded_w = loaded[0]
+        if not math.isnan(loaded[1] - idle[1]):
+            self.readers.append(check_of("the node's meter", BY_METER, loaded_w - idle_w, loaded[1] - idle[1]))
         gpus_w = sum(GpuEffect(knobs, session.ports, gpu.index, "").watts() for gpu in session.found.layout.gpus)
         return standing_power(idle, loaded, gpus_w, highest_recorded_w(session.ports.files, columns))
+
+    def other_reader(self, reader: EnergyReader) -> None:
+        """The same counters by another program, under the load."""
+        self.readers += compare(reader, self._session.ports.files, self._session.found.layout, self._knobs)
 
     def clock_latency(self) -> None:
         """Of the first domain: all are of one kind."""

@@ -95,9 +95,10 @@ class Knobs:
 class PackageEnergy:
     """Mean power of the packages, by their energy counters."""
 
-    def __init__(self, ports: Ports, layout: Layout, package: int = -1) -> None:
-        """``package``: -1 for all of them."""
-        zones = [zone for zone in layout.zones if zone.kind == "package" and package in (-1, zone.package)]
+    def __init__(self, ports: Ports, layout: Layout, package: int = -1, with_dram: bool = False) -> None:
+        """``package``: -1 for all of them. ``with_dram``: their DRAM too."""
+        kinds = ("package", "dram") if with_dram else ("package",)
+        zones = [zone for zone in layout.zones if zone.kind in kinds and package in (-1, zone.package)]
         self._clock = ports.clock
         self._kept = keep_integers(ports.files, [rapl.column(zone).source for zone in zones])
         self._range = np.array([zone.max_energy_uj + 1 for zone in zones], np.int64)

@@ -26,7 +26,7 @@ Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 
 EXTRAS: Final = {
     "matplotlib": "plots", "mfusepy": "twin", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
-    "rich": "cli", "serial": "serial", "textual": "cli", "zmq": "cluster",
+    "pyRAPL": "compare", "rich": "cli", "serial": "serial", "textual": "cli", "zmq": "cluster",
 }  # fmt: skip
 """Modules that come with an extra of this package (pyproject.toml), and which."""
 
