@@ -8,14 +8,19 @@ After each request the quantity that shows the effect is read every ``poll_s`` u
                        └──────── new
     time   request ·····^ effect
 
-What the reading itself costs, and on a power knob the sensor's own averaging, is part of the latency: an agent sees no
-effect sooner.
+What the reading itself costs is part of the latency: an agent sees no effect sooner.
+
+Energy counters move in steps of about 1 ms, so a reading shows power up to a moment that is not its own. Watts are
+therefore means from one step of the counters to another, which is looked for every ``look_s`` (Haehnel et al.,
+"Measuring Energy Consumption for Short Code Paths Using RAPL", SIGMETRICS PER 40(3), 2012). A capped package switches
+between two clocks, which lasts longer than a step: power is the running mean over ``poll_s``, at its middle.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -36,10 +41,15 @@ CLEAR: Final = 4.0
 """Ours: the way must be this many standard deviations of one reading, so that noise does not look like an effect."""
 
 
+LOOK_S: Final = 0.0001
+"""Ours: a tenth of a step of energy counters."""
+
+
 class LatencyPlan(msgspec.Struct, frozen=True):
     """``repeats``: up and down each. ``settle_s``: after an effect, before the next request; ``apart_s``: up to so much
     longer, at random. ``give_up_s``: a request without effect until then counts as missing. Where readings are too
-    noisy for the way between the values, ``poll_s`` is doubled, up to ``longest_poll_s``."""
+    noisy for the way between the values, ``poll_s`` is doubled, up to ``longest_poll_s``. ``look_s``: how often a mean
+    over ``poll_s`` is looked at (0: once)."""
 
     poll_s: float
     settle_s: float
@@ -47,6 +57,12 @@ class LatencyPlan(msgspec.Struct, frozen=True):
     give_up_s: float
     repeats: int = 60
     longest_poll_s: float = 0.0
+    look_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """From one look to the next."""
+        return self.look_s or self.poll_s
 
 
 CPU_CLOCK: Final = LatencyPlan(poll_s=0.0002, settle_s=0.05, apart_s=0.01, give_up_s=0.5)
@@ -54,7 +70,7 @@ UNCORE_CLOCK: Final = LatencyPlan(poll_s=0.0005, settle_s=0.05, apart_s=0.02, gi
 """The hardware looks at its limits about every 10 ms."""
 GPU_CLOCK: Final = LatencyPlan(poll_s=0.0002, settle_s=0.3, apart_s=0.1, give_up_s=2.0)
 PACKAGE_POWER: Final = LatencyPlan(
-    poll_s=0.004, settle_s=3.0, apart_s=0.1, give_up_s=10.0, repeats=8, longest_poll_s=0.064
+    poll_s=0.004, settle_s=3.0, apart_s=0.1, give_up_s=10.0, repeats=8, longest_poll_s=0.064, look_s=LOOK_S
 )
 """Ours: polls well below what is measured."""
 
@@ -69,7 +85,7 @@ def measure_latency(
 ) -> KnobLatency:
     """Move the knob between the low and the high value. ``LimitsError`` where no effect is seen."""
     try:
-        return _Run(effect, clock, plan).all(*values, random, note)
+        return _Run(effect, clock, plan, random).all(*values, note)
     finally:
         with contextlib.suppress(LimitsError):  # refused: it is put back, and reported, when the writer ends
             effect.release()
@@ -81,10 +97,10 @@ def _spread(seconds: list[float]) -> Spread:
 
 
 class _Run:
-    def __init__(self, effect: EffectPort, clock: Clock, plan: LatencyPlan) -> None:
-        self._effect, self._clock, self._plan = effect, clock, plan
+    def __init__(self, effect: EffectPort, clock: Clock, plan: LatencyPlan, random: np.random.Generator) -> None:
+        self._effect, self._clock, self._plan, self._random = effect, clock, plan, random
 
-    def all(self, low: float, high: float, random: np.random.Generator, note: Callable[[int], None]) -> KnobLatency:
+    def all(self, low: float, high: float, note: Callable[[int], None]) -> KnobLatency:
         """Both levels, then every request."""
         effect, plan = self._effect, self._plan
         high_seen, low_seen, noise = self.levels(low, high)
@@ -100,7 +116,7 @@ class _Run:
         down: list[float] = []
         for number in range(plan.repeats):
             for value, old, new, found in ((high, low_seen, high_seen, up), (low, high_seen, low_seen, down)):
-                self.rest(plan.settle_s + plan.apart_s * float(random.random()))
+                self.rest(plan.settle_s + plan.apart_s * float(self._random.random()))
                 found.append(self.once(value, old, new))
             note(number + 1)
         missing = int(np.isnan(up).sum() + np.isnan(down).sum())
@@ -123,30 +139,57 @@ class _Run:
         self._effect.request(value)
         self.rest(self._plan.give_up_s)
         self._effect.observe()
-        seen = []
-        for _ in range(LEVEL_READINGS):
-            self.rest(self._plan.poll_s)
-            seen.append(self._effect.observe())
+        seen = [self.reading() for _ in range(LEVEL_READINGS)]
         if np.isnan(seen).all():
             raise LimitsError(f"{self._effect.knob}: what would show its effect cannot be read")
         return float(np.nanmean(seen)), float(np.nanstd(seen))
 
+    def reading(self) -> float:
+        """A mean over ``poll_s``, or one reading; NaN where nothing was read."""
+        begin_ns = before_ns = self._clock.now_ns()
+        end_ns, total = begin_ns + self._plan.poll_s * 1e9, 0.0
+        while before_ns < end_ns:
+            now_ns, value = self.look()
+            if not math.isnan(value):
+                total, before_ns = total + value * (now_ns - before_ns), now_ns
+            elif now_ns >= end_ns + self._plan.poll_s * 1e9 or not self._plan.look_s:
+                return math.nan
+        return total / (before_ns - begin_ns)
+
+    def look(self) -> tuple[int, float]:
+        """The next reading, and when it was; NaN where nothing was read, or no counter has moved. A step of a counter
+        was before its reading ends, a level may be of its begin."""
+        self.rest(self._plan.step_s)
+        now_ns, value = self._clock.now_ns(), self._effect.observe()
+        return self._clock.now_ns() if self._plan.look_s else now_ns, value
+
+    def ready(self) -> int:
+        """When the last reading before a request was. Counters are watched until a moment that is not one of theirs."""
+        self._effect.observe()
+        before_ns = self._clock.now_ns()
+        end_ns = before_ns + self._plan.poll_s * (1 + float(self._random.random())) * 1e9 if self._plan.look_s else 0
+        while self._clock.now_ns() < end_ns:
+            now_ns, value = self.look()
+            before_ns = before_ns if math.isnan(value) else now_ns
+        return before_ns
+
     def once(self, value: float, old: float, new: float) -> float:
         """Seconds from this request to its effect; NaN if there was none in time."""
-        plan, clock = self._plan, self._clock
-        self._effect.observe()
-        begin_ns = before_ns = clock.now_ns()
-        earlier = _Interval(0.0, 0.0, 0.0)
+        plan, before_ns = self._plan, self.ready()
+        begin_ns = now_ns = self._clock.now_ns()
+        before_s = (before_ns - begin_ns) / 1e9
+        earlier = _Interval(before_s - plan.poll_s, before_s, 0.0) if plan.look_s else _Interval(0.0, 0.0, 0.0)
+        seen = deque([earlier])
         self._effect.request(value)
-        while before_ns < begin_ns + plan.give_up_s * 1e9:
-            clock.sleep_until_ns(clock.now_ns() + round(plan.poll_s * 1e9))
-            now_ns, share = clock.now_ns(), (self._effect.observe() - old) / (new - old)
-            if math.isnan(share):
+        while now_ns < begin_ns + plan.give_up_s * 1e9:
+            now_ns, found = self.look()
+            if math.isnan(found):
                 continue
-            interval = _Interval((before_ns - begin_ns) / 1e9, (now_ns - begin_ns) / 1e9, share)
-            if share >= ARRIVED:
-                return max(_ARRIVALS[self._effect.shows](earlier, interval), 0.0)
-            earlier, before_ns = interval, now_ns
+            seen.append(_Interval(seen[-1].end_s, (now_ns - begin_ns) / 1e9, (found - old) / (new - old)))
+            last = _mean_over(seen, plan.poll_s) if plan.look_s else seen[-1]
+            if last.share >= ARRIVED:
+                return max(_ARRIVALS[self._effect.shows](earlier, last), 0.0)
+            earlier = last
         return math.nan
 
 
@@ -160,6 +203,16 @@ class _Interval(NamedTuple):
     @property
     def middle_s(self) -> float:
         return (self.begin_s + self.end_s) / 2
+
+
+def _mean_over(seen: deque[_Interval], seconds: float) -> _Interval:
+    """The last so many seconds as one interval; what is older is dropped."""
+    end_s = seen[-1].end_s
+    begin_s = end_s - seconds
+    while seen[0].end_s <= begin_s:
+        seen.popleft()
+    total = sum(one.share * (one.end_s - max(one.begin_s, begin_s)) for one in seen)
+    return _Interval(begin_s, end_s, total / seconds)
 
 
 def _of_level(earlier: _Interval, last: _Interval) -> float:

@@ -103,24 +103,36 @@ class PackageEnergy:
         self._kept = keep_integers(ports.files, [rapl.column(zone).source for zone in zones])
         self._range = np.array([zone.max_energy_uj + 1 for zone in zones], np.int64)
         self._before_ns, self._before = self._now()
+        self._moved_ns, self._moved = self._before_ns, self._before
 
     def watts(self) -> float:
         """Since the call before; NaN where a counter gave nothing."""
+        self._moved_ns, self._moved = self._now()
+        return self._watts()
+
+    def watts_of_steps(self) -> float:
+        """From the last step of each counter to a later one; NaN while one has not moved since. Called often, it knows
+        when a step was."""
         now_ns, now = self._now()
-        elapsed_ns = now_ns - self._before_ns
-        is_sound = elapsed_ns > 0 and not (now == RAW_MISSING).any() and not (self._before == RAW_MISSING).any()
-        joules = float(((now - self._before) % self._range).sum()) / 1e6 if is_sound else math.nan
-        self._before_ns, self._before = now_ns, now
-        return joules * 1e9 / elapsed_ns if is_sound else math.nan
+        has_moved = (self._moved == self._before) & (now != self._before)
+        self._moved_ns = np.where(has_moved, now_ns, self._moved_ns)
+        self._moved = np.where(has_moved, now, self._moved)
+        return math.nan if (self._moved == self._before).any() else self._watts()
 
     def close(self) -> None:
         """Close the files."""
         self._kept.close()
 
-    def _now(self) -> tuple[int, np.ndarray]:
+    def _watts(self) -> float:
+        elapsed_ns, joules = self._moved_ns - self._before_ns, (self._moved - self._before) % self._range / 1e6
+        is_sound = elapsed_ns.all() and RAW_MISSING not in self._moved and RAW_MISSING not in self._before
+        self._before_ns, self._before = self._moved_ns, self._moved
+        return float((joules * 1e9 / elapsed_ns).sum()) if is_sound else math.nan
+
+    def _now(self) -> tuple[np.ndarray, np.ndarray]:
         raw = np.empty(len(self._range), np.int64)
         self._kept.sweep(raw)
-        return self._clock.now_ns(), raw
+        return np.full(len(raw), self._clock.now_ns()), raw
 
 
 class PackagesCap:
@@ -146,6 +158,10 @@ class PackagesCap:
     def read_watts(self) -> float:
         """Of all packages, without DRAM."""
         return self._energy.watts()
+
+    def read_watts_of_steps(self) -> float:
+        """The same from one step of the counters to another; NaN while they have not moved."""
+        return self._energy.watts_of_steps()
 
     def trouble(self) -> str:
         """A package that is too hot."""
@@ -251,8 +267,8 @@ class PackagePower:
         self._cap.set_cap_w(value)
 
     def observe(self) -> float:
-        """Watts since the call before."""
-        return self._cap.read_watts()
+        """Watts from one step of the counters to another; NaN until then."""
+        return self._cap.read_watts_of_steps()
 
     def release(self) -> None:
         """Put the limits back."""

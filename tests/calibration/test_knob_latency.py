@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from calibration.limits.knob_latency import CPU_CLOCK, LatencyPlan, measure_latency
+from benchmarks.calibration_limits import rapl
+from calibration.limits.knob_latency import CPU_CLOCK, LOOK_S, LatencyPlan, measure_latency
 from calibration.limits.probes import LimitsError, type_shows
 from calibration.limits.session_probes import ClockEffect
 from nodectl.config import Budget
@@ -76,6 +78,42 @@ def test_a_level_is_found_to_half_a_poll_and_a_ramp_where_it_has_made_its_way() 
         Knob(clock, "mean of a ramp", 0.004, ramp_s=0.02), clock, (1.0, 2.0), PLAN, np.random.default_rng(1)
     )
     assert ramp.up.median_s == pytest.approx(0.004 + 0.9 * 0.02, abs=2e-4)
+
+
+class SteppedKnob(Knob):
+    """Its counter moves each millisecond only, and power switches between two levels every two."""
+
+    def observe(self) -> float:
+        begin_ns, end_ns = self._before_ns, self._clock.ns // 10**6 * 10**6
+        if end_ns <= begin_ns:
+            return math.nan
+        self._before_ns = end_ns
+        times = np.linspace(begin_ns, end_ns, 201)[1:]
+        return float(np.mean([self._at(ns) + (0.1 if ns // 2_000_000 % 2 else -0.1) for ns in times]))
+
+
+def test_what_a_counter_in_steps_shows_is_timed_by_its_steps() -> None:
+    clock = Steps()
+    plan = msgspec.structs.replace(PLAN, poll_s=0.004, look_s=LOOK_S)
+    knob = SteppedKnob(clock, "mean of a ramp", 0.004, ramp_s=0.02)
+    found = measure_latency(knob, clock, (1.0, 2.0), plan, np.random.default_rng(1))
+    assert found.up.median_s == pytest.approx(0.004 + 0.9 * 0.02, abs=2e-4)
+    assert found.up.p95_s - found.up.median_s < 2e-4, "requests come at any moment of a step"
+    assert found.noise < 0.01, "the switching lasts as long as a mean"
+
+
+def test_a_counter_that_stands_still_is_one_line_and_no_endless_wait() -> None:
+    clock = Steps()
+    plan = msgspec.structs.replace(PLAN, look_s=LOOK_S)
+    knob = SteppedKnob(clock, "mean of a ramp", 0.004)
+    knob.observe = lambda: math.nan  # type: ignore[method-assign]
+    with pytest.raises(LimitsError, match="what would show its effect cannot be read"):
+        measure_latency(knob, clock, (1.0, 2.0), plan, np.random.default_rng(1))
+
+
+def test_the_latency_of_a_rapl_limit_is_that_of_true_power() -> None:
+    row, _ = rapl(load_machine("skylake-6146"), repeats=4)
+    assert row.is_near and max(map(abs, row.errors_pct)) < 5.0
 
 
 def test_what_has_no_effect_is_refused_in_one_line() -> None:
