@@ -59,13 +59,19 @@ def student_t(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def means_of(stays: Mapping[K, Sequence[Sequence[float]]], series: Mapping[K, Hashable]) -> dict[K, Mean]:
+def means_of(
+    stays: Mapping[K, Sequence[Sequence[float]]],
+    series: Mapping[K, Hashable],
+    last: int | None = None,
+) -> dict[K, Mean]:
     """For each key the mean over the windows of its stays, each in order; NaN and no interval without any window.
-    ``series``: keys whose windows err by the same share."""
-    kept = {key: _sound(own) for key, own in stays.items()}
+    ``series``: keys whose windows err by the same share. ``last``: only so many of a stay are of its mean; all show how
+    windows err, and a long stay does it best."""
+    whole = {key: _sound(own) for key, own in stays.items()}
+    kept = {key: [stay[-last:] if last else stay for stay in own] for key, own in whole.items()}
     values = {key: float(np.concatenate(own).mean()) if own else math.nan for key, own in kept.items()}
     relative: dict[Hashable, list[type_f64]] = {}
-    for key, own in kept.items():
+    for key, own in whole.items():
         if own and values[key]:
             relative.setdefault(series[key], []).extend(stay / values[key] for stay in own)
     scatter = {name: _scatter(own) for name, own in relative.items()}

@@ -175,7 +175,8 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     if max(begins) - min(begins) < SHORTEST_S:
         return None
     none = (0.0,) * len(windows[0].package_w)
-    stays = [(none, tuple(idle)), *((awake[dwell.setting.level], dwell.windows) for dwell in dwells)]
+    stays = [(none, own) for own in _apart(idle)]
+    stays += [(awake[dwell.setting.level], dwell.windows) for dwell in dwells]
     rows = _rows(stays, idle)
     tried = _tried(rows)
     weights = _weights(tried)
@@ -184,6 +185,16 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     by_begin = dict(zip(rows.begin.tolist(), missing_k, strict=True))
     settled = np.array([sum(one.heat.k_per_w) for one in tried])
     return Steady(_mean_heat(tried, weights), _leakage(stays, top_khz), top_khz, awake, weights, settled, by_begin)
+
+
+def _apart(windows: Sequence[Window]) -> list[tuple[Window, ...]]:
+    """Idle windows by the times that they are of: the clock limit in force, and so the watts, may differ."""
+    found: list[list[Window]] = []
+    for one in sorted(windows, key=lambda window: window.begin_s):
+        if not found or one.begin_s > found[-1][-1].begin_s + found[-1][-1].seconds + one.seconds:
+            found.append([])
+        found[-1].append(one)
+    return [tuple(own) for own in found]
 
 
 def _rows(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], idle: Sequence[Window]) -> _Rows:
@@ -291,10 +302,9 @@ def _leakage(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], top_khz:
     changes: list[float] = []
     most_w = 0.0
     for awake, windows in stays:
-        clocks = [one.khz for one in windows if one.khz]
         watts = np.array([one.package_w for one in windows])
         most_w = max(most_w, float(watts.mean(0).max()))
-        if clocks and max(clocks) > (1 + STEADY_CLOCK) * min(clocks):
+        if is_limited(windows):
             continue  # power was limited: warmer meant slower, not more watts
         u = _relative_clock(windows, top_khz)
         grown = E_FOLD_K * np.exp((np.array([one.celsius for one in windows]) - AT_C) / E_FOLD_K)
@@ -314,6 +324,12 @@ def _leakage(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], top_khz:
         precision = matrix.T @ matrix / noise + prior.T @ prior
         per_k = np.linalg.solve(precision, matrix.T @ target / noise + prior.T @ known)
     return Leakage(np.maximum(per_k, 0.0), np.linalg.inv(precision))
+
+
+def is_limited(windows: Sequence[Window]) -> bool:
+    """Whether a power limit moved the clock."""
+    clocks = [one.khz for one in windows if one.khz]
+    return bool(clocks) and max(clocks) > (1 + STEADY_CLOCK) * min(clocks)
 
 
 def _regressors(awake: float, u: float) -> type_f64:

@@ -18,7 +18,7 @@ import numpy as np
 
 from calibration.measure.node_session import LEVELS, Dwell, Setting, Window
 from calibration.measure.pooled_means import Z95, Mean, means_of
-from calibration.measure.steady_power import STEADY_CLOCK, Steady
+from calibration.measure.steady_power import Steady, is_limited
 from calibration.table.clock_curve import Curve, Given, predict
 from nodectl.calibrated.node_identity import Identity
 from pmu.readings import type_f64
@@ -150,7 +150,11 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 LAST: Final = 16
-"""Ours: of a long stay the last windows count, as its beginning is its warming up."""
+"""Ours: of a long stay the last windows are its mean, as its beginning is its warming up."""
+
+LONGEST: Final = 160
+"""Of watts, which are corrected, the whole of a long stay says how windows err: errors of a meter last about as long as
+other stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +177,25 @@ def measured_points(
     limits_w = limits_w or shown_limits_w(dwells)
     stays: dict[Setting, list[_Stay]] = {}
     for dwell in dwells:
-        kept = [window for window in dwell.windows if not window.is_disturbed][-LAST:]
+        kept = [window for window in dwell.windows if not window.is_disturbed]
+        if is_limited(kept):  # short-term limits allow more at its begin
+            kept = kept[-LAST:]
         if kept:
             stays.setdefault(dwell.setting, []).append(_settled(dwell, kept, steady, limits_w))
 
-    def means(value: Callable[[Window, float, _Stay], float]) -> dict[Setting, Mean]:
-        """Of a window, its change of watts and its stay."""
+    def means(value: Callable[[Window, float, _Stay], float], longest: int = LAST) -> dict[Setting, Mean]:
+        """Of a window, its change of watts and its stay; ``longest``: so many windows of a stay say how they err."""
         values = {
-            setting: [[value(*one, stay) for one in zip(stay.windows, stay.change_w, strict=True)] for stay in own]
+            setting: [
+                [value(*one, stay) for one in zip(stay.windows, stay.change_w, strict=True)][-longest:] for stay in own
+            ]
             for setting, own in stays.items()
         }
-        return means_of(values, {setting: setting.level for setting in stays})
+        return means_of(values, {setting: setting.level for setting in stays}, LAST)
 
-    package = means(lambda one, change, _: sum(one.package_w) + change)
-    dram = means(lambda one, change, _: sum(one.dram_w) if one.dram_w else math.nan)
-    node = means(lambda one, change, _: _known(one.node_w) + change)
+    package = means(lambda one, change, _: sum(one.package_w) + change, LONGEST)
+    dram = means(lambda one, change, _: sum(one.dram_w) if one.dram_w else math.nan, LONGEST)
+    node = means(lambda one, change, _: _known(one.node_w) + change, LONGEST)
     units = means(lambda one, _, stay: one.units_per_s * stay.slower)
     ipc = means(lambda one, *_: _known(one.ipc))
     clock = means(lambda one, _, stay: _known(one.khz) * stay.slower)
@@ -213,18 +221,18 @@ def shown_limits_w(dwells: Sequence[Dwell]) -> tuple[float, ...]:
     The longest such stay says it best, since short-term limits are above it. The packages are alike."""
     longest: tuple[Window, ...] = ()
     for dwell in dwells:
-        clocks = [window.khz for window in dwell.windows if window.khz]
-        if clocks and max(clocks) < dwell.setting.khz and max(clocks) > (1 + STEADY_CLOCK) * min(clocks):
+        if is_limited(dwell.windows) and max(window.khz or 0.0 for window in dwell.windows) < dwell.setting.khz:
             longest = max(longest, dwell.windows[-LAST:], key=len)
     watts = np.mean([window.package_w for window in longest], 0) if longest else np.array([])
     return (float(np.max(watts)),) * len(watts) if longest else ()
 
 
 def _settled(dwell: Dwell, windows: Sequence[Window], steady: Steady | None, limits_w: Sequence[float]) -> _Stay:
-    raw = np.array([one.package_w for one in windows])  # [windows, packages]
-    change, deviation = np.zeros(raw.shape), np.zeros(raw.shape[1])
+    raw = np.array([one.package_w for one in windows[-LAST:]])  # [windows, packages]
+    total, change, deviation = np.zeros(len(windows)), np.zeros(raw.shape), np.zeros(raw.shape[1])
     if steady:
-        change, deviation = steady.corrections_w(dwell.setting.level, windows, limits_w)
+        total = steady.corrections_w(dwell.setting.level, windows, limits_w)[0].sum(1)
+        change, deviation = steady.corrections_w(dwell.setting.level, windows[-LAST:], limits_w)
     limit = np.array(limits_w if len(limits_w) == raw.shape[1] else [math.inf] * raw.shape[1])
     now, demand = raw.mean(0), (raw + change).mean(0)
 
@@ -236,8 +244,7 @@ def _settled(dwell: Dwell, windows: Sequence[Window], steady: Steady | None, lim
         )
 
     (low_w, fast), (middle_w, slower), (high_w, slow) = at(-Z95), at(0.0), at(Z95)
-    total = change.sum(1)
-    total += middle_w - float(now.sum()) - float(total.mean())  # what the limit does not allow is not drawn
+    total += middle_w - float(now.sum()) - float(total[-LAST:].mean())  # what the limit does not allow is not drawn
     return _Stay(dwell.cores, windows, total, slower, (high_w - low_w) / 2, (fast - slow) / 2)
 
 

@@ -28,6 +28,7 @@ from calibration.measure.node_session import (
 )
 from calibration.measure.partial_file import VERSION, PartialFile, Plan
 from calibration.measure.pooled_means import means_of, student_t
+from calibration.measure.steady_power import fit
 from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.clock_curve import Given, predict
 from calibration.table.finished_table import finished_table, package_limits_w
@@ -288,6 +289,44 @@ def fading_error(random: np.random.Generator, windows: int) -> list[float]:
         error = 0.78 * error + math.sqrt(1 - 0.78**2) * float(random.standard_normal())
         found.append(0.1 * error)
     return found
+
+
+def test_a_long_stay_says_how_windows_err_and_its_last_ones_are_its_mean() -> None:
+    random = np.random.default_rng(1)
+    long = [10.0 + one for one in fading_error(random, 160)]
+    mean = means_of({"long": [[*long[:-16], *[11.0] * 16]]}, {"long": "all"}, last=16)["long"]
+    assert mean.value == 11.0 and mean.n == 16
+    widths = []
+    for _ in range(40):
+        stays = {number: [[10.0 + one for one in fading_error(random, 8)]] for number in range(12)}
+        stays |= {"long": [[10.0 + one for one in fading_error(random, 160)]]}
+        widths.append(means_of(stays, dict.fromkeys(stays, "all"), last=16)[0].half)
+    assert np.quantile(widths, 0.1) > 0.7 * 0.149, "without it a tenth have less than 0.6 of the interval"
+
+
+def window(begin_s: float, package_w: float, celsius: float, khz: float | None = None) -> Window:
+    return Window(begin_s, 0.25, (package_w,), (), None, 1.0, khz, None, (celsius,))
+
+
+def test_an_idle_node_at_another_clock_limit_says_nothing_about_leakage() -> None:
+    """The limit of the stay before is in force, so a node is hotter and yet draws less: no sleeping core leaks less."""
+    hot = [window(10.0 + n / 4, 200.0, 60.0, 2e6) for n in range(120)]
+    dwells = [Dwell(Setting("fma", "all", 2_000_000), 8, tuple(hot), 30.0)]
+
+    def asleep(second_w: float) -> float:
+        idle = [window(n / 4, 80.0, 30.0) for n in range(8)] + [window(41 + n / 4, second_w, 44.0) for n in range(8)]
+        steady = fit(idle, dwells, {"all": (1.0,)})
+        assert steady
+        return float(steady.leakage.per_k[1])
+
+    assert asleep(78.0) == pytest.approx(asleep(80.0), rel=0.05) and asleep(78.0) > 0.05
+
+
+def test_the_truth_that_a_table_is_judged_by_has_no_noise() -> None:
+    clocks = (1_200_000, 1_700_000, 2_300_000)
+    found = truths(load_machine("taurus"), 5, clocks, {"one": (0,)}, (FMA,))
+    speeds = [found[Setting("fma", "one", khz)].units_per_s / khz for khz in clocks]
+    assert speeds == pytest.approx([speeds[0]] * 3, rel=5e-4)
 
 
 def test_a_mean_without_enough_windows_has_no_interval() -> None:
