@@ -94,7 +94,8 @@ def gpus(
         writer.start()
         seen = through_writer(ports, writer)
         found = survey(seen)
-        writer.know_site_locks(site_locks(found, settings))
+        locks = site_locks(found, settings)
+        writer.know_site_locks(locks)
 
         def wait(until_ns: int) -> None:
             interruptions.wait(until_ns)
@@ -108,7 +109,8 @@ def gpus(
                 programs = kernel_programs(port, chosen, ports.clock, seconds)
             else:
                 programs = {"": command}
-            clocks = clocks_of(found.layout.gpus[0], number, floor)
+            locked_mhz = min((mhz for mhz in locks.values() if mhz), default=0)  # all cards have the same clock
+            clocks = clocks_of(found.layout.gpus[0], number, floor, locked_mhz)
             return measure(seen, found, writer, programs, text or "", clocks, precision, out, wait)
         except KeyboardInterrupt:
             raise SessionError("stopped: nothing is written, and every lock is back") from None

@@ -66,9 +66,11 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: str = ""
 
 
-def clocks_of(gpu: Gpu, number: int, floor: float) -> tuple[int, ...]:
-    """So many clocks of a card, ascending, from ``floor`` of the highest to the highest."""
-    usable = [mhz for mhz in gpu.clocks_mhz if mhz >= floor * gpu.clocks_mhz[-1]]
+def clocks_of(gpu: Gpu, number: int, floor: float, locked_mhz: int = 0) -> tuple[int, ...]:
+    """So many clocks of a card, ascending, from ``floor`` of the highest to the highest: that of the site's lock where
+    there is one, above which no clock is set."""
+    top = locked_mhz or gpu.clocks_mhz[-1]
+    usable = [mhz for mhz in gpu.clocks_mhz if floor * top <= mhz <= top] or gpu.clocks_mhz[:1]
     wanted = np.linspace(usable[0], usable[-1], number)
     return tuple(sorted({min(usable, key=lambda mhz: abs(mhz - at)) for at in wanted}))
 

@@ -8,6 +8,7 @@ seconds, and its speed is by its units.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -21,6 +22,8 @@ from nodectl.shell.errors import NodectlError
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile
 from pmu.ports import Clock
+
+PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 END_S: Final = 5.0
 """Ours: a program that is stopped has this long to end by itself."""
@@ -95,7 +98,7 @@ class ShellCommand:
         try:
             self._child = subprocess.Popen(
                 self._words, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
-                preexec_fn=give_back_descriptor_limit,
+                preexec_fn=_as_child,
             )  # fmt: skip
         except OSError as error:
             self._of_run.close()
@@ -132,3 +135,12 @@ class ShellCommand:
             return None
         self._of_run.callback(counter.close)
         return counter
+
+
+_prctl: Final = ctypes.CDLL(None).prctl
+
+
+def _as_child() -> None:
+    """Between fork and exec: the program ends with us, also after a ``kill -9``."""
+    give_back_descriptor_limit()
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

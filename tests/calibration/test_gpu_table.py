@@ -193,6 +193,15 @@ def test_a_node_without_gpus_or_with_a_lock_that_nobody_declared_is_refused() ->
         site_locks(survey(node.ports), GpuSettings())
 
 
+def test_no_clock_above_the_lock_of_the_site_is_measured_since_none_is_ever_set() -> None:
+    with InProcess(Twin(load_machine("v100"))) as node:
+        gpu = survey(node.ports).layout.gpus[0]
+    assert clocks_of(gpu, 3, 0.5)[-1] == gpu.clocks_mhz[-1]
+    locked = clocks_of(gpu, 3, 0.5, locked_mhz=1005)
+    assert len(locked) == 3 and 500 <= locked[0] < 520 and 990 < locked[-1] <= 1005
+    assert clocks_of(gpu, 3, 0.5, locked_mhz=gpu.clocks_mhz[0] - 1) == (gpu.clocks_mhz[0],)
+
+
 def test_intervals_come_from_how_runs_of_a_clock_differ_and_the_top_is_the_reference() -> None:
     ran = [Ran(1000, 10.0 * f, 2000.0, 1000.0, 0) for f in (1.01, 0.99)]
     ran += [Ran(700, 14.0, 1900.0, 700.0, 0)] * 2
