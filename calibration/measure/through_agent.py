@@ -21,9 +21,10 @@ ANSWER_NS: Final = 5_000_000_000
 """Ours: some fifty periods of the agent; without an answer until then there is none that would give one."""
 
 
-REPEATS: Final = 2
-"""Ours: how often a stay is repeated because the cap keeps clocks low at full power: clocks rise slowly after a cap was
-raised. After that the node does draw more than its TDP there, and its clock is what is found."""
+RISE_NS: Final = 10_000_000_000
+"""Ours: some five times what clocks take to double after a cap was raised (``nodectl.decide.power_walk``). A cap that
+keeps clocks low at full power after that does so because the node draws more than its TDP there, and its clock is what
+is found."""
 
 
 class AgentClocks:
@@ -34,8 +35,7 @@ class AgentClocks:
             raise SessionError("--through-agent: no agent reaches this node")
         self._clock, self._wait = ports.clock, wait
         self._page = CalibrationPage(ports.lock_path)
-        self._khz = self._repeats = 0
-        self._is_waiting = True
+        self._full_since_ns: int | None = None
 
     def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
         """Request this limit, the same for every clock, and wait until the agent has moved it."""
@@ -44,13 +44,11 @@ class AgentClocks:
         if answer.trouble:
             return [Outcome(answer.trouble.partition(":")[0], "refused", answer.trouble.partition(": ")[2])]
         if not answer.has_full_power:
-            self._repeats = 0
+            self._full_since_ns = None
             raise GrantLostError(f"the cap is {answer.cap_mw / 1000:g} W, {answer.most_mw / 1000:g} W are needed")
-        if not answer.is_capped:
-            self._is_waiting = False
-        elif self._is_waiting or self._repeats < REPEATS:
-            self._repeats += not self._is_waiting
-            self._is_waiting = True
+        if self._full_since_ns is None:
+            self._full_since_ns = answer.at_ns
+        if answer.is_capped and answer.at_ns < self._full_since_ns + RISE_NS:
             raise GrantLostError("the cap still keeps the clocks low")
         return [Outcome(name, "written", "") for name in settings]
 
@@ -64,8 +62,6 @@ class AgentClocks:
 
     def _answered(self, khz: int) -> Answer:
         begin_ns = self._clock.now_ns()
-        if khz != self._khz:
-            self._khz, self._repeats = khz, 0
         self._request(khz)
         while (now_ns := self._clock.now_ns()) < begin_ns + ANSWER_NS:
             answer = self._page.answered(now_ns)

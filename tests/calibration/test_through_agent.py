@@ -127,11 +127,15 @@ def test_a_node_without_an_agent_is_refused_in_one_line(tmp_path: Path) -> None:
 class ScriptedAgent:
     """Moves the clock, and answers with the cap of its ``caps_mw`` by the time."""
 
-    def __init__(self, inside: InProcess, at: Path, capped_s: tuple[float, float], held_s: float = 0.0) -> None:
+    def __init__(
+        self, inside: InProcess, at: Path, capped_s: tuple[float, float], held_s: float = 0.0, is_by_load: bool = False
+    ) -> None:
+        """``held_s``: for so long after it the cap keeps clocks low; ``is_by_load``: only those of a busy node."""
         self.ports = replace(inside.ports, lock_path=str(at / "lock-1"))
         self.page, self.twin = CalibrationPage(self.ports.lock_path), inside.twin
         self.begin_ns, self.capped_s, self.held_s = self.ports.clock.now_ns(), capped_s, held_s
         self.busy_while_capped: list[bool] = []
+        self.is_by_load = is_by_load
 
     def wait(self, until_ns: int) -> None:
         while (now_ns := self.ports.clock.now_ns()) < until_ns:
@@ -143,10 +147,11 @@ class ScriptedAgent:
             for domain in range(len(self.twin.machine.domains)):
                 self.twin.set_domain(domain, max_khz=request.khz)
             first, last = self.capped_s
+            is_busy = self.twin.workload is not None and not self.twin.finished
             is_capped = first <= (now_ns - self.begin_ns) / 1e9 < last
             if is_capped:
-                self.busy_while_capped.append(self.twin.workload is not None and not self.twin.finished)
-            is_held = 0 <= (now_ns - self.begin_ns) / 1e9 - last < self.held_s
+                self.busy_while_capped.append(is_busy)
+            is_held = (is_busy or not self.is_by_load) and 0 <= (now_ns - self.begin_ns) / 1e9 - last < self.held_s
             self.page.answer(Answer(request.khz, now_ns, 200_000 if is_capped else 500_000, 500_000, is_held))
 
 
@@ -162,6 +167,21 @@ def test_a_grant_lost_midway_pauses_and_what_was_measured_under_the_cap_counts_f
     assert began_s >= 11.0, "clocks follow a raised cap step by step"
     assert len(dwell.windows) == 8 and dwell.seconds < 5.0
     assert not any(agent.busy_while_capped[3:]), "the kernel rests while the node is capped"
+
+
+@pytest.mark.parametrize(("held_s", "begins_s"), [(6.0, 15.0), (1e9, 19.0)])
+def test_clocks_that_rise_under_load_have_their_time_and_a_node_above_its_tdp_is_measured_after_it(
+    tmp_path: Path, held_s: float, begins_s: float
+) -> None:
+    with InProcess(Twin(load_machine("curie"))) as inside:
+        agent = ScriptedAgent(inside, tmp_path, (1.0, 9.0), held_s, is_by_load=True)
+        clocks = AgentClocks(agent.ports, agent.wait)
+        with open_session(agent.ports, emulated_kernels(inside.twin), "", clocks, agent.wait) as session:
+            dwell = session.dwell(FMA, "all", MEASURED_KHZ, 0.5, 8)
+            again = session.dwell(FMA, "one", MEASURED_KHZ, 0.5, 8)
+    began_s = (dwell.windows[0].begin_s * 1e9 - agent.begin_ns) / 1e9
+    assert begins_s <= began_s < begins_s + 3.0
+    assert again.seconds < 4.0, "this is known by now"
 
 
 def test_a_request_of_somebody_else_or_for_too_long_is_not_believed(tmp_path: Path) -> None:
