@@ -70,16 +70,24 @@ def means_of(
     whole = {key: _sound(own) for key, own in stays.items()}
     kept = {key: [stay[-last:] if last else stay for stay in own] for key, own in whole.items()}
     values = {key: float(np.concatenate(own).mean()) if own else math.nan for key, own in kept.items()}
-    relative: dict[Hashable, list[type_f64]] = {}
-    for key, own in whole.items():
-        if own and values[key]:
-            relative.setdefault(series[key], []).extend(stay / values[key] for stay in own)
+    relative = _relative(whole, values, series)
     scatter = {name: _scatter(own) for name, own in relative.items()}
     covariance = _covariance([stay / scatter[name] for name, own in relative.items() for stay in own if scatter[name]])
     return {
         key: _mean(values[key], own, relative.get(series[key], []), scatter.get(series[key], 0.0), covariance)
         for key, own in kept.items()
     }
+
+
+def _relative(
+    stays: Mapping[K, Sequence[type_f64]], values: Mapping[K, float], series: Mapping[K, Hashable]
+) -> dict[Hashable, list[type_f64]]:
+    """The stays of each series over the mean of their key."""
+    found: dict[Hashable, list[type_f64]] = {}
+    for key, own in stays.items():
+        if own and values[key]:
+            found.setdefault(series[key], []).extend(stay / values[key] for stay in own)
+    return found
 
 
 def _mean(

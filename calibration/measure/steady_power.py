@@ -174,9 +174,8 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     begins = [window.begin_s for window in windows]
     if max(begins) - min(begins) < SHORTEST_S:
         return None
-    none = (0.0,) * len(windows[0].package_w)
-    stays = [(none, own) for own in _apart(idle)]
-    stays += [(awake[dwell.setting.level], dwell.windows) for dwell in dwells]
+    stays: list[type_stay] = [((0.0,) * len(windows[0].package_w), own) for own in _apart(idle)]
+    stays += _loaded(dwells, awake)
     rows = _rows(stays, idle)
     tried = _tried(rows)
     weights = _weights(tried)
@@ -185,6 +184,14 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     by_begin = dict(zip(rows.begin.tolist(), missing_k, strict=True))
     settled = np.array([sum(one.heat.k_per_w) for one in tried])
     return Steady(_mean_heat(tried, weights), _leakage(stays, top_khz), top_khz, awake, weights, settled, by_begin)
+
+
+type_stay = tuple[Sequence[float], Sequence[Window]]
+"""The share of each package's cores that are awake, and the windows."""
+
+
+def _loaded(dwells: Sequence[Dwell], awake: Mapping[str, tuple[float, ...]]) -> list[type_stay]:
+    return [(awake[dwell.setting.level], dwell.windows) for dwell in dwells]
 
 
 def _apart(windows: Sequence[Window]) -> list[tuple[Window, ...]]:
@@ -197,7 +204,7 @@ def _apart(windows: Sequence[Window]) -> list[tuple[Window, ...]]:
     return [tuple(own) for own in found]
 
 
-def _rows(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], idle: Sequence[Window]) -> _Rows:
+def _rows(stays: Sequence[type_stay], idle: Sequence[Window]) -> _Rows:
     rows = sorted(((one.begin_s, one, awake) for awake, windows in stays for one in windows), key=lambda row: row[0])
     begin = np.array([first for first, _, _ in rows])
     return _Rows(
@@ -296,7 +303,7 @@ def _filtered(rows: _Rows, tau: float) -> type_f64:
     return out
 
 
-def _leakage(stays: Sequence[tuple[Sequence[float], Sequence[Window]]], top_khz: float) -> Leakage:
+def _leakage(stays: Sequence[type_stay], top_khz: float) -> Leakage:
     """From how watts change with temperature within each stay, and what is known before."""
     rows: list[type_f64] = []
     changes: list[float] = []
