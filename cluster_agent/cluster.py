@@ -105,6 +105,11 @@ class Machine(msgspec.Struct, frozen=True):
         """Whether the file has the nodes' watts."""
         return all(group.busy_w for group in self.groups)
 
+    def check_watts(self) -> None:
+        """``WrongUseError`` if it has none."""
+        if not self.has_watts:
+            raise WrongUseError(f"{self.name}: the machine has no watts; give busy_w for every [[nodes]]")
+
     @property
     def chassis(self) -> int:
         """Chassis, a last one that is not full included."""
@@ -129,8 +134,7 @@ class Machine(msgspec.Struct, frozen=True):
     def full_w(self) -> float:
         """The whole machine, every core busy at the highest frequency, as planned with. ``WrongUseError`` without
         watts."""
-        if not self.has_watts:
-            raise WrongUseError(f"{self.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        self.check_watts()
         return self.fixed_w + sum(group.count * (group.busy_max_w or group.busy_w)[0] for group in self.groups)
 
     def slowdowns(self, application: str | None = None) -> tuple[float, ...]:

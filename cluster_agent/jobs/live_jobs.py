@@ -27,7 +27,7 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
-from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget
+from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Table
 from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S
 from cluster_agent.jobs.owned_watts.owners import Live, owner_of
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
@@ -378,8 +378,8 @@ class Partition:
             users = sorted({*priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
         self._note_resources()
-        scheduler = self.watts.begin(list(self.nodes), table.jobs, table.uids, self._delays_pass, self._say)
-        return table, scheduler
+        given = Table(table.jobs, list(self.nodes), table.uids, self._delays_pass, self._say)
+        return table, self.watts.begin(given)
 
     def _learn_from(self, past: list[Job]) -> None:
         """Jobs that ended before, for estimates, priorities and predictions."""

@@ -192,7 +192,7 @@ def test_a_late_plan_is_not_used() -> None:
     fake = RecordedFake(len(NAMES), composition, now_s=1000.0, machine=MACHINE)  # type: ignore[arg-type]
     job = fake.submit(run_s=5)
     fake.settle()
-    assert job.state == "running" and fake.said[0].startswith("ALARM: ") and "late: 0.03" in fake.said[0]
+    assert job.state == "running" and fake.said[0].startswith("ALARM: ") and "planner: late: " in fake.said[0]
 
 
 def test_a_live_plan_has_a_bound_on_its_time_and_a_longer_one_is_refused() -> None:

@@ -12,7 +12,7 @@ that it requests, at one of the machine file's levels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
-from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, Owner
+from cluster_agent.jobs.owned_watts.live_owner import Engine, Owner, Table
 from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
@@ -30,10 +30,8 @@ from cluster_agent.scheduler.configurations.table import (
     by_time,
     full_row,
 )
-from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
-from cluster_agent.scheduler.policy_phases import Composition
 
 MOST_APPLICATIONS: Final = 10_000
 """Ours: with as many nodes there are still fewer tables than rows of jobs, whose first name each table once."""
@@ -60,8 +58,7 @@ class OwnedConfigurations(Owner):
 
     def __init__(self, machine: Machine, composition: MoldableComposition, configurations: Mapping[str, Rows]) -> None:
         super().__init__()
-        if not machine.has_watts:
-            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        machine.check_watts()
         if len(configurations) > MOST_APPLICATIONS:
             raise WrongUseError(
                 f"{len(configurations)} applications have configurations: give at most {MOST_APPLICATIONS}"
@@ -83,16 +80,9 @@ class OwnedConfigurations(Owner):
 
     # --- for the engine
 
-    def begin(
-        self,
-        names: Sequence[str],
-        jobs: Jobs,
-        users: Sequence[int],
-        is_paused: Callable[[], bool],
-        say: Callable[[str], None],
-    ) -> LiveScheduler:
-        """A scheduler of a new table of jobs."""
-        nodes = self._nodes = max(len(names), 1)
+    def _engine(self, table: Table) -> Engine:
+        jobs = table.jobs
+        nodes = self._nodes = max(len(table.names), 1)
         rigid = [self._rigid(width) for width in range(1, nodes + 1)]
         self._tables = [by_time(rows) for rows in (*self._applications, *rigid, rigid[0][:1], (IDLE_ROW,))]
         last = len(self._tables) - 1
@@ -100,8 +90,8 @@ class OwnedConfigurations(Owner):
         kinds = len(self._applications) * (nodes + 1) + nodes + 2
         all_w = nodes * (self._levels_mw[0] - self._idle_mw) / 1000
         self._ways = ways = CMoldable(self._composition, MoldableJobs(jobs, rows), nodes, all_w, kinds=kinds)
-        self._announced, self._caps, self._bound_w = None, [], None
-        return LiveScheduler(Composition(), ways.jobs(jobs), nodes, None, is_paused, moldable=ways)
+        self._caps, self._bound_w = [], None
+        return Engine(self.phases, ways.jobs(jobs), nodes, {"moldable": ways})
 
     def add(self, row: int, job: Job) -> None:
         """The job has this row of the table."""

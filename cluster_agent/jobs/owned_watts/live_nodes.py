@@ -10,8 +10,7 @@ have come down.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -22,12 +21,10 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.jobs.owned_watts.live_owner import Has, LiveScheduler, NodeBudget, Owner
-from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.jobs.owned_watts.live_owner import Engine, Has, NodeBudget, Owner, Table
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
-from cluster_agent.scheduler.queue import patient
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes
 
@@ -42,8 +39,7 @@ class OwnedNodes(Owner):
 
     def __init__(self, machine: Machine, composition: NodeComposition) -> None:
         super().__init__()
-        if not machine.has_watts:
-            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        machine.check_watts()
         if sum(not group.hosts for group in machine.groups) > 1:
             raise WrongUseError(
                 f"{machine.name}: which nodes are of which of its {len(machine.groups)} groups? Give hosts, patterns of"
@@ -63,23 +59,14 @@ class OwnedNodes(Owner):
 
     # --- for the engine
 
-    def begin(
-        self,
-        names: Sequence[str],
-        jobs: Jobs,
-        users: Sequence[int],
-        is_paused: Callable[[], bool],
-        say: Callable[[str], None],
-    ) -> LiveScheduler:
-        """A scheduler of a new table of jobs."""
-        self._names = list(names)
-        self._groups = {name: self._group(name) for name in names}
+    def _engine(self, table: Table) -> Engine:
+        self._names = list(table.names)
+        self._groups = {name: self._group(name) for name in self._names}
         self._idle_mw = {name: _mw(group.idle_w) for name, group in self._groups.items() if group is not None}
-        self._at = {name: place for place, name in enumerate(names)}
-        self._announced = None
-        rows = len(jobs)
-        table = NodeJobs(
-            jobs,
+        self._at = {name: place for place, name in enumerate(self._names)}
+        rows = len(table.jobs)
+        jobs = NodeJobs(
+            table.jobs,
             name=(),
             units=np.zeros(rows, np.int64),
             need=np.zeros((rows, PLACES + 1), np.int64),
@@ -88,11 +75,9 @@ class OwnedNodes(Owner):
             queue=(),
             max_wait_s=np.zeros(rows, np.int64),
         )
-        nodes = Nodes(np.array([self.has(name) for name in names] or [NOTHING], np.int64))
-        self._unlike = unlike = CUnlike(self._composition, table, nodes, UNCAPPED, say=say)
-        assert unlike.phases.order is not None
-        phases = replace(unlike.phases, order=patient(unlike.phases.order, say))
-        return LiveScheduler(phases, jobs, unlike.processors, None, is_paused, unlike=unlike)
+        nodes = Nodes(np.array([self.has(name) for name in self._names] or [NOTHING], np.int64))
+        self._unlike = unlike = CUnlike(self._composition, jobs, nodes, UNCAPPED, say=table.say)
+        return Engine(unlike.phases, table.jobs, unlike.processors, {"unlike": unlike})
 
     def add(self, row: int, job: Job) -> None:
         """The job has this row of the table. Without a request for cores it counts those of the smallest node that it

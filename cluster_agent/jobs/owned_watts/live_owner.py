@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW
@@ -19,7 +19,6 @@ from cluster_agent.jobs.job_runs import Run
 from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
@@ -51,6 +50,26 @@ class NodeBudget:
         ]
 
 
+class Table(NamedTuple):
+    """A new table of jobs, and what its scheduler has to know: the nodes, the users of the table by number, whether
+    passes have to wait, and where alarms go."""
+
+    jobs: Jobs
+    names: Sequence[str]
+    users: Sequence[int]
+    is_paused: Callable[[], bool]
+    say: Callable[[str], None]
+
+
+class Engine(NamedTuple):
+    """What a ``NativeScheduler`` is made of."""
+
+    phases: Composition
+    jobs: Jobs
+    processors: int
+    resources: dict[str, Any]
+
+
 class Owner:
     """See above. ``phases``: of the policy, as far as they are those of processors; ``full_w``: what a busy node draws,
     if that is known; ``meter``: what all nodes have drawn."""
@@ -73,28 +92,19 @@ class Owner:
 
     # --- for the engine
 
-    def begin(
-        self,
-        names: Sequence[str],
-        jobs: Jobs,
-        users: Sequence[int],
-        is_paused: Callable[[], bool],
-        say: Callable[[str], None],
-    ) -> LiveScheduler:
-        """A scheduler of these nodes over a new table of jobs."""
-        phases, nodes = self.phases, max(len(names), 1)
+    def begin(self, table: Table) -> LiveScheduler:
+        """A scheduler over a new table of jobs."""
+        self._announced = None
+        phases, jobs, processors, resources = self._engine(table)
         if phases.order:
-            phases = replace(phases, order=patient(phases.order, say))
+            phases = replace(phases, order=patient(phases.order, table.say))
         if phases.priority:
             phases = replace(phases, priority=with_strangers(phases.priority))
-        self._announced = None
-        return LiveScheduler(
-            phases, jobs, nodes, self._watts_of(nodes, jobs), is_paused, users=users, full_w=self.full_w,
-            meter=self._meter,
-        )  # fmt: skip
+        given = {"users": table.users, "full_w": self.full_w, "meter": self._meter, **resources}
+        return LiveScheduler(table.is_paused, phases, jobs, processors, **given)
 
-    def _watts_of(self, nodes: int, jobs: Jobs) -> Watts | None:
-        return None
+    def _engine(self, table: Table) -> Engine:
+        return Engine(self.phases, table.jobs, max(len(table.names), 1), {})
 
     def has(self, name: str) -> Has | None:
         """What the node has; None: all nodes are taken as alike."""
@@ -196,11 +206,8 @@ class Owner:
 class LiveScheduler(NativeScheduler):
     """The engine of a live partition; ``is_paused`` says whether passes have to wait."""
 
-    def __init__(
-        self, composition: Composition, jobs: Jobs, nodes: int, watts: Watts | None, is_paused: Callable[[], bool],
-        **given: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(composition, jobs, nodes, watts, **given)
+    def __init__(self, is_paused: Callable[[], bool], *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.is_pass_due = False
         """Whether a pass had to wait."""
         self._is_paused = is_paused

@@ -17,10 +17,10 @@ import numpy as np
 
 from cluster_agent.cluster import UW, Machine, Topology
 from cluster_agent.jobs.job import Job
-from cluster_agent.jobs.owned_watts.live_owner import NodeBudget, Owner
+from cluster_agent.jobs.owned_watts.live_owner import Engine, NodeBudget, Owner, Table
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.scheduler.interfaces import Meter, unmetered
-from cluster_agent.scheduler.job_columns import Int32s, Jobs
+from cluster_agent.scheduler.job_columns import Int32s
 from cluster_agent.scheduler.native.governor import NO_CAP, Watts, admitted_uw
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
@@ -56,15 +56,17 @@ class OwnedWatts(Owner):
 
     # --- for the engine
 
-    def _watts_of(self, nodes: int, jobs: Jobs) -> Watts:
+    def _engine(self, table: Table) -> Engine:
+        jobs = table.jobs
         self._lowest = np.zeros(len(jobs), np.int32)
         self._planned_uw = np.full(len(jobs), self._of.plan_uw[0], np.int64)
         self._wanted_uw, self._width = self._planned_uw.copy(), jobs.width
         self._allowed_uw = NO_CAP
         self._predictor = self._new_predictor()
         self._ended.clear()
-        self._of = self._watts(nodes)
-        return self._of
+        engine = super()._engine(table)
+        self._of = self._watts(engine.processors)
+        return engine._replace(resources={"watts": self._of})
 
     def add(self, row: int, job: Job) -> None:
         """The job has this row of the table. A volunteer's may be slowed, others' not. Its watts are predicted once."""

@@ -93,8 +93,7 @@ class Watts:
     @classmethod
     def of(cls, machine: Machine, power: Power | None) -> Watts:
         """``WrongUseError`` if the machine does not fit: no watts, several kinds of nodes, no such frequency."""
-        if not machine.has_watts:
-            raise WrongUseError(f"{machine.name}: the machine has no watts; give busy_w for every [[nodes]]")
+        machine.check_watts()
         if len(machine.groups) > 1:
             raise WrongUseError(f"{machine.name}: watts are replayed on machines of one kind of nodes, not several")
         node, given = machine.node, power or Power()
