@@ -19,7 +19,7 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
-from cluster_agent.jobs.owned_watts.live_watts import OwnedWatts
+from cluster_agent.jobs.owned_watts.owners import owner_of
 from cluster_agent.serve.config import read_settings
 from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
 from lab.cluster_demo.course import Scene
@@ -90,8 +90,8 @@ def test_the_second_act_has_settings_for_policies_that_own_the_watts(tmp_path: P
     (tmp_path / "site.toml").write_text(made._machine_file())
     (tmp_path / "cluster.toml").write_text(made._settings())
     jobs = read_settings(tmp_path / "cluster.toml").jobs
-    assert jobs is not None and jobs.composition.power is not None and jobs.live_machine is not None
-    watts = OwnedWatts(jobs.live_machine, jobs.composition.power)
+    assert jobs is not None and jobs.live_machine is not None
+    watts = owner_of(jobs.composition, jobs.live_machine)
     assert watts.idle_mw == 223_000, "a job at the lowest level costs no more than an idle node"
 
 

@@ -1,4 +1,4 @@
-"""Who owns the watts of a live partition, and what its scheduler is told of nodes and jobs because of that.
+"""Who owns the watts of a live partition, and what its scheduler knows of nodes and jobs because of that.
 
 ``Owner`` is what all have in common, and the owner where a sharer divides the watts: its policy starts jobs on nodes
 and knows of no budget. Policies that own watts have one of the modules next to this.
