@@ -175,13 +175,13 @@ class Database:
             raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{fix}") from None
 
 
-def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Inside a transaction: bring a store of this version to the newest one."""
-    for script in MIGRATIONS[version:]:
+def migrate(connection: sqlite3.Connection, version: int, to: int | None = None) -> None:
+    """Inside a transaction: bring a store of this version to another, or to the newest one."""
+    for script in MIGRATIONS[version:to]:
         for statement in filter(str.strip, script.split(";")):
             connection.execute(statement)
     connection.execute("DELETE FROM schema_version")
-    connection.execute("INSERT INTO schema_version VALUES (?)", (len(MIGRATIONS),))
+    connection.execute("INSERT INTO schema_version VALUES (?)", (len(MIGRATIONS) if to is None else to,))
 
 
 def copy_of(path: Path) -> LedgerCopy:

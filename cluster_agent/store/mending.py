@@ -131,21 +131,17 @@ def examine(path: Path, is_start: bool = False) -> Findings:
 
 
 def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_large: bool) -> None:
-    version = _version(connection)
-    is_ours = _schema(connection) == _schema_of_a_new_one()
-    if not is_ours and isinstance(version, int) and version > len(MIGRATIONS):
-        Database(path).close()  # says that it is newer
-    found.version = version if isinstance(version, int) and not is_ours else len(MIGRATIONS)
-    if not is_ours:
-        if 0 < found.version < CHECKED_SINCE:
-            _examine_structure(connection, found, "")
-            return
-        raise sqlite3.DatabaseError("its tables are not those of a store")
+    version, schema = _version(connection), _schema(connection)
+    known = _version_with(schema)
+    found.version = known or (version if isinstance(version, int) else len(MIGRATIONS))
+    if known is None:
+        _examine_other(path, connection, found)
+        return
     if version != found.version:
         found.lines.append(f"its version is damaged: {str(version)[:20]}")
     for table in LEDGER if is_large else ("",):
         _examine_structure(connection, found, f"('{table}')" if table else "")
-    for table in LEDGER if is_large else TABLES:
+    for table in LEDGER if is_large else filter({row[1] for row in schema}.__contains__, TABLES):
         found.rows[table] = rows = read_rows(connection, table)
         found.lines += rows.named(table)
     _examine_ledger(connection, found)
@@ -153,6 +149,15 @@ def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_lar
         found.rows["job"] = Rows()
     else:
         _examine_jobs(connection, found)
+
+
+def _examine_other(path: Path, connection: sqlite3.Connection, found: Findings) -> None:
+    """A store of another version, if it is one."""
+    if found.version > len(MIGRATIONS):
+        Database(path).close()  # says that it is newer
+    if not 0 < found.version < CHECKED_SINCE:
+        raise sqlite3.DatabaseError("its tables are not those of a store")
+    _examine_structure(connection, found, "")
 
 
 def _examine_jobs(connection: sqlite3.Connection, found: Findings) -> None:
@@ -226,11 +231,16 @@ def _schema(connection: sqlite3.Connection) -> list[Row]:
     return sorted(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall(), key=str)
 
 
-def _schema_of_a_new_one() -> list[Row]:
+def _version_with(schema: list[Row]) -> int | None:
+    """Which version has these tables, of those that have checksums."""
+    return next((one for one in range(CHECKED_SINCE, len(MIGRATIONS) + 1) if schema == _schema_of(one)), None)
+
+
+def _schema_of(version: int) -> list[Row]:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         define(connection)
         connection.execute(VERSION_TABLE)
-        migrate(connection, 0)
+        migrate(connection, 0, version)
         return _schema(connection)
 
 
@@ -384,7 +394,7 @@ def _with_a_new_first_page(aside: Path, found: Findings) -> Findings:
         return found
     scratch = aside.with_name(f"{aside.name}-first-page")
     read = aside.with_name(f"{aside.name}-read")
-    scripts = {(kind, name): sql for kind, name, _, sql in _schema_of_a_new_one()}
+    scripts = {(kind, name): sql for kind, name, _, sql in _schema_of(len(MIGRATIONS))}
     try:
         with contextlib.closing(sqlite3.connect(scratch, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")

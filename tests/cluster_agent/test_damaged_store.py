@@ -380,6 +380,33 @@ def test_a_store_of_the_version_before_checksums_opens_and_gets_them(
     assert examine(path).lines == []
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_store_of_the_version_before_this_one_is_not_taken_for_a_damaged_one(
+    is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = tmp_path / "a.db", list[str]()
+    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", MIGRATIONS[:-1])
+    old = Database(path)
+    store = SqliteLedgerStore(old, "boot-1")
+    store.commit(store.take_over().epoch, {0: ("a", declared(0))}, np.array([0]), np.array([123000]))
+    BudgetStore(old).change(Change(5.0, "root", "set 5 W"), 5000, [])
+    if is_damaged:
+        old.rows("UPDATE change SET who = 'mallory'")
+    old.close()
+    monkeypatch.undo()
+    lines = ["change of the budget 1: its checksum is wrong"] if is_damaged else []
+    assert examine(path).lines == lines
+    database = open_store(path, said.append)
+    mended = [f"mended; the damaged one is {path}.damaged-1"] if is_damaged else []
+    assert said == [f"ALARM: {path}: {line}" for line in [*lines, *mended]]
+    snapshot = SqliteLedgerStore(database, "boot-1").take_over()
+    assert (snapshot.names, snapshot.counts_mw.tolist(), snapshot.is_certain) == (["a"], [123000], True)
+    assert BudgetStore(database).load() == (5000, [])
+    assert JobStore(database).stored_joules() is None
+    database.close()
+    assert examine(path).lines == []
+
+
 def test_counts_of_nodes_are_theirs_where_a_whole_block_before_them_was_never_granted_anything(tmp_path: Path) -> None:
     """Blocks without any granted node are not stored; the ones after them once moved up, to other nodes."""
     database = Database(tmp_path / "a.db")
