@@ -158,6 +158,12 @@ class JobStore:
         rows = self._database.rows("SELECT body FROM stored_joules")
         return _STORED.decode(rows[0][0]) if rows else None
 
+    def forget_joules(self) -> None:
+        """Another policy decides meanwhile: what was stored says nothing any more."""
+        with self.together() as connection:
+            connection.execute("DELETE FROM stored_joules")
+            self._changes("stored_joules", 1)
+
     def store_joules(self, stored: Stored) -> None:
         """Store that."""
         row = (1, _ENCODER.encode(stored))

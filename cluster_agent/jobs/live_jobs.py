@@ -116,8 +116,7 @@ class Partition:
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
         self._stored = store.stored_joules()
-        if self._stored is not None:
-            self._scheduler.restore(self._clock.now_s(), self._stored)
+        self._counts_stored = self._stored is None or self._scheduler.restore(self._clock.now_s(), self._stored)
 
     # --- messages
 
@@ -414,6 +413,9 @@ class Partition:
 
     def _store_joules(self) -> None:
         """After a reading, and where another power is planned, with the starts that it is due to."""
+        if not self._counts_stored:
+            self._store.forget_joules()
+            self._counts_stored, self._stored = True, None
         stored = self._scheduler.stored
         if stored is None:
             return

@@ -466,6 +466,23 @@ def test_the_joules_of_another_window_do_not_count() -> None:
     assert stored_j(fake) == 0
 
 
+def test_joules_stored_before_another_policy_had_the_nodes_do_not_count_after_it() -> None:
+    """It may have drawn all that the budget had set aside, and nobody has counted."""
+    fake = under(WINDOW, (1000.0, 400.0))
+    fake.step(7)
+    assert stored_j(fake) > 0
+    for policy in ("powercap:mode=idle", WINDOW):
+        fake.composition = choose(policy).composition
+        fake.kill_and_restart()
+        fake.set_budget((1000.0, 400.0))
+        fake.report()
+        fake.submit(run_s=200, nodes=2)
+        fake.settle()
+        fake.now_s += 20
+    fake.now_s -= 20
+    assert stored_j(fake) == 0
+
+
 def test_a_node_that_is_drained_while_all_are_taken_is_counted_once_its_job_has_ended() -> None:
     fake = under("powercap:mode=idle", (1000.0, 10_000.0), nodes=2)
     first, wide = fake.submit(run_s=5, nodes=2), fake.submit(run_s=5, nodes=1)

@@ -172,14 +172,16 @@ class NativeScheduler:
         known = store.read_s, store.at_s, store.stored_j, store.drawn_uw
         return Stored(self._watts.budget.from_s, *known) if store.is_open else None
 
-    def restore(self, now_s: int, stored: Stored) -> None:
-        """Go on with the store of the same window, which another scheduler has left. The running jobs are known."""
+    def restore(self, now_s: int, stored: Stored) -> bool:
+        """Go on with the store of the same window, which another scheduler has left; false: it is of another. The
+        running jobs are known."""
         budget = self._watts.budget if self._watts is not None else None
         if budget is None or stored.from_s != budget.from_s:
-            return
+            return False
         if lib.scheduler_next_reading(self._scheduler) <= now_s:
             self._meter()
             lib.scheduler_restore_joules(self._scheduler, now_s, stored.at(now_s, budget))
+        return True
 
     def withdraw(self, job: int) -> None:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
