@@ -29,8 +29,9 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->woken = column(m, n, sizeof *p->woken);
     p->has_handed_over = column(m, n, sizeof *p->has_handed_over);
     p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
+    int is_shortest_first = s->composition.scan == SCAN_SHORTEST && s->composition.backfill == BACKFILL_EASY;
     if (placement_init(&p->placement, m, s->composition.processors) < 0 ||
-        kinds_init(&p->kinds, m, n, s->composition.scan == SCAN_SHORTEST) < 0)
+        kinds_init(&p->kinds, m, n, is_shortest_first) < 0)
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
     return scheduler_plan(s, &uncapped, 1);

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.energy_budget import runs
@@ -25,11 +25,11 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.policy_phases import Composition, Estimate, Scan
+from cluster_agent.scheduler.policy_phases import Backfill, Composition, Estimate, Scan
 from cluster_agent.scheduler.power_phases import Idle, Power
 from tests.cluster_agent.power_traces import cap_lists, machine, machines, off_by_cap, watts_of
 from tests.cluster_agent.test_power_engines_agree import crowd
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of, traces
 from tests.oracle.joules_ledger import Ledger
 from tests.oracle.power_scheduler import PowerReferenceScheduler
 from tests.recorded import needs_recorded
@@ -113,6 +113,7 @@ def budgets(draw: st.DrawFn) -> Budget:
     budget=budgets(),
     caps=cap_lists(),
     on=machines,
+    backfill=st.sampled_from(["easy", "easy", "list"]),
     estimate=st.sampled_from(["requested", "clairvoyant", "mean2"]),
     scan=st.sampled_from(["queue", "shortest"]),
     floor_mhz=st.sampled_from([None, 1000]),
@@ -120,11 +121,25 @@ def budgets(draw: st.DrawFn) -> Budget:
     off=st.sampled_from([None, off_by_cap(1)]),
     idle_off_s=st.sampled_from([None, 1, 6]),
 )
+@example(  # a list is scanned in the order of the queue
+    jobs=jobs_of([(2, 25, 30, 6, 2), (6, 19, 26, 5, 0), (11, 15, 19, 4, 2), (26, 8, 12, 4, 2)]),
+    budget=Budget(2600.0, 0, 26, tick_s=3),
+    caps=[],
+    on=machine(0.0, False),
+    backfill="list",
+    estimate="requested",
+    scan="shortest",
+    floor_mhz=None,
+    has_predictions=False,
+    off=None,
+    idle_off_s=None,
+)
 def test_with_a_budget_too_the_engines_give_the_same_schedule(
     jobs: Jobs,
     budget: Budget,
     caps: list[Cap],
     on: Machine,
+    backfill: Backfill,
     estimate: Estimate,
     scan: Scan,
     floor_mhz: int | None,
@@ -133,7 +148,7 @@ def test_with_a_budget_too_the_engines_give_the_same_schedule(
     idle_off_s: int | None,
 ) -> None:
     power = Power(floor_mhz=floor_mhz, idle=off, budget=budget)
-    composition = Composition(backfill="easy", estimate=estimate, scan=scan, power=power, idle_off_s=idle_off_s)
+    composition = Composition(backfill=backfill, estimate=estimate, scan=scan, power=power, idle_off_s=idle_off_s)
     watts = watts_of(composition, on, jobs, has_predictions)
     assert replayed(composition, jobs, watts, caps).start_s.tolist() == referenced(composition, jobs, watts, caps)
 
