@@ -95,6 +95,12 @@ def test_with_watts_too_the_native_scheduler_decides_alike_in_both_loops(
     ),
     on=machines,
 )
+@example(  # at 20 the fifth job takes the processors of the fourth, which are not free once more when that ends
+    jobs=jobs_of([(5, 9, 12, 4, 0), (6, 11, 11, 4, 0), (10, 6, 9, 3, 0), (14, 3, 3, 7, 0), (17, 3, 6, 6, 0),
+                  (18, 3, 6, 4, 0), (18, 8, 8, 7, 0), (19, 4, 4, 6, 0), (20, 7, 7, 1, 0)]),
+    composition=Composition(backfill="easy", ties="sc15", idle_off_s=1000),
+    on=machine(0.0, False),
+)  # fmt: skip
 def test_nodes_go_off_and_boot_with_single_events_too(jobs: Jobs, composition: Composition, on: Machine) -> None:
     check_engines(jobs, composition, [], on, False)
 

@@ -295,7 +295,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         now is taken at the highest frequency that keeps the caps even if jobs outlive their estimates."""
         there = Present(
             frozenset(self.free),
-            [(max(self.expected_end_s(job), now_s + 1), self.held[job], self._draws_uw(job)) for job in self.running],
+            [(max(self.expected_end_s(job), now_s + 1), self.held[job], self._draws_uw(job)) for job in self._holding],
         )
         places: list[Place] = []
         ledger = self._open_ledger
@@ -401,8 +401,12 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return Reservation(at_s, narrowest, left_over, min(left_uw)) if fits else None
 
     def _gone(self, now_s: int, at_s: int) -> list[int]:
-        """Running jobs that are expected to have ended."""
-        return [job for job in self.running if max(self.expected_end_s(job), now_s + 1) <= at_s]
+        """Running jobs that are expected to have ended, and whose processors are not free before."""
+        return [job for job in self._holding if max(self.expected_end_s(job), now_s + 1) <= at_s]
+
+    @property
+    def _holding(self) -> list[int]:
+        return [job for job in self.running if job not in self.handed_over]
 
     def _expected_uw(self, row: Row, at_s: int, now_s: int) -> int:
         if row.from_s >= at_s:
