@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -122,11 +123,13 @@ def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float, 
 def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
     """Processor seconds of one replay by a checkout on one core, with byte code that is kept below ``out``."""
     core = {min(os.sched_getaffinity(0))}
+    results = Path(out) / "replay"
+    shutil.rmtree(results, ignore_errors=True)
     python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{out}/byte-code"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     running = subprocess.Popen(
-        [python, "-m", "cluster_agent.cli", "replay", *arguments, "--out", f"{out}/replay"],
+        [python, "-m", "cluster_agent.cli", "replay", *arguments, "--out", str(results)],
         cwd=checkout,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -135,7 +138,7 @@ def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
     )
     _, status, used = os.wait4(running.pid, 0)
     running.returncode = os.waitstatus_to_exitcode(status)
-    if running.returncode:
+    if running.returncode > 1 or not (results / "metrics.json").exists():  # 1: some jobs never fit under the cap
         raise subprocess.CalledProcessError(running.returncode, running.args)
     return used.ru_utime + used.ru_stime
 
