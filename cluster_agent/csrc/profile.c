@@ -1,12 +1,6 @@
-#include "profile.h"
-
-#include <stdlib.h>
 #include <string.h>
 
-static inline int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
+#include "scheduler_inside.h"
 
 int profile_reserve(profile_t *profile, int32_t count)
 {
@@ -15,7 +9,7 @@ int profile_reserve(profile_t *profile, int32_t count)
     int32_t capacity = profile->capacity ? profile->capacity : 64;
     while (capacity < count)
         capacity *= 2;
-    step_t *steps = realloc(profile->steps, (size_t)capacity * sizeof *steps);
+    step_t *steps = resized(profile->memory, profile->steps, capacity, sizeof *steps);
     if (!steps)
         return -1;
     profile->steps = steps;
@@ -49,14 +43,14 @@ static int64_t paid_from(const profile_t *profile, const claim_t *claim)
         const step_t *step = &profile->steps[i];
         int64_t next_s = i + 1 < profile->count && step[1].from_s < profile->budget_s ? step[1].from_s : profile->budget_s;
         wide_t next_uj = stored_uj + (wide_t)step->spare_uw * (next_s - step->from_s);
-        from_s = later(from_s, not_before(step->from_s, stored_uj, claim->uw, need_uj));
+        from_s = greatest(from_s, not_before(step->from_s, stored_uj, claim->uw, need_uj));
         if (stored_uj < 0 && next_uj >= 0)
-            from_s = later(from_s, step->from_s + fills_in(stored_uj, 0, step->spare_uw));
+            from_s = greatest(from_s, step->from_s + fills_in(stored_uj, 0, step->spare_uw));
         if (stored_uj < need_uj && next_uj >= need_uj)
-            from_s = later(from_s, step->from_s + fills_in(stored_uj, need_uj, step->spare_uw) - claim->limit_s);
+            from_s = greatest(from_s, step->from_s + fills_in(stored_uj, need_uj, step->spare_uw) - claim->limit_s);
         stored_uj = next_uj;
     }
-    return later(from_s, not_before(profile->budget_s, stored_uj, claim->uw, need_uj));
+    return greatest(from_s, not_before(profile->budget_s, stored_uj, claim->uw, need_uj));
 }
 
 int64_t profile_earliest(profile_t *profile, const claim_t *claim)
@@ -68,7 +62,7 @@ int64_t profile_earliest(profile_t *profile, const claim_t *claim)
     while (begin + 1 < profile->count && steps[begin + 1].from_s <= profile->paid_s)
         begin++;
     for (int32_t i = begin; i < profile->count; i++) {
-        int64_t from_s = later(steps[begin].from_s, profile->paid_s);
+        int64_t from_s = greatest(steps[begin].from_s, profile->paid_s);
         if (steps[i].free < claim->width || steps[i].uw < claim->uw)
             begin = i + 1;
         else if (i + 1 == profile->count || steps[i + 1].from_s - from_s >= claim->length_s)

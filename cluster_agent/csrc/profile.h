@@ -2,8 +2,7 @@
 #ifndef CLUSTER_PROFILE_H
 #define CLUSTER_PROFILE_H
 
-#include <stdint.h>
-
+#include "memory.h"
 #include "power.h"
 
 /*
@@ -31,6 +30,7 @@ typedef struct {
 __extension__ typedef __int128 wide_t; /* microjoules, exact: 64 bits hold ten megawatts for eleven days */
 
 typedef struct {
+    memory_t *memory;
     step_t *steps;
     int32_t count;
     int32_t capacity;

@@ -55,6 +55,7 @@ scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
     s->jobs = *jobs;
     s->free = composition->processors;
     s->narrowest = INT32_MAX;
+    s->profile.memory = &s->memory;
     if (make_columns(s) < 0 || profile_reserve(&s->profile, 64) < 0 || make_learner(s) < 0) {
         scheduler_free(s);
         return NULL;
@@ -67,7 +68,6 @@ void scheduler_free(scheduler_t *s)
     if (!s)
         return;
     memory_free(&s->memory);
-    free(s->profile.steps);
     free(s);
 }
 
