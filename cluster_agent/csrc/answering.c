@@ -18,7 +18,9 @@ struct answering {
     int32_t submitted;
     int32_t next, waiting; /* queued: the next row, and how many wait or are about to come */
     asking_t *users;
-    int32_t *following; /* of each row of the log, the next of the same user; NOBODY: none; CAME at the end */
+    int32_t *following; /* of each row of the log, the next of the same user, or with the same preceding one; NOBODY:
+                           none; CAME at the end */
+    int32_t *first;     /* of each row, the first job that it precedes */
 };
 
 static void promise(answering_t *a, int64_t at_s, int32_t row)
@@ -51,6 +53,21 @@ static void ask_users(answering_t *a, int32_t *last)
     }
 }
 
+/* Each job after the one that precedes it, which has a lower row; the others come as in the log. */
+static void ask_preceding(answering_t *a)
+{
+    for (int32_t row = 0; row < a->answers.n_jobs; row++) {
+        int32_t preceding = a->answers.preceding[row];
+        a->first[row] = NOBODY;
+        if (preceding == NOBODY) {
+            promise(a, a->answers.submit_s[row], row);
+        } else {
+            a->following[row] = a->first[preceding];
+            a->first[preceding] = row;
+        }
+    }
+}
+
 answering_t *answering_new(memory_t *memory, const answers_t *answers)
 {
     answering_t *a = column(memory, 1, sizeof *a);
@@ -61,9 +78,12 @@ answering_t *answering_new(memory_t *memory, const answers_t *answers)
     a->row = column(memory, answers->n_jobs, sizeof *a->row);
     a->users = column(memory, answers->n_users, sizeof *a->users);
     a->following = column(memory, answers->n_jobs, sizeof *a->following);
+    a->first = column(memory, answers->n_jobs, sizeof *a->first);
     if (events_init(&a->due, memory, answers->n_jobs) < 0)
         return NULL;
-    if (!answers->queued)
+    if (answers->preceding)
+        ask_preceding(a);
+    else if (!answers->queued)
         ask_users(a, last);
     if (answers->n_jobs)
         fill(a, answers->submit_s[0]);
@@ -92,7 +112,7 @@ void answering_submit(answering_t *a, int64_t now_s)
 {
     int32_t row = events_take(&a->due);
     move(a, now_s, row);
-    if (a->answers.queued)
+    if (a->answers.queued || a->answers.preceding)
         return;
     asking_t *user = &a->users[a->answers.user[row]];
     int32_t following = a->following[row];
@@ -118,6 +138,11 @@ void answering_ended(answering_t *a, int64_t now_s, int32_t job)
 {
     if (a->answers.queued)
         return;
+    if (a->answers.preceding) {
+        for (int32_t row = a->first[a->row[job]]; row != NOBODY; row = a->following[row])
+            promise(a, now_s + a->answers.think_s[row], row);
+        return;
+    }
     asking_t *user = &a->users[a->answers.user[a->row[job]]];
     if (--user->open || user->blocked == NOBODY)
         return;

@@ -26,6 +26,7 @@ typedef struct {
     const int32_t *user;
     const int64_t *gap_s;   /* the job comes so long after the one before it of the same user, */
     const int64_t *think_s; /* or, if this is not -1, after the end of all earlier ones of the same user */
+    const int32_t *preceding; /* NULL; or the job comes think_s after the end of this row alone; -1: as in the log */
     int32_t n_moved;
     const moved_t *moved;
     int64_t *submitted_s;   /* when the i-th job came: a column of the table */

@@ -8,6 +8,8 @@ think=log       A job whose user had no job left when he submitted it comes as l
                 the log. A job that he submitted earlier comes as long after his submission before it as in the log.
 think=SECONDS   as think=log, but the think time is random, exponential with this mean
 queue=N         jobs come in the order of the log, each one second after fewer than N are waiting
+preceding       a job that by the log waits for another one (columns 17 and 18 of the Standard Workload Format) comes as
+                long after the end of that one as the log says; the others come as in the log
 
 A job comes at least one second after the event that it follows. The result is a workload with other submission times,
 in their order; an ordinary replay of it gives the same schedule. The loop is native (``csrc/answering.h``).
@@ -16,41 +18,51 @@ in their order; an ordinary replay of it gives the same schedule. The loop is na
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.answering import Answering
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.job_watts import of_jobs
-from cluster_agent.workloads.swf import WAIT, Finding
+from cluster_agent.workloads.swf import NUMBER, PRECEDING, THINK, WAIT, Finding
+
+PRECEDES: Final = "preceding"
+NONE_PRECEDES: Final = "no job of this trace says that it waits for an earlier one; choose another loop"
+Precedes: TypeAlias = tuple[Int32s, Int64s]
+"""For each job the place of the one before it, -1: none; and seconds after the end of that one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """``think_s`` and ``queue`` None: the think times of the log."""
+    """``think_s`` and ``queue`` None: the think times of the log, of users or of jobs that others precede."""
 
     think_s: float | None = None
     queue: int | None = None
+    is_preceding: bool = False
     seed: int = 0
 
 
 def closed_loop(text: str, seed: int) -> ClosedLoop:
-    """``think=log``, ``think=SECONDS`` or ``queue=N``; ``WrongUseError`` otherwise."""
+    """``think=log``, ``think=SECONDS``, ``queue=N`` or ``preceding``; ``WrongUseError`` otherwise."""
     key, _, value = text.partition("=")
     try:
         if text == "think=log":
             return ClosedLoop(seed=seed)
+        if text == PRECEDES:
+            return ClosedLoop(is_preceding=True, seed=seed)
         if key == "think" and 1 <= float(value) < float("inf"):
             return ClosedLoop(think_s=float(value), seed=seed)
         if key == "queue" and int(value) >= 1:
             return ClosedLoop(queue=int(value), seed=seed)
     except ValueError:
         pass
-    raise WrongUseError(f"--closed-loop {text}: give think=log, think=SECONDS (1 or more) or queue=JOBS (1 or more)")
+    known = "think=log, think=SECONDS (1 or more), queue=JOBS (1 or more) or preceding"
+    raise WrongUseError(f"--closed-loop {text}: give {known}")
 
 
 def answering(
@@ -60,7 +72,15 @@ def answering(
 
     ``watts`` have the columns that the policy needs (``job_watts.of_jobs``).
     """
-    jobs, answers = submissions(workload.jobs, workload.log.columns[WAIT, workload.row], loop)
+    columns = workload.log.columns[:, workload.row]
+    precedes: Precedes | None = None
+    if loop.is_preceding:
+        precedes, missing = _precedes(columns[NUMBER], columns[PRECEDING], columns[THINK])
+        if len(missing):
+            workload = replace(
+                workload, findings=(*workload.findings, _not_before(workload.log.lines[workload.row[missing]]))
+            )
+    jobs, answers = submissions(workload.jobs, columns[WAIT], loop, precedes)
     table = answers.table
     submitted = replace(workload, jobs=jobs, row=table(workload.row), is_cut=table(workload.is_cut))
     if watts is not None:
@@ -76,9 +96,18 @@ def answering(
     return submitted, watts, answers
 
 
-def submissions(jobs: Jobs, waited_s: Int64s, loop: ClosedLoop) -> tuple[Jobs, Answering]:
-    """A table of jobs to be filled in by a replay of the loop. ``waited_s``: in the log, below 0 where unknown."""
-    answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, *_users(jobs, waited_s, loop))
+def submissions(
+    jobs: Jobs, waited_s: Int64s, loop: ClosedLoop, precedes: Precedes | None = None
+) -> tuple[Jobs, Answering]:
+    """A table of jobs to be filled in by a replay of the loop. ``waited_s``: in the log, below 0 where unknown.
+    ``precedes``: with ``preceding``."""
+    gap_s, think_s = _users(jobs, waited_s, loop)
+    preceding = None
+    if loop.is_preceding:
+        if precedes is None:
+            raise WrongUseError(f"--closed-loop {PRECEDES}: {NONE_PRECEDES}")
+        preceding, think_s = precedes
+    answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, gap_s, think_s, preceding)
     return Jobs(**{name: answers.table(getattr(jobs, name)) for name in Jobs.__slots__}), answers
 
 
@@ -86,6 +115,24 @@ def never_came(lines: Int64s) -> Finding:
     """That the jobs of these lines were not submitted."""
     what, fix = "jobs that never came, as those before them never started", "give more watts or joules"
     return Finding(what, "taken as submitted at the end", len(lines), int(lines.min()), fix)
+
+
+def _precedes(number: Int64s, preceding: Int64s, think_s: Int64s) -> tuple[Precedes, Int64s]:
+    """For each job the place of the one that it waits for, if that is an earlier one, and how long it comes after that
+    one has ended; and the places of those that name one which is not."""
+    order = np.argsort(number, kind="stable")
+    at = np.minimum(np.searchsorted(number, preceding, side="left", sorter=order), len(number) - 1)
+    place = order[at]
+    is_earlier = (number[place] == preceding) & (place < np.arange(len(number))) & (preceding > 0)
+    if not is_earlier.any():
+        raise WrongUseError(f"--closed-loop {PRECEDES}: {NONE_PRECEDES}")
+    found = np.where(is_earlier, place, -1).astype(np.int32)
+    return (found, np.maximum(think_s, 1)), np.flatnonzero((preceding > 0) & ~is_earlier)
+
+
+def _not_before(lines: Int64s) -> Finding:
+    what, fix = "jobs that wait for a job which is not above them", "write -1 in column 17"
+    return Finding(what, "submitted as in the log", len(lines), int(lines.min()), fix)
 
 
 def _users(jobs: Jobs, waited_s: Int64s, loop: ClosedLoop) -> tuple[Int64s, Int64s]:

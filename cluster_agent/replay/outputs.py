@@ -24,7 +24,7 @@ from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads import swf
-from cluster_agent.workloads.job_log import Workload, not_modelled
+from cluster_agent.workloads.job_log import PRECEDED, Workload, not_modelled
 
 CSV_COLUMNS: Final = (
     "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,"
@@ -255,6 +255,13 @@ def manifest_of(
         "seed": None,  # nothing here is random
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
     }
+
+
+def add_loop(made_from: dict[str, Any], closed_loop: str | None, seed: int) -> None:
+    """Say in a manifest how submissions followed from the schedule."""
+    made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
+    if closed_loop == "preceding":
+        made_from["trace"]["not_modelled"].pop(PRECEDED, None)
 
 
 def write_swf(path: str, workload: Workload, start_s: Int64s, run_s: Int64s, policy: str) -> None:

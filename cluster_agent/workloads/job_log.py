@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from cluster_agent.workloads.swf import (
 
 LONGEST_S = 1 << 40
 """Ours: 35 thousand years. Times beyond it are damage, and the sum of a million below it fits 64 bits."""
+
+
+PRECEDED: Final = "wait for a preceding job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def not_modelled(workload: Workload) -> dict[str, int]:
         "are in another queue than most": _outside_largest(columns[QUEUE, row]),
         "are in another partition than most": _outside_largest(columns[PARTITION, row]),
         "request memory": int((columns[MEMORY_WANTED, row] > 0).sum()),
-        "wait for a preceding job": int((columns[PRECEDING, row] > 0).sum()),
+        PRECEDED: int((columns[PRECEDING, row] > 0).sum()),
     }
     return {what: jobs for what, jobs in found.items() if jobs}
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine
+from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import closed_loop
 from cluster_agent.replay.log_run import replay as run_replay
 from cluster_agent.scheduler.job_columns import Int64s, Jobs
@@ -22,7 +23,7 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import Workload
-from cluster_agent.workloads.swf import USER, Log
+from cluster_agent.workloads.swf import NUMBER, PRECEDING, THINK, USER, Log
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
@@ -31,9 +32,17 @@ SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-50
 loops = st.sampled_from(["think=log", "think=7", "queue=1", "queue=4"])
 
 
+def preceding_of(jobs: Jobs) -> tuple[Int64s, Int64s]:
+    """Columns of a log: jobs before and after, some that are not there, themselves, and none; -1 to 3 s later."""
+    named = jobs.number * 3 % (len(jobs) + 3)
+    return np.where(jobs.run_s % 3 > 0, named, -1), jobs.request_s % 5 - 1
+
+
 def workload_of(jobs: Jobs) -> Workload:
     columns = np.full((18, len(jobs)), -1, np.int64)
     columns[USER] = jobs.user
+    columns[NUMBER] = jobs.number
+    columns[PRECEDING], columns[THINK] = preceding_of(jobs)
     log = Log("rows", "", {}, columns, np.arange(len(jobs)), ())
     return Workload(log, PROCESSORS, jobs, np.arange(len(jobs)), True, np.zeros(len(jobs), np.bool_), ())
 
@@ -112,6 +121,40 @@ def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     result = run_replay(workload_of(jobs), composition, loop=closed_loop(text, 0))
     came_as_promised(jobs, text, result.workload.jobs, result.workload.row, result.schedule)
     assert starts(result.workload.jobs, composition) == result.schedule.start_s.tolist()
+
+
+def follows_its_preceding(jobs: Jobs, found: Jobs, schedule: NativeReplay) -> None:
+    """Every job is there once, and came when it had to, by the job that precedes it or else as in the log."""
+    assert sorted(found.number.tolist()) == jobs.number.tolist()
+    end_s = dict(zip(found.number.tolist(), schedule.end_s.tolist(), strict=True))
+    came_s = dict(zip(found.number[: schedule.submitted].tolist(), found.submit_s.tolist(), strict=False))
+    named, think_s = preceding_of(jobs)
+    for number, before, after_s, log_s in zip(jobs.number, named, think_s, jobs.submit_s, strict=True):
+        expected_s = end_s[before] + max(after_s, 1) if 0 < before < number else log_s
+        if number in came_s:
+            assert came_s[number] == expected_s
+        else:  # the one before it never started, or never came
+            assert end_s[before] == -1
+
+
+@settings(max_examples=100)
+@given(jobs=traces(), composition=power_compositions, caps=cap_lists(), on=machines, has_watts=st.booleans())
+def test_a_job_that_another_precedes_comes_after_its_end(
+    jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_watts: bool
+) -> None:
+    named, _ = preceding_of(jobs)
+    loop = closed_loop("preceding", 0)
+    watts = Watts.of(on, composition.power) if has_watts else None
+    composition = composition if has_watts else FCFS
+    if not ((named > 0) & (named < jobs.number)).any():
+        with pytest.raises(WrongUseError, match="no job of this trace says that it waits"):
+            run_replay(workload_of(jobs), composition, watts=watts, loop=loop)
+        return
+    result = run_replay(workload_of(jobs), composition, watts=watts, caps=caps if has_watts else (), loop=loop)
+    follows_its_preceding(jobs, result.workload.jobs, result.schedule)
+    odd = (named > 0) & (named >= jobs.number)
+    found = [one.count for one in result.workload.findings if "wait for a job which is not above" in one.what]
+    assert found == ([int(odd.sum())] if odd.any() else [])
 
 
 @settings(max_examples=80)
@@ -206,6 +249,25 @@ def test_a_budget_of_joules_is_kept_in_a_closed_loop(rule: str, capsys: pytest.C
     assert main(["replay", str(SAMPLE), "--policy", policy, *METERED, "--closed-loop", "queue=5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["over_budget_j"] == 0 < 2e8 < found["window_j"]
+
+
+def test_what_precedes_jobs_is_modelled_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third waits for the first, which ends at 100 s; the fourth for one that is not in the log."""
+    log, out = tmp_path / "log.swf", tmp_path / "out"
+    rows = [(1, 0, -1, -1), (2, 5, -1, -1), (3, 7, 1, 60), (4, 9, 9, 60)]
+    lines = [f"{n} {at} -1 100 4 -1 -1 4 100 -1 1 1 -1 -1 -1 -1 {before} {think}" for n, at, before, think in rows]
+    log.write_text("; MaxProcs: 4\n" + "\n".join(lines))
+    command = ["replay", str(log), "--out", str(out)]
+    assert main([*command, "--closed-loop", "preceding"]) == 0
+    told = capsys.readouterr().err
+    assert "jobs that wait for a job which is not above them: 1 submitted as in the log (first: line 5)" in told
+    jobs = [line.split(",") for line in (out / "jobs.csv").read_text().splitlines()]
+    column = jobs[0].index("submission_time")
+    assert {line[0]: line[column] for line in jobs[1:]} == {"1": "0", "2": "5", "4": "9", "3": "160"}
+    assert json.loads((out / "manifest.json").read_text())["trace"]["not_modelled"] == {}
+    log.write_text(log.read_text().replace(" 1 60", " -1 -1"))
+    assert main([*command, "--closed-loop", "preceding"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_jobs_that_never_come_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

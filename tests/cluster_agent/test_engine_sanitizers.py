@@ -27,6 +27,7 @@ TESTS = [
     "tests/cluster_agent/test_idle_off.py",
     "tests/cluster_agent/test_replay_moldable_command.py::"
     "test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_the_events_decides_the_same[rmap]",
+    "tests/cluster_agent/test_closed_loop.py::test_a_job_that_another_precedes_comes_after_its_end",
     "tests/cluster_agent/test_closed_loop.py::test_with_kills_frequencies_and_watts_of_single_jobs_too",
     "tests/cluster_agent/test_policy_energy_budget.py::test_the_engines_agree_on_a_crowded_machine_with_a_budget",
     "tests/cluster_agent/test_policy_energy_budget.py::"

@@ -64,7 +64,9 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option("--out", metavar="DIR", help="Write jobs.csv, jobs.parquet, metrics.json and manifest.json there.")
 @click.option("--swf", "swf_file", metavar="FILE", help="Write the schedule as a job log (.swf or .swf.gz).")
 @click.option(
-    "--closed-loop", metavar="think=log|think=SECONDS|queue=JOBS", help="Submissions follow from the schedule."
+    "--closed-loop",
+    metavar="think=log|think=SECONDS|queue=JOBS|preceding",
+    help="Submissions follow from the schedule.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of --closed-loop's random values (default: 0).")
 @click.option("--state", metavar="FILE", help="Start with the jobs of a machine (see `clusterctl state export`).")
@@ -199,7 +201,7 @@ def replay(
         made_from = outputs.manifest(workload, given_by, choice, command, __version__, cap)
         made_from |= {"job_watts": job_watts} if job_watts else {}
         made_from |= {"state": replay_warm.manifest_of(start)} if start is not None else {}
-        made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
+        outputs.add_loop(made_from, closed_loop, seed)
         for note in outputs.write(out, result, measured, made_from):
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))

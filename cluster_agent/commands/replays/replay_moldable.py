@@ -22,7 +22,7 @@ from cluster_agent.replay.moldable_run import (
     replay_possible,
     stepped,
 )
-from cluster_agent.replay.outputs import manifest_of, workload_name, write_swf
+from cluster_agent.replay.outputs import add_loop, manifest_of, workload_name, write_swf
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
@@ -102,7 +102,7 @@ def replay_with_configurations(
         made_from = manifest_of(command, of_trace, machine, f"{of.bound_w:g}", choice, __version__)
         made_from["trace"]["not_modelled"] = not_modelled(of.workload)
         made_from["configurations"] = of.tables.manifest()
-        made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
+        add_loop(made_from, setting.closed_loop, setting.seed)
         times_s, watts = power_of(result)
         power = times_s.tolist(), watts.tolist(), [of.bound_w] * len(times_s)
         for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):

@@ -14,6 +14,7 @@ from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
 from cluster_agent.replay.node_run import NodeResult, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
+from cluster_agent.replay.outputs import add_loop
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
@@ -67,7 +68,7 @@ def replay_nodes(
         given_by = setting.machine or "eurora"
         made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
         made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
-        made_from |= {"closed_loop": setting.closed_loop, "seed": setting.seed if setting.closed_loop else None}
+        add_loop(made_from, setting.closed_loop, setting.seed)
         files = {plan_file.NAME: plan_file.written(result.outcomes, setting, jobs.sha256)} if result.outcomes else {}
         for note in node_outputs.write(out, result, measured, made_from, files):
             echo(note, to_stderr=True)
@@ -115,7 +116,7 @@ def _loop(setting: Setting, jobs: NodeTrace) -> ClosedLoop | None:
     if not setting.closed_loop:
         return None
     loop = closed_loop(setting.closed_loop, setting.seed)
-    if loop.queue is None and not any(jobs.user):
+    if not (loop.queue or loop.is_preceding or any(jobs.user)):
         fix = "give queue=JOBS" if is_eurora(setting.trace) else "give queue=JOBS, or export the column User"
         raise WrongUseError(
             f"--closed-loop {setting.closed_loop}: {setting.trace} does not say whose the jobs are; {fix}"

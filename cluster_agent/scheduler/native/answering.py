@@ -25,6 +25,7 @@ class Answering(msgspec.Struct, frozen=True):
     user: Int32s
     gap_s: Int64s  # after the submission of the same user before it,
     think_s: Int64s  # or, if not -1, after the end of all earlier ones of the same user
+    preceding: Int32s | None = None  # or after the end of this earlier row alone; -1: as in the log
     moved: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
 
     def table(self, log: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -44,6 +45,7 @@ class CAnswering:
             pointer("int32_t", answering.user),
             pointer("int64_t", answering.gap_s),
             pointer("int64_t", answering.think_s),
+            ffi.NULL if answering.preceding is None else pointer("int32_t", answering.preceding),
         ]
         self._pairs = [(ffi.from_buffer(log), ffi.from_buffer(table)) for log, table in answering.moved]
         sizes = [log[:1].nbytes for log, _ in answering.moved]  # a row may have several values
