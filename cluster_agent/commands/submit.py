@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 from click.core import ParameterSource
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.errors import WrongUseError, without_types
+from cluster_agent.errors import ClusterError, WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
@@ -23,6 +24,11 @@ from nodectl.shell.plain_text import echo, json_text
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16
+TASK: Final = "NODECTL_TASK"
+MOST_NUMBERS: Final = 1000
+"""Ours: jobs to wait for, and jobs of an array."""
+
+_RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 
 
@@ -52,6 +58,9 @@ NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="So many GPUs of each node.")
 @click.option("--mics", type=click.IntRange(0), default=0, help="So many MICs of each node.")
 @click.option("--memory", type=click.FloatRange(0), default=0.0, metavar="GB", help="So much memory of each node.")
+@click.option("--after", multiple=True, metavar="JOBS", help="Once these have ended, however: 12 or 12,15-18.")
+@click.option("--after-done", multiple=True, metavar="JOBS", help="The same; if one fails, it is cancelled.")
+@click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
 @click.option("--script", default="", metavar="FILE", help="Run this script (-: stdin); its arguments follow after --.")
 @json_option
 @socket_option
@@ -67,15 +76,50 @@ def submit(context: click.Context, /, **given: Any) -> None:
     for name, value in _options_of(script, given["script"]).items():
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
             given[name] = value
+    request = _request(_spec(given, script))
+    if not given["array"]:
+        job = ask(given["socket"], request)
+        echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
+        return
+    tasks, jobs = _numbers("--array", given["array"]), dict[int, int]()
     try:
-        request = msgspec.convert(_spec(given, script), Submit)
+        for task in tasks:
+            jobs[task] = ask(given["socket"], _task(request, task))
+    except ClusterError as error:
+        so_far = f" (accepted before: jobs {', '.join(map(str, jobs.values()))})" if jobs else ""
+        raise type(error)(f"{error}{so_far}") from None
+    echo(json_text({"jobs": jobs}) if given["as_json"] else "\n".join(f"job {job}" for job in jobs.values()))
+
+
+def _request(spec: dict[str, Any]) -> Submit:
+    try:
+        request = msgspec.convert(spec, Submit)
     except msgspec.ValidationError as error:
         raise WrongUseError(f"not a valid job: {without_types(str(error)).replace('`', '')}") from None
     size = len(msgspec.msgpack.encode(request))
     if size > MAX_REQUEST - 1000:
         raise WrongUseError(f"the job's command and environment take {size} bytes: move them to files")
-    job = ask(given["socket"], request)
-    echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
+    return request
+
+
+def _task(request: Submit, task: int) -> Submit:
+    """A job of an array, which knows its number."""
+    name = f"{request.name}[{task}]" if request.name else ""
+    return msgspec.structs.replace(request, name=name, env={**request.env, TASK: str(task)})
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """``12``, ``12-15`` and lists of these."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise WrongUseError(f"{option} {text}: give numbers and ranges, such as 12 or 12,15-18")
+        if len(found) + last - first >= MOST_NUMBERS:
+            raise WrongUseError(f"{option} {text}: more than {MOST_NUMBERS}")
+        found += range(first, last + 1)
+    return found
 
 
 def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
@@ -95,6 +139,8 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
         "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
         "memory_gb": given["memory"],
+        "after": [job for text in given["after"] for job in _numbers("--after", text)],
+        "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],
     }  # fmt: skip
 
 

@@ -18,16 +18,19 @@ LEARNED: Final = ("done", "failed", "timeout")
 
 
 def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, past: int = PAST) -> MachineState:
-    """All jobs that wait or run, and the ``past`` ones that ended last, in the order in which they joined the queue.
+    """All jobs that wait, but not for other jobs, or run, and the ``past`` ones that ended last, in the order in which
+    they joined the queue.
 
     Times are whole Unix seconds, as the engine has them: what happens in a second has happened when it is over.
     """
-    alive = [job for job in partition.jobs.values() if job.state == "queued" or job.state in ACTIVE]
+    postponed = partition.postponed
+    alive = [job for job in partition.jobs.values() if job.id not in postponed and job.state in ("queued", *ACTIVE)]
     ended = [job for job in (store.ended(past) if past else []) if job.state in LEARNED and job.started_s is not None]
     jobs = sorted([*ended, *alive], key=lambda job: (job.queued_s, job.id))
     away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
     rows = [_row(job, floor(now_s)) for job in jobs]
-    return MachineState(VERSION, "partition", policy, floor(now_s) + 1, max(len(partition.nodes), 1), rows, 0, away)
+    nodes = max(len(partition.nodes), 1)
+    return MachineState(VERSION, "partition", policy, floor(now_s) + 1, nodes, rows, 0, away, len(postponed))
 
 
 def _row(job: Job, now_s: int) -> StateJob:

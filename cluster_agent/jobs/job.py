@@ -35,6 +35,9 @@ KIB_PER_GB: Final = 1 << 20
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 
+Numbers: TypeAlias = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=1000)]
+"""Jobs by their number."""
+
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the submitter requests. ``command`` runs once on each of the nodes; see ``JobStart``. Cores, GPUs, MICs and
@@ -62,6 +65,10 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: Count = 0
     mics: Count = 0
     memory_gb: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
+    after: Numbers = []
+    """Until these jobs have ended, however, it is not in the queue of the scheduler (``waiting.Postponed``)."""
+    after_done: Numbers = []
+    """The same, and if one of these is not done then, it is cancelled."""
 
     @property
     def per_node(self) -> tuple[int, int, int, int]:

@@ -111,6 +111,11 @@ class JobStore:
                 values += wanted
         return self._select(f"WHERE {' AND '.join(wheres)} ORDER BY id LIMIT ?", (*values, limit))
 
+    def state(self, number: int) -> State | None:
+        """Of one job; None: there is none with this number."""
+        rows = self._database.rows("SELECT state FROM job WHERE id = ?", (number,))
+        return rows[0][0] if rows else None
+
     def tally(self) -> dict[str, int]:
         """How many jobs there are by state, of all that were ever submitted."""
         return dict(self._database.rows("SELECT state, COUNT(*) FROM job GROUP BY state"))

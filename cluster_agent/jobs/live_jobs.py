@@ -15,9 +15,10 @@ job is lost or run twice.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from itertools import filterfalse
 from typing import Final
 
 from cluster_agent.cluster import Machine
@@ -34,7 +35,7 @@ from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
 from cluster_agent.jobs.times import EngineClock, Times
-from cluster_agent.jobs.waiting import add_plan, why_waiting
+from cluster_agent.jobs.waiting import Postponed, add_plan, why_waiting
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
@@ -112,6 +113,7 @@ class Partition:
         self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
+        self._postponed = Postponed(self.jobs, store.state)
         past = self._past()
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
@@ -137,9 +139,11 @@ class Partition:
         )  # fmt: skip
         check_job(job, self.nodes, self.watts.most_nodes(job))
         check_runs(job, self.nodes.values())
+        self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
-        self._fresh.append(job)
+        if not self._postponed.postpone(job):
+            self._fresh.append(job)
         # another user changes everybody's share
         self._has_grown |= self.watts.phases.priority is not None and not self._table.knows(uid)
         return job
@@ -192,7 +196,12 @@ class Partition:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
             why[job.id] = f"needs {job.spec.nodes} nodes {which}, and {idle} of those are idle"
-        return why
+        return why | {number: self._postponed.why(job) for number, job in self._postponed.jobs.items()}
+
+    @property
+    def postponed(self) -> Collection[int]:
+        """The jobs that wait for others to end, of which the scheduler does not hear yet."""
+        return self._postponed.jobs
 
     def heard(self, news: NodeJobs) -> None:
         """Take a node's report of its jobs. A node that is not of this partition is ignored."""
@@ -248,6 +257,7 @@ class Partition:
                 self._switch()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
+                self._release()
                 self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
                 self._clock.due_s = None
                 run(self._scheduler, self._clock, self)
@@ -443,8 +453,10 @@ class Partition:
         # placeholders for nodes that are away come before the queue, so that no job is started there
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown
-        queued = (job for job in self.jobs.values() if job.state == "queued" and self._fits(job))
-        self._fresh = sorted(queued, key=lambda job: (job.queued_s, job.id))
+        queued = [job for job in self.jobs.values() if job.state == "queued" and self._fits(job)]
+        self._postponed.jobs.clear()
+        self._postponed.is_due = True
+        self._fresh = sorted(filterfalse(self._postponed.postpone, queued), key=lambda job: (job.queued_s, job.id))
 
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
@@ -471,6 +483,17 @@ class Partition:
             if len(self._free(job)) >= job.spec.nodes:
                 self._aside.remove(job)
                 self._fresh.append(job)
+
+    def _release(self) -> None:
+        """The jobs that no longer wait for others join the queue, at its end; one that is cancelled may be waited for,
+        too."""
+        while self._postponed.is_due:
+            for job, trouble in self._postponed.over():
+                if trouble:
+                    self._over(job, "cancelled", None, trouble)
+                else:
+                    self._queue_again(job, "")
+                self._store.save(job)
 
     def _fits(self, job: Job) -> bool:
         return self.watts.fits(job, self.nodes.values())
@@ -525,6 +548,7 @@ class Partition:
             del self._queued[row]
             self._scheduler.withdraw(row)
             self._has_room = True
+        self._postponed.jobs.pop(job.id, None)
         for waiting in (self._fresh, self._aside):
             if job in waiting:
                 waiting.remove(job)
@@ -535,7 +559,7 @@ class Partition:
         if off or any(map(is_off_for_cap, self.nodes.values())):
             self.power.keep_off(self.nodes.values(), off)
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
-            queued = (job for job in self.jobs.values() if job.state == "queued")
+            queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
             waiting = sorted(queued, key=lambda job: (job.queued_s, job.id))
             self.power.watch(
                 self.nodes.values(),
@@ -601,6 +625,7 @@ class Partition:
     def _over(self, job: Job, state: State, status: int | None, reason: str) -> None:
         job.state, job.status, job.reason, job.ended_s = state, status, reason, self._now()
         self.jobs.pop(job.id, None)
+        self._postponed.is_due = True
 
     def _queue_again(self, job: Job, reason: str) -> None:
         """To the end of the queue, since its place was taken when it started."""

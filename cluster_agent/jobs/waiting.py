@@ -1,5 +1,7 @@
 """Why a job waits, in words, from what the scheduler sees: the order of the queue, who runs until when, and the nodes.
 
+A job that waits for other jobs is not in that queue (``Postponed``).
+
 The scheduler gives no reasons: it starts what it can. So this module says for the head of the queue what is missing and
 until when running jobs may occupy it, and for the others which job is before them. With a sharer no job waits for
 watts: it starts and gets what there is. Only nodes that are to boot wait for watts (``jobs.power_switching``), and jobs
@@ -9,13 +11,63 @@ where the policy owns them. A policy that plans has times for jobs that wait.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
+from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import has_resources
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.job import Job, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
+
+
+class Postponed:
+    """Jobs that wait for others to end. ``alive``: those that wait or run, by number; ``ended_as``: what became of
+    another one, None: it is not known."""
+
+    def __init__(self, alive: Mapping[int, Job], ended_as: Callable[[int], State | None]) -> None:
+        self._alive, self._ended_as = alive, ended_as
+        self.jobs: dict[int, Job] = {}
+        self.is_due = False
+        """A job has ended since."""
+
+    def check(self, job: Job) -> None:
+        """``WrongUseError`` for a job that waits for one that never was, or that can no longer be done."""
+        for number in (*job.spec.after, *job.spec.after_done):
+            if number not in self._alive and self._ended_as(number) is None:
+                raise WrongUseError(f"it is to wait for job {number}, and there is no such job")
+        if failed := self._failed(job):
+            raise WrongUseError(f"it is to wait until job {failed[0]} is done, and that is {failed[1]}")
+
+    def postpone(self, job: Job) -> bool:
+        """Keep it if it has to wait, or, after a restart, to be cancelled; a job that has run before has waited."""
+        if job.attempt == 0 and (self._waits_for(job) or self._failed(job)):
+            self.jobs[job.id] = job
+        return job.id in self.jobs
+
+    def over(self) -> Iterator[tuple[Job, str]]:
+        """Those that no longer wait, with the reason why one is to be cancelled; empty: it joins the queue."""
+        self.is_due = False
+        for job in list(self.jobs.values()):
+            if not self._waits_for(job):
+                del self.jobs[job.id]
+                failed = self._failed(job)
+                yield job, f"job {failed[0]} was to be done before, and is {failed[1]}" if failed else ""
+
+    def why(self, job: Job) -> str:
+        """What it waits for, in words."""
+        waits = self._waits_for(job)
+        more = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
+        return f"after job {waits[0]} ({self._alive[waits[0]].state}){more}" if waits else "about to join the queue"
+
+    def _waits_for(self, job: Job) -> list[int]:
+        return [number for number in (*job.spec.after, *job.spec.after_done) if number in self._alive]
+
+    def _failed(self, job: Job) -> tuple[int, str] | None:
+        for number in job.spec.after_done:
+            if number not in self._alive and (state := self._ended_as(number)) != "done":
+                return number, state or "not known any more"
+        return None
 
 
 def why_waiting(

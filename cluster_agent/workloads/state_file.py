@@ -80,6 +80,8 @@ class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     jobs: list[StateJob]
     zero_unix_s: Seconds | None = None
     away: Annotated[int, Meta(ge=0)] = 0
+    postponed: Annotated[int, Meta(ge=0)] = 0
+    """Jobs of the partition that wait for others, and are not in ``jobs``."""
 
     def count(self) -> dict[str, int]:
         """How many jobs wait, run and have ended."""

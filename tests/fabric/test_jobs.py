@@ -49,6 +49,14 @@ def submit(cluster: Cluster, text: str, *options: str) -> int:
     return int(done.stdout.removeprefix("job "))
 
 
+def submit_array(cluster: Cluster, text: str, *options: str) -> dict[str, int]:
+    """The same for each number of an array; the jobs' numbers."""
+    done = cluster.ctl("submit", "--json", "-D", str(cluster.at), *options, "--", "/bin/sh", "-c", text)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout)["jobs"]
+    return found
+
+
 def row(cluster: Cluster, job: int) -> dict[str, Any]:
     found = cluster.ask("jobs", str(job))
     return found["row"] if found else {"state": ""}
@@ -140,6 +148,11 @@ def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
         (["--env", "SURELY_NOT_SET", "--", "true"], "it is not set here"),
         (["--env", f"LARGE={'x' * 300_000}", "--", "true"], "move them to files"),
         (["--script", "/no/such", "--"], "cannot read the script"),
+        (["--after", "12-x", "--", "true"], "--after 12-x: give numbers and ranges, such as 12 or 12,15-18"),
+        (["--after", "9-8", "--", "true"], "--after 9-8: give numbers and ranges"),
+        (["--after-done", "0", "--", "true"], "not a valid job"),
+        (["--array", "1-1001", "--", "true"], "--array 1-1001: more than 1000"),
+        (["--after", "987654321", "--", "true"], "it is to wait for job 987654321, and there is no such job"),
     ],
 )
 def test_a_wrong_submission_is_one_line_with_its_fix(cluster, arguments, message):
@@ -165,6 +178,20 @@ def as_user(uid: int, cluster: Cluster, *arguments: str) -> Done:
         done = Done(*json.load(answer))
     os.waitpid(child, 0)
     return done
+
+
+def test_an_array_runs_with_its_numbers_and_a_job_waits_until_all_of_it_is_done(cluster):
+    jobs = submit_array(cluster, "sleep 0.3; echo $NODECTL_TASK >>tasks", "--array", "3-5,9", "-J", "part")
+    assert list(jobs) == ["3", "4", "5", "9"]
+    first, last = min(jobs.values()), max(jobs.values())
+    after = submit(cluster, "cat tasks >whole", "--after-done", f"{first}-{last}")
+    assert row(cluster, after)["waits_for"].startswith("after job")
+    assert wait(cluster, after, "done")["title"] == "/bin/sh".rpartition("/")[2]
+    assert sorted((cluster.at / "whole").read_text().split()) == ["3", "4", "5", "9"]
+    assert row(cluster, jobs["9"])["title"] == "part[9]"
+    failed = submit(cluster, "exit 3", "-J", "bad")
+    needs = submit(cluster, "true", "--after-done", str(failed), "--after", str(after))
+    assert wait(cluster, needs, "cancelled")["reason"] == f"job {failed} was to be done before, and is failed"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be another user needs root")

@@ -70,6 +70,8 @@ def say(start: Start, in_no_log: int) -> None:
     if in_no_log:
         line += f"; {in_no_log} that wait or run are in no log: each runs for its run_s, else for its request"
     echo(f"{start.path}: {line}", to_stderr=True)
+    if state.postponed:
+        echo(f"{start.path}: {state.postponed} jobs that waited for other jobs are left out", to_stderr=True)
     if state.away:
         echo(
             f"{start.path}: {state.away} of {state.processors} nodes were down or drained, and here they get jobs: plan"
