@@ -34,8 +34,8 @@ def kills(victim: Victim) -> React:
         """Only kills; slows no job."""
         running = situation.running
         none = np.zeros(len(running.job), np.bool_)
-        saved_w = running.watts - _watts(situation, np.full(len(running.job), -1, np.int32))
-        return Reaction(kill=running.job[_victims(situation, victim, none, saved_w, situation.watts)].tolist())
+        saved_w = running.watts - watts_at(situation, np.full(len(running.job), -1, np.int32))
+        return Reaction(kill=running.job[victims(situation, victim, none, saved_w, situation.watts)].tolist())
 
     return react
 
@@ -47,10 +47,10 @@ def slows_then_kills(victim: Victim, raised: Raise) -> React:
         """The levels that change, and the jobs to kill."""
         running = situation.running
         is_eco: Bools = running.lowest > 0
-        floor_w = _watts(situation, running.lowest)
+        floor_w = watts_at(situation, running.lowest)
         drawn_w = situation.watts + float((floor_w - running.watts).sum())
-        saved_w = floor_w - _watts(situation, np.full(len(running.job), -1, np.int32))
-        killed = _victims(situation, victim, is_eco, saved_w, drawn_w)
+        saved_w = floor_w - watts_at(situation, np.full(len(running.job), -1, np.int32))
+        killed = victims(situation, victim, is_eco, saved_w, drawn_w)
         stays = np.ones(len(running.job), np.bool_)
         stays[killed] = False
         drawn_w -= float(saved_w[killed].sum())
@@ -64,10 +64,11 @@ def slows_then_kills(victim: Victim, raised: Raise) -> React:
     return react
 
 
-def _victims(
+def victims(
     situation: Situation, victim: Victim, is_eco: Bools, saved_w: npt.NDArray[np.float64], drawn_w: float
 ) -> Int64s:
-    """Positions in order of killing, as few as the cap needs."""
+    """Positions in order of killing, as few as the cap needs. ``is_eco``: who comes last; ``saved_w``: what each one's
+    end saves; ``drawn_w``: what the cluster draws before."""
     order = np.lexsort((*_keys(situation.running, victim, situation.now_s), is_eco))
     left_w = drawn_w - np.concatenate(([0.0], np.cumsum(saved_w[order])))
     fits = np.flatnonzero(left_w <= situation.cap_watts + TOLERANCE_W)
@@ -91,13 +92,13 @@ def _raised(
     level = running.lowest.copy()
     for common in range(int(running.lowest.max(initial=0)) + 1):
         tried = np.where(is_raised, np.minimum(running.lowest, common), running.lowest).astype(np.int32)
-        watts = _watts(situation, tried)
+        watts = watts_at(situation, tried)
         more_w = float((watts - floor_w)[is_raised].sum())
         if drawn_w + more_w <= situation.cap_watts + TOLERANCE_W:
             level, drawn_w = tried, drawn_w + more_w
             break
     if raised == "singly":
-        more = _watts(situation, np.maximum(level - 1, 0).astype(np.int32)) - _watts(situation, level)
+        more = watts_at(situation, np.maximum(level - 1, 0).astype(np.int32)) - watts_at(situation, level)
         for i in np.flatnonzero(is_raised & (level > 0)):
             if drawn_w + more[i] <= situation.cap_watts + TOLERANCE_W:
                 level[i] -= 1
@@ -109,7 +110,7 @@ TOLERANCE_W = 1e-7
 """Less than the microwatt in which the engine counts, so that no job is killed for the rounding of sums."""
 
 
-def _watts(situation: Situation, level: Int32s) -> npt.NDArray[np.float64]:
+def watts_at(situation: Situation, level: Int32s) -> npt.NDArray[np.float64]:
     """What each running job would draw at these levels, idle share included; level -1: its processors without it."""
     running = situation.running
     levels = len(situation.machine.node.frequency_mhz)

@@ -55,7 +55,8 @@ def _cluster_policy(row: dict[str, Any]) -> list[str]:
     given = [(f"`{name}`", ", ".join(f"`{word}`" for word in words)) for name, words in row["parameters"].items()]
     about = [paragraph(row["summary"]) + (f"\nSource: {row['source']}." if row.get("source") else "")]
     if "live" in row:
-        about.append("Runs live." if row["live"] else "In replays only.")
+        owner = 'owns the watts: `sharer = "none"`' if row["owns_watts"] else "leaves the watts to a sharer"
+        about.append(f"Runs live; {owner}." if row["live"] else "In replays only.")
     return [
         f"### `{row['name']}`",
         *about,

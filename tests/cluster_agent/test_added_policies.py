@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster_agent.cli import main
+from tests.fabric.cluster import ROOT
 
 LOG = "; MaxProcs: 10\n" + "".join(
     f"{n} {n} -1 100 {width} -1 -1 {width} 100 -1 1 3 -1 -1 -1 -1 -1 -1\n" for n, width in enumerate((9, 8, 1, 4, 2), 1)
@@ -152,3 +155,28 @@ def test_a_campaign_takes_a_file_next_to_it_and_replays_again_when_that_changes(
     path.write_text(MINE + "# another version\n")
     assert main(arguments) == 0
     assert "2 replays, 1 done before" in capsys.readouterr().err
+
+
+def test_the_power_aware_policy_of_the_page_works_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its file, its test by hand, and its command, with a cap below what idle nodes draw."""
+    page = (ROOT / "docs" / "policies.md").read_text().partition("## How to add a power-aware policy")[2]
+    file, test, *_ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "newest_first.py"
+    path.write_text(file)
+    path.chmod(0o644)
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    exec(test, known)  # the page's own, as it stands there
+    known["test_the_newest_job_is_killed_when_a_cap_begins"]()
+
+    [command] = re.findall(r"clusterctl (replay LOG .*newest_first.*)", page)
+    samples = ROOT / "cluster_agent" / "samples"
+    command = command.replace("LOG", str(samples / "generated-500.swf"))
+    assert main([*command.replace("CAPS.csv", str(samples / "falling-cap.csv")).split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["over_cap_ws"] == 0 < found["kills"]
+    assert main(command.replace("CAPS.csv", "800").split()) == 1
+    said = capsys.readouterr().err
+    assert "the lowest cap is 800 W, and the idle machine draws 800 W: it cannot be kept with all nodes on" in said

@@ -1,8 +1,6 @@
-"""Per partition one owner of watts: the matrix of docs/policies.md."""
+"""Per partition one owner of watts."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,6 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 
-DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 KNOW_NO_WATTS = {"fcfs", "easy", "easy-sjbf", "conservative", "wfp3"}
 
 
@@ -20,6 +17,7 @@ def test_a_policy_and_a_sharer_go_together_only_if_the_policy_knows_no_watts(nam
     check_owner(name, None)
     owns = registry.choose(name).composed.owns_watts
     assert not (name in KNOW_NO_WATTS and owns)
+    assert registry.owns_watts(registry.policy(name)) == owns
     for sharer in sharers.names():
         if not owns:
             check_owner(name, sharer)
@@ -28,16 +26,6 @@ def test_a_policy_and_a_sharer_go_together_only_if_the_policy_knows_no_watts(nam
             check_owner(name, sharer)
         assert str(caught.value).startswith(f"policy {name} and sharer {sharer} would both own the partition's watts")
         assert "\n" not in str(caught.value)
-
-
-def test_the_matrix_of_the_docs_has_every_policy_on_its_side() -> None:
-    rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if line.startswith("| own ")]
-    for name in registry.names():
-        [(policies, alone, under_a_sharer)] = [row for row in rows if f"`{name}`" in row[0]]
-        owns, live = registry.choose(name).composed.owns_watts, registry.runs_live(registry.policy(name))
-        assert policies.startswith("own watts:" if owns else "own none:"), name
-        assert (alone == "yes", under_a_sharer == "yes") == (live and owns, live and not owns), name
-        assert {alone, under_a_sharer} <= {"yes", "rejected"}
 
 
 @pytest.mark.parametrize("policy", ["powercap:mode=shut", "eco:share=0", "easy-capped:rule=est", "rmap:th=0.1"])

@@ -20,7 +20,7 @@ HAVE_FUNCTIONS = (
     "rule-based",
     "planned",
 )  # each compose makes a new one
-DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "policies.md"
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -29,7 +29,7 @@ def test_every_policy_composes_names_its_source_and_stands_in_the_docs(name: str
     assert policy.name == name
     assert policy.source
     assert registry.choose(name).composed == policy.compose(policy.params()) or name in HAVE_FUNCTIONS
-    assert f"`{name}`" in DOCS.read_text()
+    assert f"### `{name}`\n" in DOCS.read_text()
     module = importlib.import_module(f"tests.cluster_agent.test_policy_{name.replace('-', '_')}")
     assert module.__doc__, "one file, one line in the registry, one test"
 

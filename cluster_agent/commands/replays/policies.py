@@ -1,8 +1,8 @@
 """``clusterctl policies``: what can be chosen, with its parameters and the papers that it comes from.
 
 Policies say which job starts when, for replays and partitions; sharers divide a partition's budget of watts among its
-nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl; ``live``, of a policy: whether a live
-partition runs it with its default parameters.
+nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl. Of a policy with its default parameters,
+``live`` says whether a live partition runs it, and ``owns_watts`` whether that has no sharer then.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from nodectl.shell.extension import Extension
 from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
+def _of_policy(policy: Policy) -> dict[str, bool | None]:
+    return {"live": registry.runs_live(policy), "owns_watts": registry.owns_watts(policy)}
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policies(as_json: bool) -> None:
@@ -36,7 +40,7 @@ def policies(as_json: bool) -> None:
             "summary": one.value.summary,
             "source": one.value.source,
             "parameters": choosing.values(one.value.params),
-            **({"live": registry.runs_live(one.value)} if isinstance(one.value, Policy) else {}),
+            **(_of_policy(one.value) if isinstance(one.value, Policy) else {}),
             "origin": msgspec.to_builtins(one.origin),
         }
         for kind, listed in of_kinds.items()

@@ -156,13 +156,8 @@ def replay(
         replay_warm.say(start, warm.in_no_log)
     if caps and composition.power is None:
         echo(f"{policy} does not know watts: the cap is only measured", to_stderr=True)
-    if watts is not None and watts.budget is not None and watts.budget.limit_w <= watts.machine.idle_w:
-        limit_w, idle_w = watts.budget.limit_w, watts.machine.idle_w
-        echo(
-            f"{policy}: the budget is {limit_w:.0f} W, and the idle machine draws {idle_w:.0f} W: it cannot be kept"
-            " with all nodes on",
-            to_stderr=True,
-        )
+    if watts is not None and (remark := _below_idle(watts, caps)):
+        echo(f"{policy}: {remark}", to_stderr=True)
     for finding in workload.findings:
         echo(f"{trace}: {finding}", to_stderr=True)
     with progress(len(workload.jobs)) as advance:
@@ -206,6 +201,18 @@ def replay(
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _below_idle(watts: Watts, caps: Sequence[Cap]) -> str:
+    """That a budget, or the lowest cap, is no more than idle nodes draw; "" where it is not so."""
+    limits = [("budget", watts.budget.limit_w)] if watts.budget is not None else []
+    limits += [("lowest cap", min(cap.watts for cap in caps))] if caps else []
+    idle_w = watts.machine.idle_w
+    for what, limit_w in limits:
+        if limit_w <= idle_w:
+            draws = f"the {what} is {limit_w:.0f} W, and the idle machine draws {idle_w:.0f} W"
+            return f"{draws}: it cannot be kept with all nodes on"
+    return ""
 
 
 def _outside(watts: Watts | None, caps: Sequence[Cap], result: Result) -> str:

@@ -163,11 +163,21 @@ def values(policy: Policy) -> dict[str, list[str]]:
 def runs_live(policy: Policy) -> bool:
     """Whether a live partition runs the policy with its default parameters; one that owns watts needs `machine`, one
     that chooses configurations `configurations`, one that switches nodes off for a cap [jobs.power]."""
+    composed = _by_default(policy)
+    return composed is not None and clash([*composed.declared, LIVE]) is None
+
+
+def owns_watts(policy: Policy) -> bool | None:
+    """Whether the policy decides about watts, so that no sharer may; None: its parameters have no defaults."""
+    composed = _by_default(policy)
+    return None if composed is None else composed.owns_watts
+
+
+def _by_default(policy: Policy) -> Composition | NodeComposition | MoldableComposition | None:
     try:
-        composed = (policy.on_processors or policy.compose)(policy.params())
+        return (policy.on_processors or policy.compose)(policy.params())
     except (TypeError, ValueError):  # parameters without defaults
-        return False
-    return clash([*composed.declared, LIVE]) is None
+        return None
 
 
 def choose(text: str) -> Choice:
