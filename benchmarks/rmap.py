@@ -23,6 +23,7 @@ from cluster_agent.scheduler.configurations.cab_table import NODES, cab_table
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, full_row
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import constant
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "rmap.json"
 
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs = trace(kind, seed, table)
             for bound_w in BOUNDS_W:
                 for name, policy in POLICIES.items():
-                    found = replay_moldable(choose(policy).moldable_composition, jobs, CLUSTER_NODES, bound_w)
+                    found = replay_moldable(choose(policy).moldable_composition, jobs, CLUSTER_NODES, constant(bound_w))
                     mean_s = float(found.turnaround_s.mean())
                     rows.append(Row(kind, seed, bound_w, name, mean_s, found.peak_w(), len(found.impossible)))
     report(rows)

@@ -31,8 +31,8 @@ struct replay {
     const int64_t *announced_s;
     int32_t n_announced, announced;
     int32_t is_order_due, is_reaction_due;
-    const int64_t *caps_s; /* only with nodes that differ: when the cap changes */
-    int32_t n_caps, caps;
+    caps_t caps;        /* only with nodes that differ, or configurations; the first `caps_begun` have begun */
+    int32_t caps_begun;
     int64_t wake_s;     /* when a pass is due without another event; INT64_MAX: never */
     int64_t *end_s;     /* -1: not yet */
     int32_t *ended_jobs;
@@ -85,7 +85,7 @@ static int64_t next_reading(const replay_t *r)
 /* When another cap is in force. */
 static int64_t next_cap(const replay_t *r)
 {
-    return r->caps < r->n_caps && r->ended < r->jobs.n_jobs ? r->caps_s[r->caps] : INT64_MAX;
+    return r->caps_begun < r->caps.n && r->ended < r->jobs.n_jobs ? r->caps.from_s[r->caps_begun] : INT64_MAX;
 }
 
 /* When the caller wants a pass. */
@@ -170,11 +170,10 @@ int32_t replay_set_idle_off(replay_t *r, const idle_off_t *model)
     return scheduler_set_idle_off(r->scheduler, model);
 }
 
-int32_t replay_set_unlike(replay_t *r, const unlike_t *model)
+void replay_set_caps(replay_t *r, const caps_t *caps, int32_t begun)
 {
-    r->caps_s = model->cap_from_s;
-    r->n_caps = model->n_caps;
-    return scheduler_set_unlike(r->scheduler, model);
+    r->caps = *caps;
+    r->caps_begun = begun;
 }
 
 void replay_wake(replay_t *r, int64_t at_s)
@@ -211,10 +210,11 @@ void replay_set_record(replay_t *r, const int64_t *start_s, int64_t until_s, con
  * The simulated machine
  ****************************************************************/
 
-/* Whether the scheduler gives out processors itself: the policy needs to know them, or there are nodes that differ. */
+/* Whether the scheduler gives out processors itself: the policy needs to know them, or there are nodes that differ; or
+ * nobody does, with configurations. */
 static int is_placed(const replay_t *r)
 {
-    return r->caps_s || (r->meter && (!r->frees_at_estimate || r->meter->idle_off.cores));
+    return r->caps.n || (r->meter && (!r->frees_at_estimate || r->meter->idle_off.cores));
 }
 
 /* The job leaves the machine, but not yet the scheduler. */
@@ -512,7 +512,7 @@ static int32_t move_on(replay_t *r, const next_t *next)
     if (next->reading_s == r->now_s)
         read_joules(r);
     if (next->cap_s == r->now_s) {
-        r->caps++;
+        r->caps_begun++;
         r->is_pass_due = 1;
     }
     if (next->wake_s == r->now_s) {

@@ -39,8 +39,9 @@ int32_t replay_set_power(replay_t *replay, const power_model_t *model, const int
 /* After that: idle nodes go off, and boot when a job needs them. 0, or -1: no memory. */
 int32_t replay_set_idle_off(replay_t *replay, const idle_off_t *model);
 
-/* Once, before running: nodes differ; a pass is due whenever the cap changes. 0, or -1: no memory. */
-int32_t replay_set_unlike(replay_t *replay, const unlike_t *model);
+/* With nodes that differ, or configurations: once, before running. A pass is due whenever another cap than the first
+ * `begun` begins. */
+void replay_set_caps(replay_t *replay, const caps_t *caps, int32_t begun);
 
 /* A pass is due at `at_s`, too, in place of what was said before; INT64_MAX: at no such time. */
 void replay_wake(replay_t *replay, int64_t at_s);

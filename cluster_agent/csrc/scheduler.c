@@ -123,6 +123,18 @@ int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s)
     return free;
 }
 
+int64_t scheduler_next_change(const scheduler_t *s, int64_t at_s, int32_t ended)
+{
+    int32_t k = caps_after(&s->caps, at_s);
+    return least(ended < s->n_running ? s->running[ended].expected_end_s : INT64_MAX,
+                 k < s->caps.n ? s->caps.from_s[k] : INT64_MAX);
+}
+
+void scheduler_set_caps(scheduler_t *s, const caps_t *caps)
+{
+    s->caps = *caps;
+}
+
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s)
 {
     return s->composition.frees_at_estimate ? running_after(s, now_s) : 0;

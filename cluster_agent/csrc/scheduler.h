@@ -163,11 +163,8 @@ void scheduler_order(scheduler_t *scheduler, int64_t now_s);
  */
 int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
 
-/* After that: when a row of the tables could start if no other job waited; INT64_MAX: never. */
-int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t row);
-
-/* After that: the watts of all jobs stay within another bound from now on. */
-void scheduler_set_bound(scheduler_t *scheduler, double watts, int64_t uw);
+/* After that, in a pass: when the job could start in a row of its table if no other waited; INT64_MAX: never. */
+int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t row);
 
 /* After that, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
@@ -187,8 +184,8 @@ const int32_t *scheduler_in_order(const scheduler_t *scheduler, int32_t *count);
 /* The job has these nodes: before scheduler_adopt, or in place of those on which it was started. 0, or -1: no memory. */
 int32_t scheduler_place(scheduler_t *scheduler, int32_t job, const placed_t *placed, int32_t count);
 
-/* From now on these caps are in force, in place of all before; at least one. They belong to the caller. */
-void scheduler_set_caps(scheduler_t *scheduler, int32_t n_caps, const int64_t *from_s, const double *watts);
+/* With either: from now on these caps are known, in place of all before. */
+void scheduler_set_caps(scheduler_t *scheduler, const caps_t *caps);
 
 /* Before a pass with a plan: the nodes chosen for all jobs that are due in it. They belong to the caller. */
 void scheduler_set_chosen(scheduler_t *scheduler, const placed_t *chosen);

@@ -160,6 +160,7 @@ struct scheduler {
     ranking_t ranking;
     ways_t *ways;
     nodes_and_watts_t *unlike;
+    caps_t caps; /* only with one of these two */
     const int64_t *recorded_s; /* only in a warm start: when each job was started, -1: not before recorded_until_s */
     int64_t recorded_until_s;
     int32_t is_overruled; /* the head would start in this pass, and by the record does not: nor do others in the pass */
@@ -237,6 +238,8 @@ void scheduler_running_remove(scheduler_t *s, int32_t job);
 int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s);
 /* The first running job whose processors do not yet count as free. */
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
+/* When anything changes after `at_s`: the next running job is expected to end, after so many, or the cap changes. */
+int64_t scheduler_next_change(const scheduler_t *s, int64_t at_s, int32_t ended);
 /* Jobs that no longer wait leave gaps in the arrays of those that do. At most so many gaps stay. */
 void scheduler_close_gaps(scheduler_t *s, int32_t bearable);
 

@@ -20,6 +20,7 @@ from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_cap import PowerCap, constant
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 from cluster_agent.workloads.job_log import Workload
 
@@ -36,6 +37,7 @@ class MoldableResult:
     end_s: Int64s
     chosen: tuple[Configuration | None, ...]  # with true times and watts
     impossible: tuple[int, ...]
+    cap: PowerCap
     order: Int64s | None = None
     """In a closed loop: the index of each among the jobs as they were given."""
 
@@ -50,16 +52,18 @@ class MoldableResult:
         return float(power_of(self)[1].max(initial=0.0))
 
 
-def power_of(result: MoldableResult) -> tuple[Int64s, Float64s]:
-    """Times, and the watts of running jobs from each to the next."""
+def power_of(result: MoldableResult) -> tuple[Int64s, Float64s, Float64s]:
+    """Times, and from each to the next the watts of running jobs, and the cap."""
     ran = np.flatnonzero(result.start_s >= 0)
     start_s, end_s = result.start_s[ran], result.end_s[ran]
     watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
-    time_s = np.unique(np.concatenate([start_s, end_s]))
-    return time_s, running_w(time_s, start_s, end_s, watts).round(ROUNDED_TO)
+    change_s = result.cap.changes(int(start_s.min(initial=0)), int(end_s.max(initial=0)))
+    time_s = np.unique(np.concatenate([start_s, end_s, np.array(change_s, np.int64)]))
+    cap_w = np.array([result.cap.at(int(one_s)) for one_s in time_s])
+    return time_s, running_w(time_s, start_s, end_s, watts).round(ROUNDED_TO), cap_w
 
 
-def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict[str, Any]:
+def measure_moldable(result: MoldableResult, nodes: int) -> dict[str, Any]:
     """The content of ``metrics.json``, of the jobs that ran. Watts are those of jobs; idle nodes are not counted."""
     ran = np.flatnonzero(result.start_s >= 0)
     jobs, start_s, end_s = result.jobs.jobs, result.start_s[ran], result.end_s[ran]
@@ -69,7 +73,7 @@ def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict
     run_s, wait_s = end_s - start_s, start_s - submit_s
     first_s = int(submit_s.min())
     span_s = int(end_s.max()) - first_s
-    time_s, watts = power_of(result)
+    time_s, watts, cap_w = power_of(result)
     lasts_s = np.diff(time_s)
     energy_j = float((watts[:-1] * lasts_s).sum())
     return {
@@ -84,7 +88,7 @@ def measure_moldable(result: MoldableResult, nodes: int, bound_w: float) -> dict
         "energy_j": energy_j,
         "mean_w": energy_j / span_s,
         "peak_w": float(watts.max()),
-        "over_cap_ws": float((np.clip(watts[:-1] - bound_w, 0, None) * lasts_s).sum()),
+        "over_cap_ws": float((np.clip((watts - cap_w)[:-1], 0, None) * lasts_s).sum()),
         "overtook": int((start_s < np.maximum.accumulate(start_s)).sum()),
     }
 
@@ -93,9 +97,9 @@ ROUNDED_TO: Final = 6
 """Decimal places of watts: sums in another order differ by less than this."""
 
 
-def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float) -> list[int]:
-    """The jobs that the policy would not start even on an empty cluster."""
-    ways = CMoldable(composition, jobs, nodes, watts)
+def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, cap: PowerCap) -> list[int]:
+    """The jobs that the policy would not start even on an empty cluster under the last cap."""
+    ways = CMoldable(composition, jobs, nodes, constant(cap.watts[-1]))
     return np.flatnonzero(NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways).impossible()).tolist()
 
 
@@ -103,13 +107,13 @@ def replay_moldable(
     composition: MoldableComposition,
     jobs: MoldableJobs,
     nodes: int,
-    watts: float,
+    cap: PowerCap,
     advance: Callable[[int], None] = lambda ended: None,
 ) -> MoldableResult:
-    """Replay the jobs on so many nodes under a bound of watts. ``advance`` is called with the number of ended jobs."""
-    never = impossible(composition, jobs, nodes, watts)
+    """Replay the jobs on so many nodes under a cap. ``advance`` is called with the number of ended jobs."""
+    never = impossible(composition, jobs, nodes, cap)
     rows = np.setdiff1d(np.arange(len(jobs)), never)
-    found = replay_possible(composition, jobs.only(rows.tolist()), nodes, watts, advance)
+    found = replay_possible(composition, jobs.only(rows.tolist()), nodes, cap, advance)
     if not never:
         return found
     start_s, end_s = np.full(len(jobs), -1, np.int64), np.full(len(jobs), -1, np.int64)
@@ -117,37 +121,37 @@ def replay_moldable(
     chosen: list[Configuration | None] = [None] * len(jobs)
     for row, one in zip(rows.tolist(), found.chosen, strict=True):
         chosen[row] = one
-    return MoldableResult(jobs, start_s, end_s, tuple(chosen), tuple(never))
+    return MoldableResult(jobs, start_s, end_s, tuple(chosen), tuple(never), cap)
 
 
 def replay_possible(
     composition: MoldableComposition,
     jobs: MoldableJobs,
     nodes: int,
-    watts: float,
+    cap: PowerCap,
     advance: Callable[[int], None] = lambda ended: None,
     loop: tuple[Workload, ClosedLoop] | None = None,
 ) -> MoldableResult:
     """As ``replay_moldable``, if no job is impossible. ``loop``: submissions follow from the schedule."""
     order = None
     if loop is None:
-        ways = CMoldable(composition, jobs, nodes, watts)
+        ways = CMoldable(composition, jobs, nodes, cap)
         schedule = NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways)
     else:
         submitted, _, answers = answering(loop[0], None, None, loop[1])
-        ways = CMoldable(composition, jobs, nodes, watts, answers.table)
+        ways = CMoldable(composition, jobs, nodes, cap, answers.table)
         order = answers.table(np.arange(len(jobs)))
         schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
     run_to_end(schedule, advance)
     if order is not None:
         jobs = replace(jobs.only(order.tolist()), jobs=submitted.jobs)
-    return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), order)
+    return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), cap, order)
 
 
 def stepped(
-    composition: MoldableComposition, jobs: MoldableJobs, nodes: int, watts: float
+    composition: MoldableComposition, jobs: MoldableJobs, nodes: int, cap: PowerCap
 ) -> tuple[NativeScheduler, SimulatedMachine]:
     """For the loop in Python. Widths and run times become known as jobs start."""
-    ways = CMoldable(composition, jobs, nodes, watts)
+    ways = CMoldable(composition, jobs, nodes, cap)
     given = ways.jobs(jobs.jobs)
     return NativeScheduler(PLAIN, given, nodes, moldable=ways), SimulatedMachine(given, "instant")

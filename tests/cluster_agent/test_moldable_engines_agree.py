@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.replay.moldable_run import replay_moldable
+from cluster_agent.replay.moldable_run import power_of, replay_moldable, stepped
 from cluster_agent.replay.simulated import JumpingClock
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import PowerCap, constant
 from tests.cluster_agent.traces import jobs_of
 from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of, true_row
 
-NODES, WATTS = 8, 1000.0
+NODES, CAP = 8, constant(1000.0)
 
 policies = st.sampled_from(
     [
@@ -59,26 +60,41 @@ def moldable_jobs(draw: st.DrawFn) -> MoldableJobs:
     return MoldableJobs(jobs, known, draw(st.sampled_from([None, true])))
 
 
-@settings(max_examples=120)
-@given(jobs=moldable_jobs(), policy=policies)
+@st.composite
+def caps(draw: st.DrawFn) -> PowerCap:
+    """Announced changes; the last cap is the highest, so that every job that could run at any runs in the end."""
+    times_s = sorted(draw(st.sets(st.integers(1, 40), max_size=4)))
+    watts = draw(st.lists(st.sampled_from([0.0, 350.0, 600.0, 1000.0]), min_size=len(times_s), max_size=len(times_s)))
+    return PowerCap((0, *times_s), (*watts, 1000.0))
+
+
+@settings(max_examples=200)
+@given(jobs=moldable_jobs(), policy=policies, cap=st.just(CAP) | caps())
 def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_same_configuration(
-    jobs: MoldableJobs, policy: str
+    jobs: MoldableJobs, policy: str, cap: PowerCap
 ) -> None:
-    empty = MoldableScheduler(choice_of(policy), jobs, NODES, WATTS)
+    empty = MoldableScheduler(choice_of(policy), jobs, NODES, CAP)
     never = [job for job in range(len(jobs)) if empty.starts_now(0, job) is None]
     possible = jobs.only([job for job in range(len(jobs)) if job not in never])
-    plain = MoldableScheduler(choice_of(policy), possible, NODES, WATTS)
+    plain = MoldableScheduler(choice_of(policy), possible, NODES, cap)
     machine = TableMachine(possible, plain)
     run(plain, JumpingClock(), machine)
     chosen = tuple(true_row(possible, job, plain.chosen[job]) for job in range(len(possible)))
     # the choice as C has it, and as the papers have it, called by the engine
     for one in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
-        native = replay_moldable(one, jobs, NODES, WATTS)
+        native = replay_moldable(one, jobs, NODES, cap)
         ran = native.start_s >= 0
         assert native.impossible == tuple(never)
         assert dict(enumerate(native.start_s[ran].tolist())) == machine.start_s
         assert dict(enumerate(native.end_s[ran].tolist())) == machine.end_s
         assert tuple(row for row in native.chosen if row is not None) == chosen
+        scheduler, again = stepped(one, possible, NODES, cap)
+        run(scheduler, JumpingClock(), again)
+        assert again.start_s == machine.start_s
+    event(f"{len(cap.time_s) - 1} changes of the cap")
+    if possible.truth is None:  # who runs as long as the table says keeps every cap
+        _, watts, cap_w = power_of(native)
+        assert (watts <= cap_w + 1e-5).all()
 
 
 def test_a_choice_of_ones_own_is_called_by_the_engine() -> None:
@@ -86,11 +102,20 @@ def test_a_choice_of_ones_own_is_called_by_the_engine() -> None:
     rows = (Configuration(4, 16, 115, 10, 600), Configuration(2, 16, 115, 15, 450))
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (0, 1, 10, 4, 0)]), [rows, rows])
     frugal = MoldableComposition(lambda asked: min(asked.rows, key=lambda row: row.watts))
-    assert replay_moldable(frugal, jobs, NODES, WATTS).start_s.tolist() == [0, 0]
+    assert replay_moldable(frugal, jobs, NODES, CAP).start_s.tolist() == [0, 0]
 
 
 def test_an_error_of_a_choice_of_ones_own_reaches_the_caller() -> None:
     rows = (Configuration(4, 16, 115, 10, 600),)
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0)]), [rows])
     with pytest.raises(ZeroDivisionError):
-        replay_moldable(MoldableComposition(lambda asked: asked.rows[1 // 0]), jobs, NODES, WATTS)
+        replay_moldable(MoldableComposition(lambda asked: asked.rows[1 // 0]), jobs, NODES, CAP)
+
+
+def test_a_head_keeps_its_watts_over_its_whole_span_where_the_cap_drops_meanwhile() -> None:
+    """At 20 s there are 400 W next to the head, from 30 s on none."""
+    rows = [(Configuration(*one),) for one in ((4, 16, 115, 20, 500), (5, 16, 115, 20, 600), (2, 16, 115, 35, 300))]
+    jobs = MoldableJobs.of(jobs_of([(0, 20, 20, 4, 0), (1, 20, 20, 5, 0), (1, 35, 35, 2, 0)]), rows)
+    cap = PowerCap((0, 30, 60), (1000.0, 600.0, 1000.0))
+    for policy in ("rmap:policy=traditional", "moldable"):
+        assert replay_moldable(choose(policy).moldable_composition, jobs, NODES, cap).start_s.tolist() == [0, 20, 40]

@@ -13,6 +13,7 @@ from cluster_agent.scheduler.configurations.cab_table import APPLICATIONS, cab_t
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import constant
 from tests.cluster_agent.traces import jobs_of
 from tests.oracle.moldable_scheduler import choice_of
 
@@ -33,7 +34,7 @@ def worked_example(policy: str) -> tuple[Configuration | None, int, int]:
     """Configuration, start and turnaround of SP-MZ, in whole seconds."""
     rows = [(0, 1, 2000, NODES, 0), (0, 1, 450, 6, 1)]
     jobs = MoldableJobs.of(jobs_of(rows), ((RUNNING,), SP_MZ))
-    result = replay_moldable(choose(policy).moldable_composition, jobs, NODES, CLUSTER_W)
+    result = replay_moldable(choose(policy).moldable_composition, jobs, NODES, constant(CLUSTER_W))
     return result.chosen[1], int(result.start_s[1]), int(result.end_s[1])
 
 
@@ -56,7 +57,7 @@ def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
     """C3 takes 439.2 s: with 400 s requested it is beyond th = 0, and within 10 %."""
     late = MoldableJobs.of(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
     starts_s = [
-        int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, CLUSTER_W).start_s[1])
+        int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, constant(CLUSTER_W)).start_s[1])
         for th in (0, 0.1)
     ]
     assert starts_s == [1000, 0]
@@ -73,7 +74,7 @@ def test_the_head_keeps_its_watts_as_well_as_its_nodes() -> None:
     jobs = MoldableJobs.of(
         jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)]), tuple(rows)
     )
-    result = replay_moldable(choose("rmap:policy=traditional").moldable_composition, jobs, 64, 1000.0)
+    result = replay_moldable(choose("rmap:policy=traditional").moldable_composition, jobs, 64, constant(1000.0))
     assert result.start_s.tolist() == [0, 100, 150, 3]
 
 
@@ -91,7 +92,7 @@ def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
     )
     policy = "rmap:policy=traditional"
     for composition in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
-        assert replay_moldable(composition, jobs, 64, 1000.0).start_s.tolist() == [0, 100, 2, 150, 4]
+        assert replay_moldable(composition, jobs, 64, constant(1000.0)).start_s.tolist() == [0, 100, 2, 150, 4]
 
 
 def test_near_takes_the_fewest_watts_among_rows_as_fast() -> None:
@@ -126,7 +127,7 @@ def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
         (int(at_s), 1, int(rng.integers(60, 900)), int(rng.integers(2, 16)) * 4, 0) for at_s in rng.integers(0, 900, 12)
     ]
     jobs = MoldableJobs.of(jobs_of(rows), tuple(table[name] for name in names))
-    return replay_moldable(choose(policy).moldable_composition, jobs, NODES, watts)
+    return replay_moldable(choose(policy).moldable_composition, jobs, NODES, constant(watts))
 
 
 @settings(max_examples=12)

@@ -86,6 +86,24 @@ def test_the_files_say_what_was_chosen_and_what_it_drew(small: Path, capsys: pyt
     assert manifest["configurations"]["given"] == "table.csv" and manifest["configurations"]["sha256"]
 
 
+def test_a_cap_that_is_known_to_drop_is_kept_over_each_job_s_whole_run(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From 100 s on there are 200 W: the first job (300 W for 200 s on two nodes) waits, and then gets one of 150 W."""
+    Path("caps.csv").write_text("from_s,to_s,watts\n100,400,200\n")
+    assert replay("--cap", "caps.csv", "--out", "out", "--log", "events.log") == 0
+    with Path("out/jobs.csv").open(newline="") as file:
+        assert [row["starting_time"] for row in csv.DictReader(file)] == ["100", "5"]
+    power = Path("out/power.csv").read_text().splitlines()[1:]
+    assert power == [
+        *("5,150.0,640.0", "55,0.0,640.0", "100,150.0,200.0"),
+        *("400,150.0,640.0", "434,0.0,640.0"),
+    ]
+    assert json.loads(Path("out/metrics.json").read_text())["over_cap_ws"] == 0
+    assert json.loads(Path("out/manifest.json").read_text())["cap"] == "caps.csv"
+    assert main(["check-log", "events.log"]) == 0
+
+
 def test_moldable_takes_the_row_of_fewest_joules_on_request(small: Path) -> None:
     """60 s x 300 W = 18 kJ, 90 s x 180 W = 16.2 kJ, and 100 s x 150 W = 15 kJ, which is beyond 1.6 x 60 s."""
     assert replay("--out", "out", policy="moldable:rule=energy,slowdown=1.6") == 0
@@ -150,7 +168,7 @@ def test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_th
     [
         (["--machine", "100"], "nodes are needed; give a machine that has them"),
         (["--machine", "eurora"], "eurora: configurations are for machines of one kind of nodes"),
-        (["--machine", "four.toml", "--cap", "nought"], "--cap nought: this policy keeps one bound of watts"),
+        (["--machine", "four.toml", "--cap", "nought"], "nought: No such file or directory"),
         (["--machine", "four.toml", "--job-watts", "generated"], "--job-watts generated: not with rmap"),
         (["--machine", "four.toml", "--configurations", "cap"], "there is no such file (nearest: cab)"),
         (["--machine", "four.toml", "--configurations", "table.csv:model=regression"], "application 7 has 3"),

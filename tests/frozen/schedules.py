@@ -156,7 +156,7 @@ def _on_nodes(result: NodeResult) -> Iterator[Any]:
 
 def _with_configurations(setting: Setting, choice: registry.Choice) -> Iterator[Any]:
     of = replay_moldable.as_submitted(setting, choice.moldable_composition)
-    result = replay_moldable.replay_possible(choice.moldable_composition, of.jobs, of.nodes, of.bound_w)
+    result = replay_moldable.replay_possible(choice.moldable_composition, of.jobs, of.nodes, of.cap)
     yield from (of.jobs.jobs.submit_s, result.start_s, result.end_s)
     yield repr([one and astuple(one) for one in result.chosen]).encode()
 

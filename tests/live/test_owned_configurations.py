@@ -12,13 +12,12 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
-from cluster_agent.replay.moldable_run import PLAIN
+from cluster_agent.replay.moldable_run import stepped
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, full_row
 from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.native.native_moldable import CMoldable
-from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.power_cap import PowerCap
 from tests.cluster_agent.traces import jobs_of
 from tests.live.fakes import Fake
 from tests.oracle.moldable_scheduler import MoldableScheduler, choice_of
@@ -98,34 +97,19 @@ def rows_of(row: Row) -> Rows:
     )
 
 
-class Stepped(MoldableScheduler):
-    """With another bound from time to time."""
-
-    def __init__(self, policy: str, jobs: MoldableJobs, steps: list[tuple[int, float]]) -> None:
-        super().__init__(choice_of(policy), jobs, NODES, steps[0][1] - IDLE_W)
-        self._steps = steps[1:]
-        self._least_nodes = self._least_uw = 0  # live, there may be smaller jobs
-
-    def next_change_s(self) -> int | None:
-        return self._steps[0][0] if self._steps else None
-
-    def advance(self, now_s: int) -> bool:
-        while self._steps and self._steps[0][0] <= now_s:
-            self.set_bound(self._steps.pop(0)[1] - IDLE_W)
-        return False
-
-
 def replayed(policy: str, rows: list[Row], steps: list[tuple[int, float]]) -> list[Decision]:
-    """By the plain scheduler; the native one must agree where the bound stays the same."""
+    """By the plain scheduler and the native one."""
     columns = [(submit_s, run_s, request_s, nodes, 0) for submit_s, run_s, request_s, nodes, _ in rows]
     jobs = MoldableJobs.of(jobs_of(columns), [rows_of(row) for row in rows])
-    plain, machine = Stepped(policy, jobs, steps), SimulatedMachine(jobs.jobs, "instant")
+    times_s, watts = zip(*steps, strict=True)
+    cap = PowerCap(times_s, tuple(one_w - IDLE_W for one_w in watts))
+    plain, machine = MoldableScheduler(choice_of(policy), jobs, NODES, cap), SimulatedMachine(jobs.jobs, "instant")
+    plain.least_nodes = plain.least_uw = 0  # live, there may be smaller jobs
     run(plain, JumpingClock(), machine)
-    if len({watts for _, watts in steps}) == 1:
-        ways = CMoldable(choose(policy).moldable_composition, jobs, NODES, steps[0][1] - IDLE_W)
-        again = SimulatedMachine(jobs.jobs, "instant")
-        run(NativeScheduler(PLAIN, ways.jobs(jobs.jobs), NODES, moldable=ways), JumpingClock(), again)
-        assert again.start_s == machine.start_s
+    native, _ = stepped(choose(policy).moldable_composition, jobs, NODES, cap)
+    again = SimulatedMachine(jobs.jobs, "instant")
+    run(native, JumpingClock(), again)
+    assert again.start_s == machine.start_s
     chosen = plain.chosen
     return sorted(
         (at_s, job, chosen[job].nodes, chosen[job].cores, chosen[job].cap_w) for job, at_s in machine.start_s.items()

@@ -261,10 +261,24 @@ def under(policy: str, *steps: tuple[float, float], nodes: int = 4, meter: Meter
     return fake
 
 
-@pytest.mark.parametrize(
-    "policy",
-    ["prb", "easy-capped", "planned", "rmap:policy=traditional", "moldable", "powercap:mode=idle", "easy-power"],
-)
+OWNERS = ("prb", "easy-capped", "planned", "rmap:policy=traditional", "moldable", "powercap:mode=idle", "easy-power")
+
+
+@pytest.mark.parametrize("policy", OWNERS)
+def test_a_budget_that_is_announced_to_drop_is_kept_from_that_instant_on_and_ends_no_job(policy: str) -> None:
+    fake = Fake(PROCESSORS, choose(policy).live, machine=MACHINE, configurations={})  # type: ignore[arg-type]
+    low_w = PROCESSORS * 30 + 75.0
+    fake.set_budget((1000.0, FULL_W), (1030.0, low_w))
+    short, long = fake.submit(run_s=20, nodes=2, walltime_s=20), fake.submit(run_s=60, nodes=2, walltime_s=60)
+    fake.settle()
+    assert short.state == "running"
+    while fake.now_s < 1100.0:
+        fake.step()
+        assert fake.now_s < 1030.0 or fake.planned_w() <= low_w
+    assert short.state == "done" and long.state in ("queued", "running", "done") and long.attempt <= 1
+
+
+@pytest.mark.parametrize("policy", OWNERS)
 def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none(policy: str) -> None:
     fake = Fake(PROCESSORS, choose(policy).live, machine=MACHINE, configurations={})  # type: ignore[arg-type]
     fake.set_budget((1000.0, FULL_W))

@@ -13,6 +13,7 @@ from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, 
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, same_place
 from cluster_agent.scheduler.policies import moldable, registry
 from cluster_agent.scheduler.policies.power_aware import rmap
+from cluster_agent.scheduler.power_cap import PowerCap
 from tests.oracle.one_frequency import OneFrequency
 
 
@@ -32,16 +33,16 @@ def true_row(jobs: MoldableJobs, job: int, known: Configuration) -> Configuratio
 class MoldableScheduler(OneFrequency):
     """See ``interfaces.Scheduler``. ``chosen``: the configuration in which each job was started."""
 
-    def __init__(self, choose: Choose, jobs: MoldableJobs, nodes: int, watts: float) -> None:
+    def __init__(self, choose: Choose, jobs: MoldableJobs, nodes: int, cap: PowerCap) -> None:
         self.jobs = jobs
         self.nodes = nodes
-        self.watts = watts
-        self.uw = whole_uw(watts)
+        self.cap = cap
+        self._seen_s = 0
         self.queue: list[int] = []
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
         self._choose = choose
-        self._least_nodes, self._least_uw = least(jobs)
+        self.least_nodes, self.least_uw = least(jobs)
         self._known: list[tuple[int, int, int]] | None = None  # the result of ``_free``, while it is valid
 
     def submit(self, now_s: int, job: int) -> bool:
@@ -76,9 +77,14 @@ class MoldableScheduler(OneFrequency):
         at_s = None if row is None else self._earliest_s(now_s, row)
         return started + self._backfill(now_s, others, row, at_s)
 
-    def set_bound(self, watts: float) -> None:
-        """From now on jobs have these watts."""
-        self.watts, self.uw, self._known = watts, whole_uw(watts), None
+    def next_change_s(self) -> int | None:
+        """The next change of the cap."""
+        return self.cap.next_change_s(self._seen_s)
+
+    def advance(self, now_s: int) -> bool:
+        """Another cap is in force."""
+        self._seen_s = now_s
+        return False
 
     def _backfill(self, now_s: int, others: Sequence[int], head: Configuration | None, head_s: int | None) -> list[int]:
         """Start jobs that leave the head its nodes and watts at ``head_s``; one that can never run at these watts has
@@ -86,11 +92,11 @@ class MoldableScheduler(OneFrequency):
         started: list[int] = []
         left_nodes = left_uw = 0
         if head is not None and head_s is not None:
-            _, nodes, uw = next(step for step in self._free(now_s) if step[0] == head_s)
-            left_nodes, left_uw = nodes - head.nodes, uw - head.uw
+            nodes = next(step[1] for step in self._free(now_s) if step[0] == head_s)
+            left_nodes, left_uw = nodes - head.nodes, self._left_uw(now_s, head_s, head) - head.uw
         for job in others:
             free_nodes, free_uw = self._free(now_s)[0][1:]
-            if free_nodes < self._least_nodes or free_uw < self._least_uw:
+            if free_nodes < self.least_nodes or free_uw < self.least_uw:
                 break  # there is room for nobody, however many wait
             row = self.starts_now(now_s, job)
             if row is None:
@@ -116,7 +122,7 @@ class MoldableScheduler(OneFrequency):
             int(jobs.width[job]),
             int(jobs.request_s[job]),
             self.nodes,
-            self.watts,
+            self.cap.at(now_s),
             free_nodes,
             free_uw / UW,
             lambda row: self._earliest_s(now_s, row),
@@ -132,19 +138,24 @@ class MoldableScheduler(OneFrequency):
     def _free(self, now_s: int) -> list[tuple[int, int, int]]:
         """(From when, nodes, microwatts) if no other job starts; the first is now."""
         if self._known is None or self._known[0][0] != now_s:
-            times_s = sorted({now_s, *(end_s for end_s in self.running.values() if end_s > now_s)})
+            ends_s = (end_s for end_s in self.running.values() if end_s > now_s)
+            times_s = sorted({now_s, *ends_s, *(change_s for change_s in self.cap.time_s if change_s > now_s)})
             self._known = []
             for at_s in times_s:
                 rows = [self.chosen[job] for job, end_s in self.running.items() if end_s > at_s]
-                free_uw = self.uw - sum(row.uw for row in rows)
+                free_uw = whole_uw(self.cap.at(at_s)) - sum(row.uw for row in rows)
                 self._known.append((at_s, self.nodes - sum(row.nodes for row in rows), free_uw))
         return self._known
 
     def _earliest_s(self, now_s: int, row: Configuration) -> int | None:
-        for at_s, nodes, uw in self._free(now_s):
-            if row.nodes <= nodes and row.uw <= uw:
+        for at_s, nodes, _ in self._free(now_s):
+            if row.nodes <= nodes and row.uw <= self._left_uw(now_s, at_s, row):
                 return at_s
         return None
+
+    def _left_uw(self, now_s: int, at_s: int, row: Configuration) -> int:
+        """The least microwatts that are free while the row runs from ``at_s`` on."""
+        return min(uw for step_s, _, uw in self._free(now_s) if at_s <= step_s < at_s + length_s(row))
 
 
 class TableMachine(SimulatedMachine):
@@ -223,9 +234,10 @@ def adaptive(params: rmap.Params) -> Choose:
     def choose(given: ChoiceInput) -> Configuration | None:
         bound_w = fair_share_w(given, params.priority)
         wanted = best(given.rows, bound_w, given.cluster_nodes, params.near)
-        if wanted is None or (bound_w <= given.free_w and wanted.nodes <= given.free_nodes):
+        if wanted is None or (bound_w <= given.free_w and given.earliest_s(wanted) == given.now_s):
             return wanted
-        now = best(given.rows, min(bound_w, given.free_w), given.free_nodes, params.near)
+        rows = [row for row in given.rows if given.earliest_s(row) == given.now_s]
+        now = best(rows, min(bound_w, given.free_w), given.free_nodes, params.near)
         return now if now is not None and now.time_s <= (1 + params.th) * given.request_s else wanted
 
     return choose

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import closed_loop
 from cluster_agent.replay.event_log import Setting, write_log
@@ -29,6 +30,7 @@ from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import MoldableJobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
 from cluster_agent.workloads.swf import Finding, read_swf
@@ -47,7 +49,7 @@ class World(msgspec.Struct, frozen=True):
     tables: Tables
     nodes: int
     cores: int  # of a node
-    bound_w: float
+    cap: PowerCap
 
     def workload_of_jobs(self) -> Workload:
         """The workload, of these jobs only."""
@@ -56,7 +58,7 @@ class World(msgspec.Struct, frozen=True):
 
     def scheduler(self, composition: MoldableComposition) -> tuple[NativeScheduler, SimulatedMachine]:
         """For the loop in Python."""
-        return stepped(composition, self.jobs, self.nodes, self.bound_w)
+        return stepped(composition, self.jobs, self.nodes, self.cap)
 
 
 def replay_with_configurations(
@@ -94,17 +96,18 @@ def replay_with_configurations(
         workload = of.workload_of_jobs()
         workload = replace(workload, jobs=replace(workload.jobs, width=processors))
         write_swf(swf_file, workload, result.start_s, result.end_s - result.start_s, setting.policy)
-    measured = measure_moldable(result, of.nodes, of.bound_w)
+    measured = measure_moldable(result, of.nodes)
     if out:
         of_trace = setting.trace, of.workload.log.sha256, len(of.jobs), of.findings
         machine = {"nodes": of.nodes, "given_by": setting.machine}
         command = ["clusterctl", *sys.argv[1:]]
-        made_from = manifest_of(command, of_trace, machine, f"{of.bound_w:g}", choice, __version__)
+        cap = setting.cap if len(of.cap.watts) > 1 else f"{of.cap.watts[0]:g}"
+        made_from = manifest_of(command, of_trace, machine, cap, choice, __version__)
         made_from["trace"]["not_modelled"] = not_modelled(of.workload)
         made_from["configurations"] = of.tables.manifest()
         add_loop(made_from, setting.closed_loop, setting.seed)
-        times_s, watts = power_of(result)
-        power = times_s.tolist(), watts.tolist(), [of.bound_w] * len(times_s)
+        times_s, watts, caps_w = power_of(result)
+        power = times_s.tolist(), watts.tolist(), caps_w.tolist()
         for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
@@ -124,7 +127,7 @@ def _replayed(
     loop = None
     if setting.closed_loop:
         loop = of.workload_of_jobs(), closed_loop(setting.closed_loop, setting.seed)
-    result = replay_possible(composition, of.jobs, of.nodes, of.bound_w, advance, loop)
+    result = replay_possible(composition, of.jobs, of.nodes, of.cap, advance, loop)
     if result.order is not None:
         of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in result.order])
     return of, result
@@ -138,11 +141,11 @@ def world(setting: Setting, composition: MoldableComposition, is_strict: bool = 
             f"--policy {setting.policy}: nodes are needed; give a machine that has them, such as --machine cab64"
         )
     machine = load_machine(setting.machine)
-    bound_w = _bound_w(setting.cap, machine)
+    cap = _cap(setting.cap, machine)
     tables = read_tables(setting.configurations or GENERATED)
     workload = prepare(read_swf(setting.trace), machine.processors, is_strict=is_strict)
     jobs, row, findings = moldable(workload, tables, machine.node.cores, is_strict)
-    never = set(impossible(composition, jobs, machine.nodes, bound_w))
+    never = set(impossible(composition, jobs, machine.nodes, cap))
     if never:
         lines = [int(workload.log.lines[workload.row[row[job]]]) for job in never]
         what, fix = "jobs whose share of the watts is too small for any configuration", "give a higher --cap"
@@ -152,25 +155,20 @@ def world(setting: Setting, composition: MoldableComposition, is_strict: bool = 
         stay = [job for job in range(len(jobs)) if job not in never]
         jobs, row = jobs.only(stay), [row[job] for job in stay]
     found = [*workload.findings, *findings]
-    return World(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, bound_w)
+    return World(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, cap)
 
 
-def _bound_w(cap: str | None, machine: Machine) -> float:
-    """Watts of all sockets together; without ``--cap`` the most that all nodes draw."""
+def _cap(text: str | None, machine: Machine) -> PowerCap:
+    """Watts of all sockets together; where there is no cap the most that all nodes draw."""
     if len(machine.groups) > 1:
         raise WrongUseError(f"{machine.name}: configurations are for machines of one kind of nodes, not several")
-    if cap is None:
-        if not machine.has_watts:
-            raise WrongUseError(f"{machine.name}: the machine has no watts; give --cap WATTS")
-        node = machine.node
-        return machine.nodes * max(node.busy_max_w or node.busy_w)
-    try:
-        bound_w = float(cap)
-    except ValueError:
-        raise WrongUseError(f"--cap {cap}: this policy keeps one bound of watts; give a number") from None
-    if not 0 < bound_w < float("inf"):
-        raise WrongUseError(f"--cap {cap}: give watts above 0")
-    return bound_w
+    cap, node = cap_of(text), machine.node
+    if max(cap.watts) < float("inf"):
+        return cap
+    if not machine.has_watts:
+        raise WrongUseError(f"{machine.name}: the machine has no watts; give --cap WATTS")
+    most_w = machine.nodes * max(node.busy_max_w or node.busy_w)
+    return PowerCap(cap.time_s, tuple(most_w if watts == float("inf") else watts for watts in cap.watts))
 
 
 def _rows(of: World, result: MoldableResult) -> list[dict[str, Any]]:

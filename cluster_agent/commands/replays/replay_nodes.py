@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cluster_agent.cap_steps import read_caps
 from cluster_agent.cluster import load_machine
+from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import node_outputs, plan_file
 from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
@@ -20,16 +20,15 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome
 from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant, from_caps
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
-from cluster_agent.workloads.eurora import read_cap_profile, read_jobs
+from cluster_agent.workloads.eurora import read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
-from cluster_agent.workloads.rte import is_rte, rte_caps
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import Finding
-from cluster_agent.workloads.text_tables import first_line, is_eurora
+from cluster_agent.workloads.text_tables import is_eurora
 from nodectl import __version__
 from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.progress_bar import progress
@@ -147,29 +146,6 @@ def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> Power
         if composition.admitted == "given"
         else PredictedPower(jobs, nodes, composition.admitted, composition.guard)
     )
-
-
-def cap_of(text: str | None) -> PowerCap:
-    """``2000`` (watts, always), a file of caps, or ``FILE:PROFILE`` of a table of cap profiles."""
-    if text is None:
-        return UNCAPPED
-    try:
-        watts = float(text)
-    except ValueError:
-        if is_rte(text):
-            return from_caps(rte_caps(text))
-        path, colon, profile = text.partition(":")
-        if first_line(path).startswith("profile,"):
-            return read_cap_profile(path, profile if colon else None)
-        caps = read_caps(text)
-        if any(cap.announced_s for cap in caps):
-            raise WrongUseError(
-                f"--cap {text}: policies that place jobs on nodes know all caps from the start: remove announced_s"
-            ) from None
-        return from_caps(caps)
-    if not 0 < watts < float("inf"):
-        raise WrongUseError(f"--cap {text}: give watts above 0, or a file")
-    return constant(watts)
 
 
 def _read(trace: str, instance: str | None, is_strict: bool) -> NodeTrace:

@@ -138,12 +138,12 @@ static double watts_after(const list_plan_t *p, int64_t at_s)
 
 static int watts_fit(const list_plan_t *p, int64_t at_s, int64_t end_s, double watts)
 {
-    const unlike_t *model = &p->of.model;
-    int32_t k = node_room_cap_after(model, at_s);
-    if (p->running_w + watts > model->cap_w[k ? k - 1 : 0])
+    const caps_t *caps = &p->of.model.caps;
+    int32_t k = caps_after(caps, at_s);
+    if (p->running_w + watts > caps->watts[k ? k - 1 : 0])
         return 0;
-    for (; k < model->n_caps && model->cap_from_s[k] < end_s; k++)
-        if (watts_after(p, model->cap_from_s[k]) + watts > model->cap_w[k])
+    for (; k < caps->n && caps->from_s[k] < end_s; k++)
+        if (watts_after(p, caps->from_s[k]) + watts > caps->watts[k])
             return 0;
     return 1;
 }
@@ -177,8 +177,9 @@ static int start(list_plan_t *p, int64_t at_s, int32_t job)
 /* When anything changes after `at_s`; INT64_MAX: never. */
 static int64_t next_change(const list_plan_t *p, int64_t at_s)
 {
-    int32_t k = node_room_cap_after(&p->of.model, at_s);
-    int64_t next_s = k < p->of.model.n_caps ? p->of.model.cap_from_s[k] : INT64_MAX;
+    const caps_t *caps = &p->of.model.caps;
+    int32_t k = caps_after(caps, at_s);
+    int64_t next_s = k < caps->n ? caps->from_s[k] : INT64_MAX;
     for (int32_t i = 0; i < p->n_runs; i++)
         if (p->runs[i].end_s < next_s)
             next_s = p->runs[i].end_s;

@@ -13,7 +13,7 @@ typedef struct {
     int32_t value;
 } known_t;
 
-/* Free once so many of the running jobs have ended, in their order. */
+/* Free once so many of the running jobs have ended, in their order; under the cap in force. */
 typedef struct {
     int64_t nodes, uw;
 } room_t;
@@ -26,14 +26,16 @@ typedef struct {
 
 struct ways {
     moldable_t model;
-    int64_t free_uw;
+    double cluster_w; /* the cap in force */
+    int64_t cluster_uw, free_uw;
+    int32_t changes;  /* whether another cap is known to come: then room depends on how long a job runs */
     int64_t least_uw; /* of any configuration, and the fewest nodes */
     int32_t least_nodes;
     int32_t head_row; /* that the head would take, in this pass */
     int64_t version;  /* counts starts and ends */
     int32_t *wanted;  /* per kind: the row that its share of the watts pays for on an empty cluster; UNKNOWN */
     known_t *fits;    /* per kind: the fastest row that fits now */
-    known_t *after;   /* per row: how many running jobs have to end before there is room */
+    known_t *after;   /* per row: how many running jobs have to end before there is room, if no cap changes */
     reach_t *reach;   /* per table */
     room_t *room;     /* by how many have ended, in `room_version` */
     int64_t room_version;
@@ -42,6 +44,28 @@ struct ways {
 /****************************************************************
  * Making and unmaking
  ****************************************************************/
+
+/* The watts in whole microwatts, rounded down. */
+static int64_t cap_uw(double watts)
+{
+    return (int64_t)floor(watts * 1e6 + 1e-3);
+}
+
+static void begin(scheduler_t *s, int64_t now_s)
+{
+    ways_t *w = s->ways;
+    int32_t k = caps_after(&s->caps, now_s);
+    double watts = s->caps.watts[k ? k - 1 : 0];
+    w->changes = k < s->caps.n;
+    if (watts == w->cluster_w)
+        return;
+    w->free_uw += cap_uw(watts) - w->cluster_uw;
+    w->cluster_w = watts;
+    w->cluster_uw = cap_uw(watts);
+    w->version++;
+    for (int32_t kind = 0; kind < w->model.n_kinds; kind++)
+        w->wanted[kind] = UNKNOWN;
+}
 
 int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
 {
@@ -53,8 +77,8 @@ int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
     s->phases.backfill = BACKFILLS[BACKFILL_EASY];
     int32_t n_rows = model->first[model->n_tables];
     w->model = *model;
-    w->free_uw = model->cluster_uw;
-    w->version = 1;
+    w->cluster_w = NAN;
+    s->caps = model->caps;
     w->wanted = column(&s->memory, model->n_kinds, sizeof *w->wanted);
     w->fits = column(&s->memory, model->n_kinds, sizeof *w->fits);
     w->after = column(&s->memory, n_rows, sizeof *w->after);
@@ -68,8 +92,7 @@ int32_t scheduler_set_moldable(scheduler_t *s, const moldable_t *model)
         w->least_nodes = (int32_t)least(w->least_nodes, model->rows[row].nodes);
         w->least_uw = least(w->least_uw, model->rows[row].uw);
     }
-    for (int32_t kind = 0; kind < model->n_kinds; kind++)
-        w->wanted[kind] = UNKNOWN;
+    begin(s, 0);
     return 0;
 }
 
@@ -107,30 +130,73 @@ static const room_t *room_by_ends(scheduler_t *s)
     return w->room;
 }
 
-/* How many running jobs must end before the row has room; NONE: there is never enough. */
-static int32_t ends_before(scheduler_t *s, int32_t row)
+/* How many running jobs have ended by `at_s`, of which `ends` are known to. */
+static int32_t ended_by(const scheduler_t *s, int64_t at_s, int32_t ends)
+{
+    while (ends < s->n_running && s->running[ends].expected_end_s <= at_s)
+        ends++;
+    return ends;
+}
+
+/* The nodes that are free at `at_s`, when so many running jobs have ended, and the least watts from then to `end_s`.
+ * Between changes of the cap the running jobs only become fewer, so these are all the instants to look at. */
+static room_t room_over(scheduler_t *s, int32_t ends, int64_t at_s, int64_t end_s)
+{
+    const room_t *by_ends = room_by_ends(s);
+    const caps_t *caps = &s->caps;
+    room_t found = by_ends[ends];
+    if (!s->ways->changes)
+        return found;
+    int32_t k = caps_after(caps, at_s);
+    found.uw += cap_uw(caps->watts[k ? k - 1 : 0]) - s->ways->cluster_uw;
+    for (; k < caps->n && caps->from_s[k] < end_s; k++) {
+        ends = ended_by(s, caps->from_s[k], ends);
+        found.uw = least(found.uw, by_ends[ends].uw + cap_uw(caps->watts[k]) - s->ways->cluster_uw);
+    }
+    return found;
+}
+
+static int has_room(scheduler_t *s, int32_t ends, int64_t at_s, int32_t job, int32_t row)
+{
+    room_t room = room_over(s, ends, at_s, at_s + length_s(s->ways, job, row));
+    return fits(&s->ways->model.rows[row], room.nodes, room.uw);
+}
+
+static int fits_now(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
+{
+    return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw) &&
+           (!s->ways->changes || has_room(s, 0, now_s, job, row));
+}
+
+static int64_t earliest_under_changes(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
+{
+    int64_t at_s = now_s;
+    for (int32_t ends = 0; at_s < INT64_MAX && !has_room(s, ends, at_s, job, row); ends = ended_by(s, at_s, ends))
+        at_s = greatest(at_s, scheduler_next_change(s, at_s, ends)); /* jobs that are late end at any moment */
+    return at_s;
+}
+
+static inline int64_t earliest_s(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
 {
     ways_t *w = s->ways;
     known_t *known = &w->after[row];
-    if (known->version == w->version)
-        return known->value;
-    const configuration_t *one = &w->model.rows[row];
-    const room_t *room = room_by_ends(s);
-    int32_t low = 0, high = s->n_running + 1;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (fits(one, room[middle].nodes, room[middle].uw))
-            high = middle;
-        else
-            low = middle + 1;
+    if (w->changes)
+        return earliest_under_changes(s, now_s, job, row);
+    if (known->version != w->version) {
+        const room_t *room = room_by_ends(s);
+        int32_t low = 0, high = s->n_running + 1;
+        while (low < high) {
+            int32_t middle = low + (high - low) / 2;
+            if (fits(&w->model.rows[row], room[middle].nodes, room[middle].uw))
+                high = middle;
+            else
+                low = middle + 1;
+        }
+        *known = (known_t){.version = w->version, .value = low};
     }
-    *known = (known_t){.version = w->version, .value = low > s->n_running ? NONE : low};
-    return known->value;
-}
-
-static int64_t ended_s(const scheduler_t *s, int64_t now_s, int32_t ends)
-{
-    return ends ? s->running[ends - 1].expected_end_s : now_s;
+    if (known->value > s->n_running)
+        return INT64_MAX;
+    return known->value ? s->running[known->value - 1].expected_end_s : now_s;
 }
 
 /****************************************************************
@@ -144,22 +210,23 @@ static int32_t traditional(const ways_t *w, int32_t job)
     int32_t found = NONE;
     for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
         const configuration_t *row = &m->rows[i];
-        if (row->is_full && row->watts <= m->cluster_w && row->nodes <= m->requested[job] &&
+        if (row->is_full && row->watts <= w->cluster_w && row->nodes <= m->requested[job] &&
             (found == NONE || row->nodes > m->rows[found].nodes))
             found = i;
     }
     return found;
 }
 
-/* The fastest row within watts and nodes; of those as fast up to `near` the one with fewest watts, then nodes. */
-static int32_t best(const ways_t *w, int32_t job, double bound_w, int64_t most_nodes)
+/* The fastest row within watts and nodes; of those as fast up to `near` the one with fewest watts, then nodes.
+ * `now_s`: when it has to fit; NONE: it need not. */
+static int32_t best(scheduler_t *s, int64_t now_s, int32_t job, double bound_w, int64_t most_nodes)
 {
-    const moldable_t *m = &w->model;
+    const moldable_t *m = &s->ways->model;
     double scale = m->scale[job], limit_s = 0.0;
     int32_t found = NONE;
     for (int32_t i = m->first[m->table[job]]; i < m->first[m->table[job] + 1]; i++) {
         const configuration_t *row = &m->rows[i];
-        if (row->watts > bound_w || row->nodes > most_nodes)
+        if (row->watts > bound_w || row->nodes > most_nodes || (now_s != NONE && !fits_now(s, now_s, job, i)))
             continue;
         if (found == NONE) {
             found = i;
@@ -180,47 +247,42 @@ static int32_t best(const ways_t *w, int32_t job, double bound_w, int64_t most_n
 static double fair_share_w(const scheduler_t *s, int32_t job)
 {
     const moldable_t *m = &s->ways->model;
-    return m->priority * m->requested[job] / s->composition.processors * m->cluster_w;
-}
-
-static int32_t naive(const scheduler_t *s, int32_t job)
-{
-    return best(s->ways, job, fair_share_w(s, job), s->composition.processors);
+    return m->priority * m->requested[job] / s->composition.processors * s->ways->cluster_w;
 }
 
 /* Without `near`, times do not affect which row is best, so jobs of one kind have the same. */
-static int32_t wanted(const scheduler_t *s, int32_t job)
+static int32_t wanted(scheduler_t *s, int32_t job)
 {
     ways_t *w = s->ways;
     const moldable_t *m = &w->model;
-    if (m->near != 0.0)
-        return m->choose == CHOOSE_TRADITIONAL ? traditional(w, job) : naive(s, job);
     int32_t *known = &w->wanted[m->kind[job]];
-    if (*known == UNKNOWN)
-        *known = m->choose == CHOOSE_TRADITIONAL ? traditional(w, job) : naive(s, job);
+    if (*known == UNKNOWN || m->near != 0.0)
+        *known = m->choose == CHOOSE_TRADITIONAL
+                     ? traditional(w, job)
+                     : best(s, NONE, job, fair_share_w(s, job), s->composition.processors);
     return *known;
 }
 
-static int32_t fastest_now(const scheduler_t *s, int32_t job, double bound_w)
+static int32_t fastest_now(scheduler_t *s, int64_t now_s, int32_t job, double bound_w)
 {
     ways_t *w = s->ways;
-    if (w->model.near != 0.0)
-        return best(w, job, bound_w, s->free);
+    if (w->model.near != 0.0 || w->changes)
+        return best(s, w->changes ? now_s : NONE, job, bound_w, s->free);
     known_t *known = &w->fits[w->model.kind[job]];
     if (known->version != w->version)
-        *known = (known_t){.version = w->version, .value = best(w, job, bound_w, s->free)};
+        *known = (known_t){.version = w->version, .value = best(s, NONE, job, bound_w, s->free)};
     return known->value;
 }
 
 /* Naive's choice if it can start; else the fastest that can, if it is fast enough. */
-static int32_t adaptive(const scheduler_t *s, int32_t job)
+static int32_t adaptive(scheduler_t *s, int64_t now_s, int32_t job)
 {
     const ways_t *w = s->ways;
     int32_t later = wanted(s, job);
     double bound_w = fair_share_w(s, job), free_w = (double)w->free_uw / 1e6;
-    if (later == NONE || (bound_w <= free_w && w->model.rows[later].nodes <= s->free))
+    if (later == NONE || (bound_w <= free_w && fits_now(s, now_s, job, later)))
         return later;
-    int32_t now = fastest_now(s, job, bound_w < free_w ? bound_w : free_w);
+    int32_t now = fastest_now(s, now_s, job, bound_w < free_w ? bound_w : free_w);
     if (now == NONE)
         return later;
     double time_s = w->model.rows[now].time_s * w->model.scale[job];
@@ -256,10 +318,10 @@ static scored_t least_score(scheduler_t *s, int64_t now_s, int32_t job, int32_t 
         int64_t run_s = length_s(w, job, i);
         if ((double)run_s > limit_s || (choose == CHOOSE_STOCK && found.row != NONE && run_s > found.end_s))
             break; /* who runs for longer ends later */
-        int32_t ends = ends_before(s, i);
-        if (ends == NONE)
+        int64_t start_s = earliest_s(s, now_s, job, i);
+        if (start_s == INT64_MAX)
             continue;
-        scored_t one = {.row = i, .end_s = ended_s(s, now_s, ends) - now_s + run_s};
+        scored_t one = {.row = i, .end_s = start_s - now_s + run_s};
         if ((double)one.end_s > limit_s)
             continue;
         one.score = choose == CHOOSE_STOCK           ? (double)one.end_s
@@ -293,19 +355,14 @@ static int32_t choose(scheduler_t *s, int64_t now_s, int32_t job)
         return m->choose_row(m->context, now_s, job, s->free, s->ways->free_uw);
     if (m->choose > CHOOSE_ADAPTIVE)
         return by_end(s, now_s, job);
-    return m->choose == CHOOSE_ADAPTIVE ? adaptive(s, job) : wanted(s, job);
-}
-
-static int fits_now(const scheduler_t *s, int32_t row)
-{
-    return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw);
+    return m->choose == CHOOSE_ADAPTIVE ? adaptive(s, now_s, job) : wanted(s, job);
 }
 
 /* The row in which the job can start, if that is the chosen one; else NONE. */
 static int32_t starts_now(scheduler_t *s, int64_t now_s, int32_t job)
 {
     int32_t row = choose(s, now_s, job);
-    return fits_now(s, row) ? row : NONE;
+    return fits_now(s, now_s, job, row) ? row : NONE;
 }
 
 static void start(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
@@ -328,7 +385,7 @@ static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
 {
     ways_t *w = s->ways;
     const moldable_t *m = &w->model;
-    if (m->choose != CHOOSE_STOCK)
+    if (m->choose != CHOOSE_STOCK || w->changes)
         return 0;
     reach_t *reach = &w->reach[m->table[job]];
     if (reach->version != w->version || reach->now_s != now_s) {
@@ -337,10 +394,9 @@ static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
             now++;
         *reach = (reach_t){.version = w->version, .now_s = now_s, .scale = now < end ? INFINITY : 0.0};
         for (int32_t i = first; i < now && now < end; i++) {
-            int32_t ends = ends_before(s, i);
-            double delay_s = (double)(ended_s(s, now_s, ends > 0 ? ends : 0) - now_s);
-            double gain = m->rows[now].time_s - m->rows[i].time_s;
-            if (ends != NONE && gain > 0.0 && (delay_s + 1.001) / gain < reach->scale)
+            int64_t start_s = earliest_s(s, now_s, job, i);
+            double delay_s = (double)(start_s - now_s), gain = m->rows[now].time_s - m->rows[i].time_s;
+            if (start_s < INT64_MAX && gain > 0.0 && (delay_s + 1.001) / gain < reach->scale)
                 reach->scale = (delay_s + 1.001) / gain;
         }
     }
@@ -358,7 +414,7 @@ static void bound(const scheduler_t *s, offer_t *offer)
 static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 {
     s->ways->head_row = choose(s, now_s, head->job);
-    if (!fits_now(s, s->ways->head_row))
+    if (!fits_now(s, now_s, head->job, s->ways->head_row))
         return 0;
     start(s, now_s, head->job, s->ways->head_row);
     return 1;
@@ -368,19 +424,15 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
 {
     ways_t *w = s->ways;
-    int32_t row = head ? w->head_row : NONE, ends = row == NONE ? NONE : ends_before(s, row);
+    int32_t row = head ? w->head_row : NONE;
+    int64_t at_s = row == NONE ? INT64_MAX : earliest_s(s, now_s, head->job, row);
     bound(s, offer);
-    if (!head)
+    if (at_s == INT64_MAX) /* not at these watts; a replay drops such jobs before it begins */
         return;
-    if (ends == NONE) /* not at these watts; a replay drops such jobs before it begins */
-        return;
-    int64_t at_s = ended_s(s, now_s, ends);
-    while (ends < s->n_running && s->running[ends].expected_end_s == at_s)
-        ends++;
-    const room_t *room = &room_by_ends(s)[ends];
+    room_t room = room_over(s, ended_by(s, at_s, 0), at_s, at_s + length_s(w, head->job, row));
     offer->reserved.at_s = at_s;
-    offer->reserved.left_over = room->nodes - w->model.rows[row].nodes;
-    offer->reserved.left_over_uw = room->uw - w->model.rows[row].uw;
+    offer->reserved.left_over = room.nodes - w->model.rows[row].nodes;
+    offer->reserved.left_over_uw = room.uw - w->model.rows[row].uw;
 }
 
 static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
@@ -410,27 +462,16 @@ static void occupy(scheduler_t *s, int32_t job, int sign)
 }
 
 const resources_t CONFIGURATIONS = {
+    .begin = begin,
     .start_head = start_head,
     .reserve = reserve,
     .start_behind = start_behind,
     .occupy = occupy,
 };
 
-void scheduler_set_bound(scheduler_t *s, double watts, int64_t uw)
+int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
 {
-    ways_t *w = s->ways;
-    w->free_uw += uw - w->model.cluster_uw;
-    w->model.cluster_w = watts;
-    w->model.cluster_uw = uw;
-    w->version++;
-    for (int32_t kind = 0; kind < w->model.n_kinds; kind++)
-        w->wanted[kind] = UNKNOWN;
-}
-
-int64_t scheduler_earliest(scheduler_t *s, int64_t now_s, int32_t row)
-{
-    int32_t ends = ends_before(s, row);
-    return ends == NONE ? INT64_MAX : ended_s(s, now_s, ends);
+    return earliest_s(s, now_s, job, row);
 }
 
 void scheduler_impossible(scheduler_t *s, uint8_t *never)

@@ -6,7 +6,7 @@
 #ifndef CLUSTER_MOLDABLE_H
 #define CLUSTER_MOLDABLE_H
 
-#include <stdint.h>
+#include "resources/caps.h"
 
 #define CHOOSE_TRADITIONAL 0
 #define CHOOSE_NAIVE 1
@@ -29,8 +29,7 @@ typedef struct {
 typedef struct {
     int32_t choose;
     double th, near, priority, slowdown;
-    double cluster_w;
-    int64_t cluster_uw;
+    caps_t caps;
     const configuration_t *rows; /* table t: from first[t] to first[t + 1] - 1, the fastest first */
     const int32_t *first;
     int32_t n_tables, n_kinds;

@@ -74,16 +74,3 @@ void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed
         for (int32_t kind = 0; kind < NODE_KINDS; kind++)
             room[(int64_t)placed->node * NODE_KINDS + kind] += sign * placed->count * need[kind];
 }
-
-int32_t node_room_cap_after(const unlike_t *model, int64_t now_s)
-{
-    int32_t low = 0, high = model->n_caps;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (model->cap_from_s[middle] <= now_s)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}

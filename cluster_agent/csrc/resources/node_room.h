@@ -25,7 +25,4 @@ int32_t node_room_as_chosen(const unlike_t *model, const int64_t *room, int32_t 
 /* What a unit needs is added to `room` (1) or taken from it (-1), for all units on these nodes. */
 void node_room_change(const int64_t *need, int64_t *room, const placed_t *placed, int32_t count, int sign);
 
-/* The first change of the cap after `now_s`, as an index; the cap in force is the one before it. */
-int32_t node_room_cap_after(const unlike_t *model, int64_t now_s);
-
 #endif

@@ -43,6 +43,7 @@ int32_t scheduler_set_unlike(scheduler_t *s, const unlike_t *model)
     int32_t n = s->jobs.n_jobs, n_values = model->n_nodes * NODE_KINDS;
     s->phases.resources = &UNLIKE_NODES;
     u->model = *model;
+    s->caps = model->caps;
     u->free = column(&s->memory, n_values, sizeof *u->free);
     u->spare = column(&s->memory, n_values, sizeof *u->spare);
     u->room = column(&s->memory, n_values, sizeof *u->room);
@@ -74,12 +75,12 @@ static double watts_after(const scheduler_t *s, int64_t at_s)
 
 static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t end_s, double watts)
 {
-    const nodes_and_watts_t *u = s->unlike;
-    int32_t k = node_room_cap_after(&u->model, now_s);
-    if (u->running_w + watts > u->model.cap_w[k ? k - 1 : 0])
+    const caps_t *caps = &s->caps;
+    int32_t k = caps_after(caps, now_s);
+    if (s->unlike->running_w + watts > caps->watts[k ? k - 1 : 0])
         return 0;
-    for (; k < u->model.n_caps && u->model.cap_from_s[k] < end_s; k++)
-        if (watts_after(s, u->model.cap_from_s[k]) + watts > u->model.cap_w[k])
+    for (; k < caps->n && caps->from_s[k] < end_s; k++)
+        if (watts_after(s, caps->from_s[k]) + watts > caps->watts[k])
             return 0;
     return 1;
 }
@@ -87,11 +88,11 @@ static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t end_s, double 
 /* The least that the running jobs leave under the caps from `at_s` until `end_s`. */
 static double spare_watts(const scheduler_t *s, int64_t at_s, int64_t end_s)
 {
-    const nodes_and_watts_t *u = s->unlike;
-    int32_t k = node_room_cap_after(&u->model, at_s);
-    double spare_w = u->model.cap_w[k ? k - 1 : 0] - watts_after(s, at_s);
-    for (; k < u->model.n_caps && u->model.cap_from_s[k] < end_s; k++)
-        spare_w = fmin(spare_w, u->model.cap_w[k] - watts_after(s, u->model.cap_from_s[k]));
+    const caps_t *caps = &s->caps;
+    int32_t k = caps_after(caps, at_s);
+    double spare_w = caps->watts[k ? k - 1 : 0] - watts_after(s, at_s);
+    for (; k < caps->n && caps->from_s[k] < end_s; k++)
+        spare_w = fmin(spare_w, caps->watts[k] - watts_after(s, caps->from_s[k]));
     return spare_w;
 }
 
@@ -178,15 +179,6 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
     return start(s, now_s, head->job);
 }
 
-/* When anything changes after `at_s`: a job is expected to end, or the cap changes. */
-static int64_t next_change(const scheduler_t *s, int64_t at_s, int32_t ended)
-{
-    const nodes_and_watts_t *u = s->unlike;
-    int32_t k = node_room_cap_after(&u->model, at_s);
-    return least(ended < s->n_running ? s->running[ended].expected_end_s : INT64_MAX,
-                 k < u->model.n_caps ? u->model.cap_from_s[k] : INT64_MAX);
-}
-
 /* Nodes and watts for the head at the earliest time that expected ends and the cap allow. */
 static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
 {
@@ -198,7 +190,7 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
     if (!head)
         return;
     memcpy(u->spare, u->free, (size_t)u->model.n_nodes * NODE_KINDS * sizeof *u->spare);
-    for (int64_t at_s = next_change(s, now_s, 0); at_s < INT64_MAX; at_s = next_change(s, at_s, ended)) {
+    for (int64_t at_s = scheduler_next_change(s, now_s, 0); at_s < INT64_MAX; at_s = scheduler_next_change(s, at_s, ended)) {
         for (; ended < s->n_running && s->running[ended].expected_end_s <= at_s; ended++) {
             int32_t job = s->running[ended].job;
             change(u, u->spare, job, u->placed + u->first[job], u->count[job], 1);
@@ -253,14 +245,6 @@ int32_t scheduler_place(scheduler_t *s, int32_t job, const placed_t *placed, int
     memcpy(u->found, placed, (size_t)count * sizeof *placed);
     u->n_found = count;
     return take(&s->memory, u, job) < 0 ? -1 : 0;
-}
-
-void scheduler_set_caps(scheduler_t *s, int32_t n_caps, const int64_t *from_s, const double *watts)
-{
-    unlike_t *model = &s->unlike->model;
-    model->n_caps = n_caps;
-    model->cap_from_s = from_s;
-    model->cap_w = watts;
 }
 
 /****************************************************************

@@ -5,7 +5,7 @@
 #ifndef CLUSTER_UNLIKE_NODES_H
 #define CLUSTER_UNLIKE_NODES_H
 
-#include <stdint.h>
+#include "resources/caps.h"
 
 #define NODE_KINDS 5 /* cores, GPUs, MICs, memory, and places: 1 of each node, taken by a job that has it alone */
 
@@ -21,9 +21,7 @@ typedef struct {
 typedef struct {
     int32_t n_nodes, placing;
     const int64_t *has;        /* per node and kind */
-    int32_t n_caps;            /* at least one; the first is in force from the start */
-    const int64_t *cap_from_s; /* ascending */
-    const double *cap_w;
+    caps_t caps;
     /* per job */
     const int64_t *units;
     const int64_t *need;       /* and kind: of one unit */

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
-from cluster_agent.jobs.owned_watts.live_owner import Engine, Owner, Table
+from cluster_agent.jobs.owned_watts.live_owner import Engine, NodeBudget, Owner, Table
 from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
@@ -32,6 +31,7 @@ from cluster_agent.scheduler.configurations.table import (
 )
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.power_cap import constant
 
 MOST_APPLICATIONS: Final = 10_000
 """Ours: with as many nodes there are still fewer tables than rows of jobs, whose first name each table once."""
@@ -75,8 +75,6 @@ class OwnedConfigurations(Owner):
         self._tables: list[Rows] = []
         self._nodes = 0
         self._ways: CMoldable | None = None
-        self._caps: list[Cap] = []
-        self._bound_w: float | None = None
 
     # --- for the engine
 
@@ -89,8 +87,7 @@ class OwnedConfigurations(Owner):
         rows = ScaledRows(self._tables, [min(row, last) for row in range(len(jobs))], [1.0] * len(jobs))
         kinds = len(self._applications) * (nodes + 1) + nodes + 2
         all_w = nodes * (self._levels_mw[0] - self._idle_mw) / 1000
-        self._ways = ways = CMoldable(self._composition, MoldableJobs(jobs, rows), nodes, all_w, kinds=kinds)
-        self._caps, self._bound_w = [], None
+        self._ways = ways = CMoldable(self._composition, MoldableJobs(jobs, rows), nodes, constant(all_w), kinds=kinds)
         return Engine(self.phases, ways.jobs(jobs), nodes, {"moldable": ways})
 
     def add(self, row: int, job: Job) -> None:
@@ -131,19 +128,13 @@ class OwnedConfigurations(Owner):
         """Its configuration is known."""
         job.configured = self._configured(self._given.chosen_of(row), self._place(job).scale)
 
-    def announce(self, scheduler: NativeScheduler, now_s: int) -> bool:
-        """Put the budget in force that there is now; what is to come does not count. Whether a pass is due."""
-        if self._budget is not None and self._budget != self._announced:
-            self._announced, self._caps = self._budget, self._budget.caps(now_s)
-        in_force = next((cap for cap in self._caps if cap.from_s <= now_s < cap.to_s), None)
-        bound_w = None if in_force is None else in_force.watts - self._nodes * self._idle_mw / 1000
-        if bound_w is None or bound_w == self._bound_w:
-            return False
-        self._bound_w = bound_w
-        self._given.set_bound(bound_w)
-        return True
-
     # --- for the keeper of the budget
+
+    def _put_in_force(
+        self, scheduler: NativeScheduler, budget: NodeBudget, before: NodeBudget | None, now_s: int
+    ) -> None:
+        idle_w = self._nodes * self._idle_mw / 1000
+        scheduler.set_cap(self._cap_above(idle_w, budget, now_s, self._given.cap), now_s)
 
     @property
     def idle_mw(self) -> int:

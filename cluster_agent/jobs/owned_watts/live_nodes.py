@@ -24,7 +24,7 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.owned_watts.live_owner import Engine, Has, NodeBudget, Owner, Table
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
-from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.power_cap import UNCAPPED
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes
 
@@ -135,7 +135,8 @@ class OwnedNodes(Owner):
     def _put_in_force(
         self, scheduler: NativeScheduler, budget: NodeBudget, before: NodeBudget | None, now_s: int
     ) -> None:
-        scheduler.set_cap(self._cap(budget, now_s), now_s)
+        idle_w = sum(self._idle_mw.values()) / 1000
+        scheduler.set_cap(self._cap_above(idle_w, budget, now_s, UNCAPPED), now_s)
 
     def idle_caps_mw(self) -> dict[str, int]:
         """The caps of nodes without a job."""
@@ -167,13 +168,6 @@ class OwnedNodes(Owner):
     def _fill(self, row: int, units: int, need: list[int], watts: float) -> None:
         assert self._unlike is not None
         self._unlike.add(row, units, need, watts)
-
-    def _cap(self, budget: NodeBudget, now_s: int) -> PowerCap:
-        idle_w = sum(self._idle_mw.values()) / 1000
-        caps = budget.caps(now_s)
-        if not caps:
-            return UNCAPPED
-        return PowerCap((0, *(cap.from_s for cap in caps[1:])), tuple(cap.watts - idle_w for cap in caps))
 
 
 def _has(group: NodeGroup) -> Has:

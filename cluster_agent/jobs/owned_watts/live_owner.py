@@ -22,6 +22,7 @@ from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.queue import patient
 
 Has = tuple[int, int, int, int]
@@ -173,6 +174,14 @@ class Owner:
         self._announced = budget
         self._put_in_force(scheduler, budget, before, now_s)
         return True
+
+    @staticmethod
+    def _cap_above(idle_w: float, budget: NodeBudget, now_s: int, otherwise: PowerCap) -> PowerCap:
+        """The budget less what all nodes draw idle."""
+        caps = budget.caps(now_s)
+        if not caps:
+            return otherwise
+        return PowerCap((0, *(cap.from_s for cap in caps[1:])), tuple(cap.watts - idle_w for cap in caps))
 
     def _put_in_force(
         self, scheduler: NativeScheduler, budget: NodeBudget, before: NodeBudget | None, now_s: int

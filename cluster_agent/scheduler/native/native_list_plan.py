@@ -9,7 +9,7 @@ import numpy as np
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.native.native_tables import code, copied, owned, pointer
+from cluster_agent.scheduler.native.native_tables import c_caps, code, copied, owned, pointer
 from cluster_agent.scheduler.plans.plan_phase import Plan, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, with_places
@@ -30,8 +30,6 @@ class CListPlan:
             table[:, 0] = np.concatenate([placed.node for placed in running.placed])
             table[:, 1] = np.concatenate([placed.count for placed in running.placed])
         columns = {
-            "cap_from_s": ("int64_t", np.array(situation.cap.time_s, np.int64)),
-            "cap_w": ("double", np.array(situation.cap.watts, np.float64)),
             "units": ("int64_t", queue.units),
             "need": ("int64_t", with_places(situation.need, 0)),
             "admitted_w": ("double", queue.watts),
@@ -51,7 +49,8 @@ class CListPlan:
         self._kept["placed"] = ffi.from_buffer("placed_t[]", table)
         model = {name: self._kept[name] for name in columns}
         model |= {"n_nodes": len(situation.free), "placing": code("PLACE", situation.placing)}
-        model["n_caps"] = len(situation.cap.time_s)
+        self._c_cap = c_caps(situation.cap)
+        model["caps"] = self._c_cap[0][0]
         fields = {name: self._kept[name] for name in (*others, "placed")}
         fields |= {"model": model, "now_s": situation.now_s}
         fields |= {"n_waiting": len(queue.job), "n_running": len(running.job)}

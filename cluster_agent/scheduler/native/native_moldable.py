@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.cluster import UW
-from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule, whole_uw
+from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, same_place
 from cluster_agent.scheduler.job_columns import Jobs
-from cluster_agent.scheduler.native.native_tables import checked, code, pointer
+from cluster_agent.scheduler.native.native_tables import c_caps, checked, code, pointer
+from cluster_agent.scheduler.power_cap import PowerCap
 
 NEVER_S: Final = 2**63 - 1
 
@@ -28,7 +29,7 @@ class CMoldable:
         composition: MoldableComposition,
         jobs: MoldableJobs,
         nodes: int,
-        watts: float,
+        cap: PowerCap,
         table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
         kinds: int | None = None,
     ) -> None:
@@ -37,7 +38,8 @@ class CMoldable:
         truth = jobs.truth or jobs.rows
         known_of, true_of = np.array(jobs.rows.table, np.int64), np.array(truth.table, np.int64)
         pairs, pair_of = np.unique(known_of * len(truth.tables) + true_of, return_inverse=True)
-        self._choice, self._nodes, self._watts, self._rows = composition.choose, nodes, watts, jobs.rows
+        self._choice, self._nodes, self._rows = composition.choose, nodes, jobs.rows
+        self.cap, self.c_cap = cap, c_caps(cap)
         self._scheduler: Any = None
         self.error: BaseException | None = None  # of a choice in Python, which C cannot pass on
         self._true: list[Configuration] = []  # by row
@@ -77,7 +79,7 @@ class CMoldable:
         rule = composition.rule
         name = lib.CHOOSE_BY_CALLER if rule is None else code("CHOOSE", rule.name)
         given = rule or Rule("naive")
-        numbers = [name, given.th, given.near, given.priority, given.slowdown, watts, whole_uw(watts)]
+        numbers = [name, given.th, given.near, given.priority, given.slowdown, self.c_cap[0][0]]
         self._choose_row = ffi.NULL
         if rule is None:
             self._choose_row = ffi.callback("int32_t(void *, int64_t, int32_t, int64_t, int64_t)", self._row_of, -1)
@@ -91,11 +93,6 @@ class CMoldable:
     def runs(self, job: int, table: int, place: int) -> None:
         """Before the job is adopted: it runs in this row of its table."""
         self.row[job] = self._first[table] + place
-
-    def set_bound(self, watts: float) -> None:
-        """From now on jobs have these watts."""
-        self._watts = watts
-        lib.scheduler_set_bound(self._scheduler, watts, whole_uw(watts))
 
     def join(self, scheduler: Any) -> None:
         """The native scheduler chooses among these configurations; ``MemoryError`` if it cannot."""
@@ -111,10 +108,10 @@ class CMoldable:
         first, rows = self._first[table], self._rows.at(self._known[table], float(self._scale[job]))
 
         def earliest_s(row: Configuration) -> int | None:
-            start_s = int(lib.scheduler_earliest(self._scheduler, now_s, first + rows.index(row)))
+            start_s = int(lib.scheduler_earliest(self._scheduler, now_s, job, first + rows.index(row)))
             return None if start_s == NEVER_S else start_s
 
-        job_asks = int(self._requested[job]), int(self._request_s[job]), self._nodes, self._watts
+        job_asks = int(self._requested[job]), int(self._request_s[job]), self._nodes, self.cap.at(now_s)
         try:
             chosen = self._choice(ChoiceInput(now_s, rows, *job_asks, free_nodes, free_uw / UW, earliest_s))
             return -1 if chosen is None else first + rows.index(chosen)

@@ -85,10 +85,14 @@ class NativeReplay:
         self._moldable = moldable
         if moldable is not None:
             moldable.join(self._scheduler)
+            lib.replay_set_caps(self._replay, moldable.c_cap[0], 1)
         self._unlike = unlike
         self._planned = unlike.planned if unlike is not None else None
         if unlike is not None:
-            self._set_unlike(unlike)
+            checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
+            lib.replay_set_caps(self._replay, unlike.c_cap[0], 0)
+            if unlike.planned is not None:
+                unlike.planned.join(self._scheduler)
         if recorded is not None:
             order = recorded.order
             self._c_recorded = [
@@ -116,11 +120,6 @@ class NativeReplay:
             if idle_off is not None:
                 checked(lib.replay_set_idle_off(self._replay, idle_off))
             self._plan(first_s)
-
-    def _set_unlike(self, unlike: CUnlike) -> None:
-        checked(lib.replay_set_unlike(self._replay, unlike.c))
-        if unlike.planned is not None:
-            unlike.planned.join(self._scheduler)
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)

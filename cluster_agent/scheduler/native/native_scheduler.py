@@ -19,6 +19,7 @@ from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CPriority,
     CWatts,
+    c_caps,
     c_composition,
     c_idle_off,
     c_rows,
@@ -84,7 +85,8 @@ class NativeScheduler:
         if moldable is not None:
             moldable.join(self._scheduler)
         self._unlike = unlike
-        self._cap_seen_s = -1
+        self._capped = unlike if unlike is not None else moldable
+        self._cap_seen_s = -1 if unlike is not None else 0
         self._passed_s = 0
         if unlike is not None:
             checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
@@ -204,9 +206,13 @@ class NativeScheduler:
         return self._governor.allowed_uw
 
     def set_cap(self, cap: PowerCap, now_s: int) -> None:
-        """With nodes that differ: from now on this cap is known, in place of the one before; this calls for a pass."""
-        assert self._unlike is not None
-        self._unlike.set_cap(self._scheduler, cap)
+        """With nodes that differ, or configurations: from now on this cap is known, in place of the one before; this
+        calls for a pass."""
+        assert self._capped is not None
+        self._capped.cap, self._capped.c_cap = cap, c_caps(cap)
+        if self._planned is not None:
+            self._planned.cap = cap
+        lib.scheduler_set_caps(self._scheduler, self._capped.c_cap[0])
         self._cap_seen_s = now_s
 
     def queue(self) -> list[int]:
@@ -241,9 +247,9 @@ class NativeScheduler:
         return int(lib.scheduler_begins(self._scheduler, job))
 
     def next_change_s(self) -> int | None:
-        """The next row of the plan, announcement, reading of joules, or change of a node or of unlike nodes' cap."""
-        if self._unlike is not None:
-            change_s = self._unlike.cap.next_change_s(self._cap_seen_s)
+        """The next row of the plan, announcement, reading of joules, or change of a node or of such a cap."""
+        if self._capped is not None:
+            change_s = self._capped.cap.next_change_s(self._cap_seen_s)
             wake_s = self._planned.wake_s if self._planned is not None else NEVER_S
             return change_s if wake_s == NEVER_S else min(wake_s, wake_s if change_s is None else change_s)
         if self._watts is None:
@@ -260,7 +266,7 @@ class NativeScheduler:
 
     def advance(self, now_s: int) -> bool:
         """Nodes are off or on, joules are read, a row begins, or a cap becomes known and all is planned again."""
-        if self._unlike is not None:
+        if self._capped is not None:
             self._cap_seen_s = now_s
             if self._planned is not None and self._planned.wake_s <= now_s:
                 self._planned.wake_s = NEVER_S

@@ -17,6 +17,7 @@ from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
 from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 
@@ -30,6 +31,12 @@ ENDS: Final = {
     "before": lib.ENDS_BEFORE_PASS,
     "after": lib.ENDS_AFTER_PASS,
 }
+
+
+def c_caps(cap: PowerCap) -> tuple[Any, ...]:
+    """``caps_t *``, and the columns that have to stay with it."""
+    columns = ffi.new("int64_t[]", cap.time_s), ffi.new("double[]", cap.watts)
+    return ffi.new("caps_t *", [len(cap.time_s), *columns]), *columns
 
 
 def c_composition(composition: Composition, processors: int) -> Any:

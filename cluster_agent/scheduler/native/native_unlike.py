@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent._native import ffi, lib
+from cluster_agent._native import ffi
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
-from cluster_agent.scheduler.native.native_tables import code, pointer
+from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import (
@@ -62,7 +62,7 @@ class CUnlike:
         self._unmetered: list[int] = []
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
-        self._c_cap = _c_cap(cap)
+        self.c_cap = c_caps(cap)
         columns = [
             ("int64_t", with_places(nodes.has, 1)),
             ("int64_t", jobs.units),
@@ -79,7 +79,7 @@ class CUnlike:
 
             self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
         of_plan = self.planned.columns if self.planned is not None else []
-        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, len(cap.time_s), *self._c_cap, *others, *of_plan])
+        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *of_plan])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
         job = queue.job.astype(np.int64)
@@ -96,13 +96,6 @@ class CUnlike:
         )
         order = np.lexsort((job, self._composition.rule(columns, now_s)))
         return order if self.planned is None else order[self.planned.tried(columns, order, now_s)]
-
-    def set_cap(self, scheduler: Any, cap: PowerCap) -> None:
-        """From now on the native scheduler keeps this cap."""
-        self.cap, self._c_cap = cap, _c_cap(cap)
-        if self.planned is not None:
-            self.planned.cap = cap
-        lib.scheduler_set_caps(scheduler, len(cap.time_s), *self._c_cap)
 
     def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
         """Fill in a row of a table that grows."""
@@ -156,7 +149,3 @@ class CUnlike:
             self.submitted(job)
         self.meter()
         self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
-
-
-def _c_cap(cap: PowerCap) -> tuple[Any, Any]:
-    return ffi.new("int64_t[]", cap.time_s), ffi.new("double[]", cap.watts)
