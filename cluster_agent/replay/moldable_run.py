@@ -59,7 +59,7 @@ def power_of(result: MoldableResult) -> tuple[Int64s, Float64s, Float64s]:
     watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
     change_s = result.cap.changes(int(start_s.min(initial=0)), int(end_s.max(initial=0)))
     time_s = np.unique(np.concatenate([start_s, end_s, np.array(change_s, np.int64)]))
-    cap_w = np.array([result.cap.at(int(one_s)) for one_s in time_s])
+    cap_w = result.cap.at_times(time_s)
     return time_s, running_w(time_s, start_s, end_s, watts).round(ROUNDED_TO), cap_w
 
 

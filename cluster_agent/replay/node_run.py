@@ -156,7 +156,7 @@ def power_over_time(result: NodeResult) -> PowerOverTime:
     last_s = int(end_s.max(initial=0))
     change_s = [time_s for time_s in (0, *result.cap.time_s) if time_s <= last_s]
     time_s = np.unique(np.concatenate([at_s, np.array(change_s, np.int64)]))
-    cap_w = np.array([result.cap.at(int(one_s)) for one_s in time_s])
+    cap_w = result.cap.at_times(time_s)
     return PowerOverTime(time_s, running_w(time_s, start_s, end_s, watts), cap_w)
 
 

@@ -6,8 +6,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
+from cluster_agent.scheduler.job_columns import Int64s
 
 
 class PowerCap(msgspec.Struct, frozen=True):
@@ -19,6 +22,12 @@ class PowerCap(msgspec.Struct, frozen=True):
     def at(self, now_s: int) -> float:
         """The cap in force."""
         return self.watts[self._step(now_s)]
+
+    def at_times(self, time_s: Int64s) -> npt.NDArray[np.float64]:
+        """The same at each of these times."""
+        steps = np.searchsorted(np.array(self.time_s), time_s, side="right") - 1
+        watts: npt.NDArray[np.float64] = np.array(self.watts)[np.maximum(steps, 0)]
+        return watts
 
     def least(self, from_s: int, to_s: int) -> float:
         """The lowest cap in [from_s, to_s)."""

@@ -20,12 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cluster_agent._native import ffi
+from msgspec.structs import astuple
 
 from cluster_agent.commands.replays import replay_moldable, replay_nodes
 from cluster_agent.commands.replays.replay import world

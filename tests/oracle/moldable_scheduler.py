@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cluster_agent.cluster import UW
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s, whole_uw
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, same_place
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, place_of
 from cluster_agent.scheduler.policies import moldable, registry
 from cluster_agent.scheduler.policies.power_aware import rmap
 from cluster_agent.scheduler.power_cap import PowerCap
@@ -27,7 +27,7 @@ def true_row(jobs: MoldableJobs, job: int, known: Configuration) -> Configuratio
     """The true time and watts of a row that the policy knows."""
     if jobs.truth is None:
         return known
-    return next(row for row in jobs.truth[job] if same_place(row, known))
+    return next(row for row in jobs.truth[job] if place_of(row) == place_of(known))
 
 
 class MoldableScheduler(OneFrequency):

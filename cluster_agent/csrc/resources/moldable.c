@@ -18,10 +18,12 @@ typedef struct {
     int64_t nodes, uw;
 } room_t;
 
-/* CHOOSE_STOCK: a job of this table whose scale is above `scale` does not start now. */
+/* CHOOSE_STOCK: a job of this table whose scale is above `scale` does not start now; `fastest` is the fastest row that
+ * fits now. */
 typedef struct {
     int64_t version, now_s;
     double scale;
+    int32_t fastest;
 } reach_t;
 
 struct ways {
@@ -375,32 +377,45 @@ static void start(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
     scheduler_start(s, now_s, job);
 }
 
+static void look_for_reach(scheduler_t *s, int64_t now_s, int32_t job, reach_t *reach)
+{
+    ways_t *w = s->ways;
+    const moldable_t *m = &w->model;
+    int32_t first = m->first[m->table[job]], end = m->first[m->table[job] + 1], now = first;
+    while (now < end && !fits(&m->rows[now], s->free, w->free_uw))
+        now++;
+    *reach = (reach_t){.version = w->version, .now_s = now_s, .scale = now < end ? INFINITY : 0.0, .fastest = now};
+    for (int32_t i = first; i < now && now < end; i++) {
+        int64_t start_s = earliest_s(s, now_s, job, i);
+        double delay_s = (double)(start_s - now_s), gain = m->rows[now].time_s - m->rows[i].time_s;
+        if (start_s < INT64_MAX && gain > 0.0 && (delay_s + 1.001) / gain < reach->scale)
+            reach->scale = (delay_s + 1.001) / gain;
+    }
+}
+
 /*
  * Whether the job certainly does not start now, without a look at each row. For CHOOSE_STOCK, where every pass would
  * look at the rows of a long queue. The fastest row that fits now loses against a row that fits after a delay if that
  * row is faster by more than the delay; by how much it is faster is the job's scale times the difference in the table.
- * One second is added for rounding.
+ * One second is added for rounding. A row that fits now and does not lose takes as many whole seconds as the fastest;
+ * one of these must leave the head what is reserved for it.
  */
-static int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job)
+static inline int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job, const reservation_t *reserved)
 {
     ways_t *w = s->ways;
     const moldable_t *m = &w->model;
     if (m->choose != CHOOSE_STOCK || w->changes)
         return 0;
     reach_t *reach = &w->reach[m->table[job]];
-    if (reach->version != w->version || reach->now_s != now_s) {
-        int32_t first = m->first[m->table[job]], end = m->first[m->table[job] + 1], now = first;
-        while (now < end && !fits(&m->rows[now], s->free, w->free_uw))
-            now++;
-        *reach = (reach_t){.version = w->version, .now_s = now_s, .scale = now < end ? INFINITY : 0.0};
-        for (int32_t i = first; i < now && now < end; i++) {
-            int64_t start_s = earliest_s(s, now_s, job, i);
-            double delay_s = (double)(start_s - now_s), gain = m->rows[now].time_s - m->rows[i].time_s;
-            if (start_s < INT64_MAX && gain > 0.0 && (delay_s + 1.001) / gain < reach->scale)
-                reach->scale = (delay_s + 1.001) / gain;
-        }
-    }
-    return m->scale[job] > reach->scale;
+    if (reach->version != w->version || reach->now_s != now_s)
+        look_for_reach(s, now_s, job, reach);
+    if (m->scale[job] > reach->scale)
+        return 1;
+    int64_t run_s = length_s(w, job, reach->fastest);
+    int is_late = now_s + run_s > reserved->at_s, end = m->first[m->table[job] + 1];
+    for (int32_t i = reach->fastest; is_late && i < end && length_s(w, job, i) == run_s; i++)
+        is_late = !fits(&m->rows[i], least(s->free, reserved->left_over), least(w->free_uw, reserved->left_over_uw));
+    return is_late;
 }
 
 /* With room for the smallest configuration a job of any width may be tried; their widths are not known yet. */
@@ -438,7 +453,7 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
 static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
 {
     reservation_t *reserved = &offer->reserved;
-    int32_t job = next->job, row = is_beyond_reach(s, now_s, job) ? NONE : starts_now(s, now_s, job);
+    int32_t job = next->job, row = is_beyond_reach(s, now_s, job, reserved) ? NONE : starts_now(s, now_s, job);
     if (row == NONE)
         return 0;
     const configuration_t *one = &s->ways->model.rows[row];

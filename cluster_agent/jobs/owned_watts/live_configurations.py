@@ -13,8 +13,9 @@ that it requests, at one of the machine file's levels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError

@@ -8,12 +8,13 @@ squares. The paper does not print the terms; here they are all ten: 1, each loga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from cluster_agent.scheduler.configurations.table import Configuration, Rows
 

@@ -8,7 +8,6 @@ the watts are right, not by the caps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from math import ceil
@@ -16,13 +15,13 @@ from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Jobs
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(msgspec.Struct, frozen=True, gc=False):
     """One row."""
 
     nodes: int
@@ -111,9 +110,9 @@ def by_time(rows: Rows) -> Rows:
     return tuple(sorted(rows, key=attrgetter("time_s")))
 
 
-def same_place(one: Configuration, other: Configuration) -> bool:
-    """Whether both have the same nodes, cores and cap."""
-    return (one.nodes, one.cores, one.cap_w) == (other.nodes, other.cores, other.cap_w)
+def place_of(one: Configuration) -> tuple[int, int, float]:
+    """By which a row of one table is found in another: its nodes, cores and cap."""
+    return one.nodes, one.cores, one.cap_w
 
 
 def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cluster_agent._native import ffi, lib
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, same_place
+from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, place_of
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_tables import c_caps, checked, code, pointer
 from cluster_agent.scheduler.power_cap import PowerCap
@@ -47,9 +47,10 @@ class CMoldable:
         first = [0]
         for known, true in (divmod(int(pair), len(truth.tables)) for pair in pairs):
             most = max((row.cores, row.cap_w) for row in jobs.rows.tables[known])
+            at = {place_of(row): row for row in reversed(truth.tables[true])}
             for row in jobs.rows.tables[known]:
                 is_full = (row.cores, row.cap_w) == most
-                self._true.append(next(one for one in truth.tables[true] if same_place(one, row)))
+                self._true.append(at[place_of(row)])
                 times = [row.time_s, row.watts, self._true[-1].time_s]
                 rows.append([*times, row.uw, row.nodes, row.nodes * row.cores, is_full])
             first.append(len(rows))
