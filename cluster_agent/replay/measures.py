@@ -96,7 +96,7 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
         return dict.fromkeys(names)
     joules, (times_s, power_w, cap_w) = schedule.joules, schedule.power
     last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
-    lasts_s = np.diff([*times_s, last_s])
+    lasts_s = np.diff(times_s, append=last_s)
     span_s = last_s - int(times_s[0])
     return {
         "energy_j": joules["cluster"],
@@ -117,7 +117,7 @@ def joules_between(schedule: NativeReplay, from_s: int, to_s: int) -> float:
     """The cluster's energy in [from_s, to_s), as far as the replay goes."""
     times_s, power_w, _ = schedule.power
     last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
-    lasts_s = np.diff(np.clip([*times_s, last_s], from_s, to_s))
+    lasts_s = np.diff(np.clip(times_s, from_s, to_s), append=min(max(last_s, from_s), to_s))
     return float((power_w * lasts_s).sum())
 
 

@@ -21,6 +21,7 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.replay import written_whole
 from cluster_agent.replay.log_run import Result
 from cluster_agent.scheduler.job_columns import Bools, Int64s
+from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads import swf
@@ -41,24 +42,22 @@ class Rows:
     def __init__(self, result: Result) -> None:
         jobs, schedule = result.workload.jobs, result.schedule
         self.workload = workload_name(result.workload)
-        self.start_s = schedule.start_s
-        self.interval_count = schedule.interval_count
-        self._schedule = schedule
+        self.start_s, self.run_s = schedule.start_s, result.run_s
+        self.processors, self.offsets = _processors(schedule)
         self._name = ffi.new("char[]", self.workload.encode())
         columns: dict[str, npt.NDArray[Any]] = {
             "number": jobs.number,
             "submit_s": jobs.submit_s,
-            "run_s": result.run_s,
+            "run_s": self.run_s,
             "request_s": jobs.request_s if result.workload.has_requests else np.full(len(jobs), -1),
             "start_s": self.start_s,
             "width": jobs.width,
             "is_cut": result.workload.is_cut.view(np.uint8),
             "is_killed": result.is_killed.view(np.uint8),
-            "interval_first": schedule.interval_first,
-            "interval_count": self.interval_count,
+            "offsets": self.offsets,
         }
         if schedule.watts is not None:
-            columns["energy_j"] = schedule.job_j
+            columns["energy_j"] = self.energy_j = schedule.job_j
         kinds = {
             np.dtype(np.float64): "double",
             np.dtype(np.int64): "int64_t",
@@ -73,7 +72,7 @@ class Rows:
             {
                 "n_jobs": len(jobs),
                 "workload": self._name,
-                "intervals": schedule.c_intervals,
+                "processors": pointer("char", self.processors),
                 **self._columns,
             },
         )
@@ -86,12 +85,15 @@ class Rows:
         while upto[0] < self.c.n_jobs:
             yield memoryview(ffi.buffer(out, lib.jobs_csv_write(self.c, upto[0], upto, out, capacity)))
 
-    def processors(self) -> tuple[Any, Any]:
-        """The processors of all jobs as text, one after the other, and where each begins."""
-        offsets = np.empty(len(self.start_s) + 1, np.int64)
-        text = np.empty(INTERVAL_BYTES * int(self.interval_count.sum()) + 1, np.uint8)
-        size = lib.jobs_csv_processors(self.c, pointer("int64_t", offsets), pointer("char", text))
-        return text[:size], offsets
+
+def _processors(schedule: NativeReplay) -> tuple[npt.NDArray[np.uint8], Int64s]:
+    """The processors of all jobs as text, one after the other, and where each begins."""
+    first, count = schedule.interval_first, schedule.interval_count
+    offsets = np.empty(len(count) + 1, np.int64)
+    text = np.empty(INTERVAL_BYTES * int(count.sum()) + 1, np.uint8)
+    columns = pointer("int64_t", first), pointer("int32_t", count), len(count)
+    size = lib.processors_write(schedule.c_intervals, *columns, pointer("int64_t", offsets), pointer("char", text))
+    return text[:size], offsets
 
 
 def workload_name(workload: Workload) -> str:
@@ -132,24 +134,18 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     import pyarrow as pa  # large, and only needed here
     import pyarrow.parquet
 
+    pa.set_memory_pool(pa.system_memory_pool())  # which has pages that NumPy has used; a pool of Arrow's needs new ones
     jobs, schedule, n = result.workload.jobs, result.schedule, len(result.workload.jobs)
-    start_s, is_cut, run_s = rows.start_s, result.workload.is_cut, result.run_s
+    start_s, is_cut, run_s = rows.start_s, result.workload.is_cut, rows.run_s
     unknown = start_s < 0
     wait_s = start_s - jobs.submit_s
-
-    valid = None if not unknown.any() else pa.py_buffer(np.packbits(~unknown, bitorder="little"))
-
-    # pa.array() would import pandas where it is installed, which takes longer than all of this; buffers do not
-    def numbers(values: npt.NDArray[Any], valid: Any = None) -> Any:
-        kind = pa.from_numpy_dtype(values.dtype)
-        return pa.Array.from_buffers(kind, n, [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
     def text(bytes_: Any, offsets: Int64s) -> Any:
         return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(bytes_))
 
     def words(codes: npt.NDArray[Any], *choices: str) -> Any:
         ends = np.cumsum([0, *(len(choice.encode()) for choice in choices)])
-        return pa.DictionaryArray.from_arrays(numbers(codes.astype(np.int8)), text("".join(choices).encode(), ends))
+        return pa.DictionaryArray.from_arrays(_numbers(codes.astype(np.int8)), text("".join(choices).encode(), ends))
 
     def flags(values: Bools) -> Any:
         return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
@@ -157,34 +153,34 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     states = ("COMPLETED_SUCCESSFULLY", "COMPLETED_WALLTIME_REACHED", "NOT_STARTED", "COMPLETED_KILLED")
     table = pa.table(
         {
-            "job_id": numbers(jobs.number),
+            "job_id": _numbers(jobs.number),
             "workload_name": words(np.zeros(n), rows.workload),
             "profile": pa.nulls(n, pa.string()),
-            "submission_time": numbers(jobs.submit_s),
-            "requested_number_of_resources": numbers(jobs.width),
-            "requested_time": numbers(jobs.request_s) if result.workload.has_requests else pa.nulls(n, pa.int64()),
+            "submission_time": _numbers(jobs.submit_s),
+            "requested_number_of_resources": _numbers(jobs.width),
+            "requested_time": _numbers(jobs.request_s) if result.workload.has_requests else pa.nulls(n, pa.int64()),
             "success": flags(~is_cut & ~unknown & ~result.is_killed),
             "final_state": words(np.where(unknown, 2, np.where(result.is_killed, 3, is_cut)), *states),
-            "starting_time": numbers(start_s, valid),
-            "execution_time": numbers(run_s, valid),
-            "finish_time": numbers(start_s + run_s, valid),
-            "waiting_time": numbers(wait_s, valid),
-            "turnaround_time": numbers(wait_s + run_s, valid),
-            "stretch": numbers((wait_s + run_s) / np.maximum(run_s, 1), valid),
-            "allocated_resources": text(*rows.processors()),
-            "consumed_energy": numbers(schedule.job_j) if schedule.watts else pa.nulls(n, pa.float64()),
+            "starting_time": _numbers(start_s, ~unknown),
+            "execution_time": _numbers(run_s, ~unknown),
+            "finish_time": _numbers(start_s + run_s, ~unknown),
+            "waiting_time": _numbers(wait_s, ~unknown),
+            "turnaround_time": _numbers(wait_s + run_s, ~unknown),
+            "stretch": _numbers((wait_s + run_s) / np.maximum(run_s, 1), ~unknown),
+            "allocated_resources": text(rows.processors, rows.offsets),
+            "consumed_energy": _numbers(rows.energy_j) if schedule.watts else pa.nulls(n, pa.float64()),
             "metadata": pa.nulls(n, pa.string()),
-            "user": numbers(result.workload.log.columns[swf.USER, result.workload.row]),
-            "first_estimate": numbers(schedule.first_estimate_s),
-            "corrections": numbers(schedule.corrections),
+            "user": _numbers(result.workload.log.columns[swf.USER, result.workload.row]),
+            "first_estimate": _numbers(schedule.first_estimate_s),
+            "corrections": _numbers(schedule.corrections),
             "reason": words(np.where(unknown, 2, schedule.overtook), "in turn", "backfilled", "not started"),
         }
     )
     if schedule.watts is not None:
         frequency_mhz = np.array(schedule.watts.machine.node.frequency_mhz, np.int64)[schedule.level]
-        table = table.append_column("frequency_mhz", numbers(frequency_mhz, valid))
-        table = table.append_column("kills", numbers(schedule.kills))
-        table = table.append_column("lost_processor_s", numbers(schedule.lost))
+        table = table.append_column("frequency_mhz", _numbers(frequency_mhz, ~unknown))
+        table = table.append_column("kills", _numbers(schedule.kills))
+        table = table.append_column("lost_processor_s", _numbers(schedule.lost))
         write_power(path.with_name("power.parquet"), result)
     pyarrow.parquet.write_table(
         table,
@@ -196,14 +192,23 @@ def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     )
 
 
+def _numbers(values: npt.NDArray[Any], is_known: Bools | None = None) -> Any:
+    """An Arrow column. ``pa.array`` would import numpy.ma, and pandas where it is installed."""
+    import pyarrow as pa
+
+    valid = None if is_known is None or is_known.all() else pa.py_buffer(np.packbits(is_known, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
+
+
 def write_power(path: Path, result: Result) -> None:
     """The cluster's watts and cap over time: a row is valid until the next; a cap of null means no cap."""
     import pyarrow as pa
     import pyarrow.parquet
 
     times_s, power_w, cap_w = result.schedule.power
-    columns = [pa.array(one) for one in (times_s, power_w)] + [pa.array(cap_w, mask=np.isinf(cap_w))]
-    pyarrow.parquet.write_table(pa.table(dict(zip(("time", "watts", "cap"), columns, strict=True))), path)
+    table = {"time": _numbers(times_s), "watts": _numbers(power_w), "cap": _numbers(cap_w, ~np.isinf(cap_w))}
+    pyarrow.parquet.write_table(pa.table(table), path)
 
 
 def manifest(

@@ -180,13 +180,23 @@ def width_of(columns: Sequence[Int64s]) -> Int64s:
     return width
 
 
+def _places(values: Int64s) -> Int64s:
+    """The place of each among the values that there are, in ascending order."""
+    least, most = int(values.min()), int(values.max())
+    if most - least > 2 * len(values):
+        return np.unique(values, return_inverse=True)[1]
+    is_there = np.zeros(most - least + 1, np.bool_)  # faster than to sort
+    is_there[values - least] = True
+    places: Int64s = np.cumsum(is_there) - 1
+    return places[values - least]
+
+
 def _jobs(columns: Sequence[Int64s], rows: Int64s) -> Jobs:
-    _, user = np.unique(columns[USER][rows], return_inverse=True)
     return Jobs(
         number=columns[NUMBER][rows],
         submit_s=columns[SUBMIT][rows],
         run_s=columns[RUN][rows],
         request_s=columns[REQUEST][rows],
         width=width_of(columns)[rows].astype(np.int32),
-        user=user.astype(np.int32),
+        user=_places(columns[USER][rows]).astype(np.int32),
     )

@@ -8,11 +8,11 @@
 
 int64_t jobs_csv_longest(const job_rows_t *rows)
 {
-    int64_t most_intervals = 0;
+    int64_t longest = 0;
     for (int64_t j = 0; j < rows->n_jobs; j++)
-        if (rows->interval_count[j] > most_intervals)
-            most_intervals = rows->interval_count[j];
-    return (int64_t)strlen(rows->workload) + NUMBERS * (LONGEST_NUMBER + 8) + 64 + 24 * most_intervals;
+        if (rows->offsets[j + 1] - rows->offsets[j] > longest)
+            longest = rows->offsets[j + 1] - rows->offsets[j];
+    return (int64_t)strlen(rows->workload) + NUMBERS * (LONGEST_NUMBER + 8) + 64 + longest;
 }
 
 /* numerator / denominator with six decimals, rounded half up; numerator 0 or more, denominator 1 to 2^43 */
@@ -24,20 +24,6 @@ static char *put_ratio(char *out, int64_t numerator, int64_t denominator)
     *out++ = '.';
     for (int64_t unit = 100000; unit; unit /= 10)
         *out++ = (char)('0' + millionths / unit % 10);
-    return out;
-}
-
-static char *put_intervals(char *out, const interval_t *intervals, int32_t count)
-{
-    for (int32_t i = 0; i < count; i++) {
-        if (i)
-            *out++ = ' ';
-        out = put_number(out, intervals[i].first);
-        if (intervals[i].last != intervals[i].first) {
-            *out++ = '-';
-            out = put_number(out, intervals[i].last);
-        }
-    }
     return out;
 }
 
@@ -70,7 +56,9 @@ static char *put_row(char *out, const job_rows_t *rows, int64_t j)
     }
     out = put_ratio(out, wait_s + run_s, run_s > 0 ? run_s : 1);
     *out++ = ',';
-    out = put_intervals(out, rows->intervals + rows->interval_first[j], rows->interval_count[j]);
+    size_t length = (size_t)(rows->offsets[j + 1] - rows->offsets[j]);
+    memcpy(out, rows->processors + rows->offsets[j], length);
+    out += length;
     *out++ = ',';
     if (rows->energy_j) /* in millijoules, up to 2^63 of them */
         out = put_ratio(out, (int64_t)(rows->energy_j[j] * 1e3 + 0.5), 1000);
@@ -103,13 +91,22 @@ int64_t power_csv_write(const power_step_t *steps, int64_t n_steps, char *out)
     return out - begin;
 }
 
-int64_t jobs_csv_processors(const job_rows_t *rows, int64_t *offsets, char *out)
+int64_t processors_write(const interval_t *intervals, const int64_t *first, const int32_t *count, int64_t n_jobs,
+                         int64_t *offsets, char *out)
 {
     char *begin = out;
-    for (int64_t j = 0; j < rows->n_jobs; j++) {
+    for (int64_t j = 0; j < n_jobs; j++) {
         offsets[j] = out - begin;
-        out = put_intervals(out, rows->intervals + rows->interval_first[j], rows->interval_count[j]);
+        for (const interval_t *one = intervals + first[j], *end = one + count[j]; one < end; one++) {
+            if (out > begin + offsets[j])
+                *out++ = ' ';
+            out = put_number(out, one->first);
+            if (one->last != one->first) {
+                *out++ = '-';
+                out = put_number(out, one->last);
+            }
+        }
     }
-    offsets[rows->n_jobs] = out - begin;
+    offsets[n_jobs] = out - begin;
     return out - begin;
 }

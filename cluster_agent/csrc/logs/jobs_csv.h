@@ -20,9 +20,8 @@ typedef struct {
     const uint8_t *is_cut;           /* the job was ended at its requested time */
     const uint8_t *is_killed;        /* the job was killed, and not begun again */
     const double *energy_j;          /* NULL: not known */
-    const interval_t *intervals;
-    const int64_t *interval_first;
-    const int32_t *interval_count;
+    const char *processors;          /* as processors_write writes them */
+    const int64_t *offsets;
 } job_rows_t;
 
 /*
@@ -33,10 +32,11 @@ int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *
 int64_t jobs_csv_longest(const job_rows_t *rows);
 
 /*
- * The column allocated_resources alone: the text of job j is out[offsets[j]] to out[offsets[j + 1] - 1]. The bytes
- * written, at most 24 per interval; `offsets` has n_jobs + 1.
+ * The column allocated_resources: the text of job j is out[offsets[j]] to out[offsets[j + 1] - 1]. The bytes written, at
+ * most 24 per interval; `offsets` has n_jobs + 1.
  */
-int64_t jobs_csv_processors(const job_rows_t *rows, int64_t *offsets, char *out);
+int64_t processors_write(const interval_t *intervals, const int64_t *first, const int32_t *count, int64_t n_jobs,
+                         int64_t *offsets, char *out);
 
 /* Rows of time, watts and cap; no cap stays empty. The bytes written, at most 72 per step. */
 int64_t power_csv_write(const power_step_t *steps, int64_t n_steps, char *out);
