@@ -263,14 +263,16 @@ static int head_will_fit(scheduler_t *s, int64_t now_s, int32_t head, int64_t ne
     return 0;
 }
 
-/* When anything changes after the search's time: a job ends, a row of the plan begins, the budget ends. */
-static int64_t next_change(const scheduler_t *s, int64_t now_s, const search_t *at)
+/* When something other than a job's end changes after the search's time: a row of the plan begins, the budget ends. */
+static int64_t next_change(const power_t *p, const search_t *at)
 {
-    const power_t *p = s->power;
-    int64_t budget_s = p->ledger.is_open ? p->model.budget.to_s : INT64_MAX;
-    int64_t end_s = at->ended < s->n_running ? ends_after(s->running[at->ended].expected_end_s, now_s) : INT64_MAX;
-    int64_t row_s = at->row + 1 < p->n_rows ? p->rows[at->row + 1].from_s : INT64_MAX;
-    return least(least(end_s, row_s), at->found.at_s < budget_s ? budget_s : INT64_MAX);
+    int64_t budget_s = p->ledger.is_open && at->found.at_s < p->model.budget.to_s ? p->model.budget.to_s : INT64_MAX;
+    return least(at->row + 1 < p->n_rows ? p->rows[at->row + 1].from_s : INT64_MAX, budget_s);
+}
+
+static int64_t next_end(const scheduler_t *s, int64_t now_s, const search_t *at)
+{
+    return at->ended < s->n_running ? ends_after(s->running[at->ended].expected_end_s, now_s) : INT64_MAX;
 }
 
 /* The job's processors that are on in the row. Most rows leave all on: then the job's columns need not be read. */
@@ -279,22 +281,30 @@ static int64_t held_in(const scheduler_t *s, const running_t *one, const plan_ro
     return row->kept >= s->composition.processors ? one->width : scheduler_held_below(s, one->job, row->kept);
 }
 
-/* Moves the search to `next_s`: joules are stored until then, jobs end, rows of the plan begin. */
-static void search_from(scheduler_t *s, int64_t now_s, int64_t next_s, search_t *at)
+/*
+ * Moves the search to `to_s`, and on from end to end before `change_s` while the head lacks processors or watts: joules
+ * are stored, jobs end, rows of the plan begin.
+ */
+static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t change_s, int64_t width, search_t *at)
 {
     power_t *p = s->power;
+    int64_t most_uw = left_uw(p, at->row, INT64_MAX, at->least_uw, at->present_cold_uw);
+    const int64_t *available = &p->available[at->row];
 
-    if (p->ledger.is_open)
-        at->stored_j += (double)(p->model.budget.limit_uw - at->drawn_uw) * (double)(next_s - at->found.at_s) / 1e6;
-    at->found.at_s = next_s;
-    for (; at->ended < s->n_running && ends_after(s->running[at->ended].expected_end_s, now_s) <= next_s; at->ended++) {
-        const running_t *one = &s->running[at->ended];
-        at->running_uw -= p->extra_uw[one->job];
-        at->drawn_uw -= p->extra_uw[one->job];
-        for (int32_t k = p->row; k < p->n_rows; k++)
-            p->available[k] += held_in(s, one, &p->rows[k]);
-    }
-    while (at->row + 1 < p->n_rows && p->rows[at->row + 1].from_s <= next_s)
+    do {
+        if (p->ledger.is_open)
+            at->stored_j += (double)(p->model.budget.limit_uw - at->drawn_uw) * (double)(to_s - at->found.at_s) / 1e6;
+        at->found.at_s = to_s;
+        for (; next_end(s, now_s, at) <= to_s && at->ended < s->n_running; at->ended++) {
+            const running_t *one = &s->running[at->ended];
+            at->running_uw -= p->extra_uw[one->job];
+            at->drawn_uw -= p->extra_uw[one->job];
+            for (int32_t k = p->row; k < p->n_rows; k++)
+                p->available[k] += held_in(s, one, &p->rows[k]);
+        }
+        to_s = next_end(s, now_s, at);
+    } while ((width > *available || at->running_uw > most_uw) && to_s < change_s);
+    while (at->row + 1 < p->n_rows && p->rows[at->row + 1].from_s <= at->found.at_s)
         at->row++;
 }
 
@@ -316,12 +326,12 @@ static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
     for (int32_t k = at.row; k < p->n_rows; k++)
         p->available[k] = p->outlook[k].free;
     for (;;) {
-        int64_t next_s = next_change(s, now_s, &at);
+        int64_t change_s = next_change(p, &at), next_s = least(next_end(s, now_s, &at), change_s);
         if (head_will_fit(s, now_s, head, next_s, &at))
             return at.found;
         if (next_s == INT64_MAX)
             return (reservation_t){.at_s = INT64_MAX};
-        search_from(s, now_s, next_s, &at);
+        search_from(s, now_s, next_s, change_s, s->jobs.width[head], &at);
     }
 }
 
