@@ -99,9 +99,14 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
     for (;;) {
         const waiting_t *stop = kinds ? kinds->fronts + kinds->n_fronts : end;
         const offer_t bounds = *offer; /* in registers, since most jobs are refused here */
-        for (; next < stop && (asks_too_much(&bounds, next->width, next->estimate_s) || is_out(s, next, head, kinds));
-             next++)
+        for (; next < stop; next++) {
+            for (; next < stop && next->width > bounds.widest; next++)
+                narrowest = next->width < narrowest ? next->width : narrowest;
+            if (next == stop ||
+                !(asks_too_much(&bounds, next->width, next->estimate_s) || is_out(s, next, head, kinds)))
+                break;
             narrowest = next->width < narrowest ? next->width : narrowest;
+        }
         if (next >= stop)
             break;
         const waiting_t one = *next; /* a start moves the fronts */

@@ -308,6 +308,17 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t cha
         at->row++;
 }
 
+/* Not under a cap without an end that is too low for the head even if it runs alone. */
+static int can_ever_fit(const scheduler_t *s, int32_t head, const search_t *at)
+{
+    const power_t *p = s->power;
+    int can = 0;
+    for (int32_t k = p->row; !can && k < p->n_rows; k++)
+        can = s->jobs.width[head] <= p->rows[k].kept &&
+              at->least_uw <= left_uw(p, k, INT64_MAX, 0, at->present_cold_uw);
+    return can;
+}
+
 /* The earliest time, after now, at which the head is expected to fit in processors and in watts. */
 static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
 {
@@ -323,6 +334,8 @@ static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
         .stored_j = budget_stored_j(s),
     };
 
+    if (!can_ever_fit(s, head, &at))
+        return (reservation_t){.at_s = INT64_MAX};
     for (int32_t k = at.row; k < p->n_rows; k++)
         p->available[k] = p->outlook[k].free;
     for (;;) {
