@@ -186,7 +186,7 @@ void nodes_take(nodes_t *n, int64_t now_s, const interval_t *intervals, int32_t 
     *begins_s = now_s;
     *woken = 0;
     for (; count; count--, intervals++)
-        for (int32_t i = intervals->first / cores; i <= intervals->last / cores; i++) {
+        for (int32_t i = intervals->first / cores, end = intervals->last / cores; i <= end; i++) {
             node_t *node = &n->nodes[i];
             int32_t first = i * cores, last = first + cores - 1;
             int is_first = !node->used;
@@ -234,33 +234,51 @@ static void be_left(nodes_t *n, int32_t i)
     }
 }
 
-static void free_again(nodes_t *n, interval_t part, int is_warm)
+/* A job leaves these processors. Whether all their nodes are on. */
+static int leave(nodes_t *n, interval_t left)
 {
-    placement_give_back(is_warm ? n->warm : &n->cold, &part, 1);
-    n->n_cold += is_warm ? 0 : part.last - part.first + 1;
+    int32_t cores = n->model.cores, end = left.last / cores;
+    int is_warm = 1;
+    for (int32_t i = left.first / cores; i <= end; i++) {
+        node_t *node = &n->nodes[i];
+        int32_t first = i * cores, last = first + cores - 1;
+        node->used -= (last < left.last ? last : left.last) - (first > left.first ? first : left.first) + 1;
+        if (!node->used)
+            be_left(n, i);
+        is_warm &= node->state == NODE_ON;
+    }
+    return is_warm;
+}
+
+/* Node by node: some are warm and some are not. */
+static void free_again(nodes_t *n, interval_t left)
+{
+    int32_t cores = n->model.cores;
+    for (int32_t last; left.first <= left.last; left.first = last + 1) {
+        int is_warm = n->nodes[left.first / cores].state == NODE_ON;
+        last = (left.first / cores + 1) * cores - 1;
+        last = last < left.last ? last : left.last;
+        placement_give_back(is_warm ? n->warm : &n->cold, &(interval_t){left.first, last}, 1);
+        n->n_cold += is_warm ? 0 : last - left.first + 1;
+    }
 }
 
 void nodes_give_back(nodes_t *n, const interval_t *intervals, int32_t count)
 {
-    int32_t cores = n->model.cores;
-    for (; count; count--, intervals++) {
-        interval_t part = {.first = intervals->first, .last = intervals->first - 1}; /* of one kind */
-        int is_warm = 1;
-        for (int32_t i = intervals->first / cores; i <= intervals->last / cores; i++) {
-            node_t *node = &n->nodes[i];
-            int32_t last = i * cores + cores - 1 < intervals->last ? i * cores + cores - 1 : intervals->last;
-            node->used -= last - (i * cores > intervals->first ? i * cores : intervals->first) + 1;
-            if (!node->used)
-                be_left(n, i);
-            if (part.last >= part.first && is_warm != (node->state == NODE_ON)) {
-                free_again(n, part, is_warm);
-                part.first = part.last + 1;
-            }
-            is_warm = node->state == NODE_ON;
-            part.last = last;
+    int32_t from = 0; /* these are warm and ascend, and are given back together */
+    for (int32_t i = 0; i < count; i++) {
+        int is_warm = leave(n, intervals[i]);
+        if (i > from && (!is_warm || intervals[i].first < intervals[i - 1].first)) {
+            placement_give_back(n->warm, intervals + from, i - from);
+            from = i;
         }
-        free_again(n, part, is_warm);
+        if (!is_warm) {
+            free_again(n, intervals[i]);
+            from = i + 1;
+        }
     }
+    if (from < count)
+        placement_give_back(n->warm, intervals + from, count - from);
 }
 
 /****************************************************************
