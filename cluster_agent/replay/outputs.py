@@ -8,6 +8,7 @@ manifest.json  what it was made from; equal manifests have equal results
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -131,10 +132,11 @@ def write_json(root: Path, metrics: Mapping[str, Any], manifest: Mapping[str, An
 
 def write_parquet(path: Path, result: Result, rows: Rows) -> None:
     """The table of jobs in columns."""
+    # before Arrow is loaded: with the memory that NumPy has used before, the kernel need not clear new pages
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import pyarrow as pa  # large, and only needed here
     import pyarrow.parquet
 
-    pa.set_memory_pool(pa.system_memory_pool())  # which has pages that NumPy has used; a pool of Arrow's needs new ones
     jobs, schedule, n = result.workload.jobs, result.schedule, len(result.workload.jobs)
     start_s, is_cut, run_s = rows.start_s, result.workload.is_cut, rows.run_s
     unknown = start_s < 0
