@@ -56,10 +56,6 @@ static int32_t start_heads(scheduler_t *s, int64_t now_s, int32_t *starts)
             continue;
         if (s->composition.guard > 0.0)
             guard(s, now_s);
-        if (!may_start(s, now_s, s->queue[s->head].job)) {
-            s->is_overruled = s->queue[s->head].width <= s->free_in_pass;
-            return count;
-        }
         int started = s->phases.resources->start_head(s, now_s, &s->queue[s->head]);
         if (started <= 0)
             return started < 0 ? -1 : count;
@@ -110,7 +106,7 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
         if (next >= stop)
             break;
         const waiting_t one = *next; /* a start moves the fronts */
-        int started = may_start(s, now_s, one.job) ? s->phases.resources->start_behind(s, now_s, &one, offer) : 0;
+        int started = s->phases.resources->start_behind(s, now_s, &one, offer);
         next += !kinds || !started;
         if (started < 0)
             return -1;
@@ -182,7 +178,7 @@ static int place(scheduler_t *s, int64_t now_s, const waiting_t *next)
     for (int32_t level = 0; !started && is_lower; level++) {
         is_lower = resources->claim(s, next, level, &claim);
         int64_t from_s = profile_earliest(profile, &claim);
-        if (from_s == now_s && may_start(s, now_s, next->job))
+        if (from_s == now_s)
             started = resources->start_placed(s, now_s, next->job, level);
         if (from_s < earliest_s || started) {
             taken = claim;
@@ -256,8 +252,7 @@ static int move_forward(scheduler_t *s, int64_t now_s, const waiting_t *next)
     s->is_reserved[next->job] = 1;
     if (profile_take(&s->profile, *reserved_s, &claim, 1) < 0)
         return -1;
-    int is_now = *reserved_s == now_s && may_start(s, now_s, next->job);
-    return is_now ? s->phases.resources->start_placed(s, now_s, next->job, 0) : 0;
+    return *reserved_s == now_s ? s->phases.resources->start_placed(s, now_s, next->job, 0) : 0;
 }
 
 /*
@@ -313,10 +308,9 @@ static void find_narrowest(scheduler_t *s)
 static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
-    s->is_overruled = 0;
     int32_t count = keeps_places ? 0 : start_heads(s, now_s, starts);
     int32_t fewest = s->profile.budget_s > now_s ? 1 : 2; /* the head may wait for joules, and wants a pass then */
-    if (count < 0 || s->is_overruled || (!keeps_places && (s->n_waiting - count < fewest || s->free_in_pass <= 0)))
+    if (count < 0 || (!keeps_places && (s->n_waiting - count < fewest || s->free_in_pass <= 0)))
         return count;
     int32_t others = s->phases.backfill(s, now_s, starts + count);
     return others < 0 ? -1 : count + others;
@@ -332,6 +326,8 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         resources->begin(s, now_s);
     if (s->ranks)
         priority_charge(s, now_s);
+    if (now_s < s->decides_from_s)
+        return 0;
     /* nobody fits, however many wait; but reservations are compressed in each pass */
     if (has_guard)
         find_narrowest(s);
@@ -357,5 +353,5 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
     int32_t count = decide(s, now_s, starts);
     const resources_t *resources = s->phases.resources;
-    return resources->finish && resources->finish(s, now_s) < 0 ? -1 : count;
+    return resources->finish && now_s >= s->decides_from_s && resources->finish(s, now_s) < 0 ? -1 : count;
 }

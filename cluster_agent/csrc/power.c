@@ -18,6 +18,7 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     s->phases.resources = &PROCESSORS_AND_WATTS;
     p->model = *model;
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
+    p->ledger.read_j = model->budget.stored_j;
     p->interval_first = column(m, n, sizeof *p->interval_first);
     p->interval_count = column(m, n, sizeof *p->interval_count);
     p->highest = column(m, n, sizeof *p->highest);
@@ -95,7 +96,8 @@ int64_t scheduler_next_row(const scheduler_t *s)
 
 int64_t scheduler_next_switch(scheduler_t *s)
 {
-    return s->power->nodes ? nodes_next(s->power->nodes) : INT64_MAX;
+    /* before the scheduler decides none goes off */
+    return s->power->nodes ? greatest(nodes_next(s->power->nodes), s->decides_from_s) : INT64_MAX;
 }
 
 void scheduler_settle(scheduler_t *s, int64_t now_s)

@@ -28,6 +28,7 @@ typedef struct {
     int64_t from_s, to_s;
     int64_t limit_uw;
     int64_t tick_s;
+    double stored_j; /* when the window begins */
 } budget_t;
 
 /* What a budget has stored: `stored_j` at the last pass, at_s; from then on `drawn_uw` is drawn, as planned. */

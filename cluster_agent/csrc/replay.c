@@ -20,8 +20,7 @@ struct replay {
     events_t begins;    /* of jobs whose nodes boot; only with power */
     int64_t foreseen;   /* events foreseen so far: numbers them */
     answering_t *answering; /* only in a closed loop */
-    const int64_t *recorded_s;  /* only in a warm start, as the next three: when jobs were started, */
-    const int32_t *recorded;    /* these jobs in the order of their starts, */
+    const recorded_t *recorded; /* only in a warm start */
     int32_t n_recorded, carried_out;
     int32_t submitted, ended;
     int64_t passes;
@@ -34,6 +33,7 @@ struct replay {
     caps_t caps;        /* only with nodes that differ, or configurations; the first `caps_begun` have begun */
     int32_t caps_begun;
     int64_t wake_s;     /* when a pass is due without another event; INT64_MAX: never */
+    int64_t pause_s;    /* time does not move on to that; INT64_MAX: it does */
     int64_t *end_s;     /* -1: not yet */
     int32_t *ended_jobs;
     int32_t *kills;
@@ -101,12 +101,10 @@ static int64_t next_submission(const replay_t *r)
     return r->answering ? answering_next(r->answering) : r->submit_s[r->submitted];
 }
 
-/* When a job is to start that no pass has started, by the record of a warm start. */
-static int64_t next_recorded(replay_t *r)
+/* When a job is to start by the record of a warm start. */
+static int64_t next_recorded(const replay_t *r)
 {
-    while (r->carried_out < r->n_recorded && r->start_s[r->recorded[r->carried_out]] >= 0)
-        r->carried_out++;
-    return r->carried_out < r->n_recorded ? r->recorded_s[r->recorded[r->carried_out]] : INT64_MAX;
+    return r->carried_out < r->n_recorded ? r->recorded[r->carried_out].start_s : INT64_MAX;
 }
 
 /****************************************************************
@@ -126,7 +124,7 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
     r->pauses_before_passes = pauses_before_passes;
     r->processors = composition->processors;
     r->frees_at_estimate = composition->frees_at_estimate;
-    r->wake_s = INT64_MAX;
+    r->wake_s = r->pause_s = INT64_MAX;
     r->scheduler = scheduler_new(composition, jobs);
     memory_t *m = &r->memory;
     r->end_s = column(m, n, sizeof *r->end_s);
@@ -196,14 +194,17 @@ int32_t replay_answer(replay_t *r, const answers_t *answers)
     return r->answering ? 0 : -1;
 }
 
-void replay_set_record(replay_t *r, const int64_t *start_s, int64_t until_s, const int32_t *started, int32_t n_started,
-                       int32_t passes_at_once)
+void replay_set_record(replay_t *r, const recorded_t *recorded, int32_t n_recorded, int64_t until_s)
 {
-    r->recorded_s = start_s;
-    r->recorded = started;
-    r->n_recorded = n_started;
-    r->wake_s = passes_at_once ? until_s : INT64_MAX;
-    scheduler_set_record(r->scheduler, start_s, until_s);
+    r->recorded = recorded;
+    r->n_recorded = n_recorded;
+    r->wake_s = until_s;
+    scheduler_decides_from(r->scheduler, until_s);
+}
+
+void replay_pause_at(replay_t *r, int64_t at_s)
+{
+    r->pause_s = at_s;
 }
 
 /****************************************************************
@@ -369,16 +370,18 @@ static void start_job(replay_t *r)
     foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
 }
 
-/* At the end of an instant: the jobs that were started at it and that no pass has started. Whether there are any. */
-static int carry_out(replay_t *r)
+/* At the end of an instant: the jobs that were started at it. How many; below 0: no room for one. */
+static int32_t carry_out(replay_t *r)
 {
-    int is_any = 0;
-    for (; next_recorded(r) <= r->now_s; is_any = 1) {
-        r->starts[r->n_starts] = r->recorded[r->carried_out];
-        scheduler_carry_out(r->scheduler, r->now_s, r->starts[r->n_starts]);
+    int32_t count = 0;
+    for (; next_recorded(r) <= r->now_s; count++) {
+        const recorded_t *one = &r->recorded[r->carried_out++];
+        r->starts[r->n_starts] = one->job;
+        if (scheduler_carry_out(r->scheduler, r->now_s, one->job, one->level) < 0)
+            return REPLAY_OVERFULL;
         start_job(r);
     }
-    return is_any;
+    return count;
 }
 
 static int32_t pass(replay_t *r)
@@ -540,8 +543,11 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
         if (status != GO_ON)
             return status;
         next_t next = look_ahead(r);
-        if (next.first_s > r->now_s && carry_out(r))
-            next = look_ahead(r);
+        if (next.first_s > r->now_s && (status = carry_out(r))) {
+            if (status < 0)
+                return status;
+            continue;
+        }
         /* with single events, the machine gives out processors only at the end of the instant */
         if ((next.first_s > r->now_s || r->batch == BATCH_INSTANT) && (status = place(r)) < 0)
             return status;
@@ -550,7 +556,7 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
                 answering_finish(r->answering, r->now_s);
             return REPLAY_ENDED;
         }
-        if (r->ended >= until_ended)
+        if (r->ended >= until_ended || next.first_s >= r->pause_s)
             return REPLAY_PAUSED;
         if ((status = move_on(r, &next)) != GO_ON)
             return status;
@@ -636,9 +642,11 @@ const double *replay_lost_uj(const replay_t *r)
     return r->lost_uj;
 }
 
-joules_t replay_joules(const replay_t *r)
+joules_t replay_joules(const replay_t *r, int64_t at_s)
 {
-    return r->meter->joules;
+    meter_t until = *r->meter;
+    meter_pass(&until, at_s);
+    return until.joules;
 }
 
 const power_step_t *replay_power(const replay_t *r, int64_t *n_steps)

@@ -17,11 +17,11 @@
 #define BATCH_EVENT 1   /* each by itself, at one instant overruns, then submissions, then ends */
 
 #define REPLAY_ENDED 0
-#define REPLAY_PAUSED 1      /* as many jobs have ended as requested */
+#define REPLAY_PAUSED 1      /* as many jobs have ended as requested, or it is time (replay_pause_at) */
 #define REPLAY_PASS_DUE 2    /* the caller orders the queue and calls again */
 #define REPLAY_POWER_DUE 3   /* a row of the plan begins or a cap becomes known: the caller reacts and calls again */
 #define REPLAY_NO_MEMORY (-1)
-#define REPLAY_OVERFULL (-2) /* started jobs need more processors than there are: a defect of the scheduler */
+#define REPLAY_OVERFULL (-2) /* started jobs need more processors than there are: a defect of the scheduler or record */
 
 typedef struct replay replay_t;
 
@@ -52,13 +52,20 @@ int32_t replay_replan(replay_t *replay, const plan_row_t *rows, int32_t n_rows);
 int32_t replay_kill(replay_t *replay, int32_t job);
 int32_t replay_set_level(replay_t *replay, int32_t job, int32_t level);
 
+/* A start before a warm start. */
+typedef struct {
+    int64_t start_s;
+    int32_t job, level;
+} recorded_t;
+
 /*
- * A warm start: once, before running. Jobs start at their `start_s` (as scheduler_set_record has it) until `until_s`,
- * when the policy begins to decide, with a pass at once if `passes_at_once`. `started`: those jobs, in the order of
- * their starts. Columns belong to the caller. Not with watts or nodes that differ.
+ * A warm start: once, before running. Until `until_s`, when a pass is due and the policy begins to decide, jobs start as
+ * `recorded`, which is in order of time and belongs to the caller (scheduler_carry_out).
  */
-void replay_set_record(replay_t *replay, const int64_t *start_s, int64_t until_s, const int32_t *started,
-                       int32_t n_started, int32_t passes_at_once);
+void replay_set_record(replay_t *replay, const recorded_t *recorded, int32_t n_recorded, int64_t until_s);
+
+/* replay_run returns before the first event at or after `at_s`; INT64_MAX: it does not. */
+void replay_pause_at(replay_t *replay, int64_t at_s);
 
 /* Runs until `until_ended` jobs have ended in all, or a pass is due, or nothing is left to happen. REPLAY_*. */
 int32_t replay_run(replay_t *replay, int32_t until_ended);
@@ -89,7 +96,7 @@ const int32_t *replay_kills(const replay_t *replay);
 const int64_t *replay_lost(const replay_t *replay); /* processor-seconds of runs that were killed */
 const double *replay_job_uj(const replay_t *replay);
 const double *replay_lost_uj(const replay_t *replay); /* of runs that were killed */
-joules_t replay_joules(const replay_t *replay);
+joules_t replay_joules(const replay_t *replay, int64_t at_s); /* by then; no event comes before */
 const power_step_t *replay_power(const replay_t *replay, int64_t *n_steps);
 
 #endif

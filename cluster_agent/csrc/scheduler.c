@@ -297,20 +297,26 @@ void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
  * A warm start
  ****************************************************************/
 
-void scheduler_set_record(scheduler_t *s, const int64_t *start_s, int64_t until_s)
+void scheduler_decides_from(scheduler_t *s, int64_t from_s)
 {
-    s->recorded_s = start_s;
-    s->recorded_until_s = until_s;
+    s->decides_from_s = from_s;
 }
 
-void scheduler_carry_out(scheduler_t *s, int64_t now_s, int32_t job)
+int32_t scheduler_carry_out(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
 {
+    const resources_t *resources = s->phases.resources;
     scheduler_close_gaps(s, 0);
     s->overtook[job] = s->queue[s->head].job != job;
-    scheduler_start(s, now_s, job);
+    if (resources->begin)
+        resources->begin(s, now_s);
+    if (resources->look)
+        resources->look(s, now_s);
+    if (resources->start_placed(s, now_s, job, level) <= 0)
+        return -1;
     s->n_waiting--;
     scheduler_close_gaps(s, 0);
     s->ranking.n_ordered = 0;
+    return 0;
 }
 
 /****************************************************************

@@ -122,15 +122,14 @@ int32_t scheduler_adopt(scheduler_t *scheduler, int64_t submitted_s, int64_t sta
 int32_t scheduler_past(scheduler_t *scheduler, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
                        int32_t job);
 
-/*
- * Once, before anything else: a warm start. Before `until_s` a pass orders the queue and keeps its plans as ever, but
- * starts a job only at its `start_s`, a column of n_jobs that belongs to the caller; -1: not before `until_s`. What it
- * does not start then, scheduler_carry_out does. Not with watts, configurations or nodes that differ.
- */
-void scheduler_set_record(scheduler_t *scheduler, const int64_t *start_s, int64_t until_s);
+/* Once, before anything else: a warm start. Before `from_s` a pass starts nobody, and scheduler_carry_out does. */
+void scheduler_decides_from(scheduler_t *scheduler, int64_t from_s);
 
-/* The waiting job starts now, as recorded. */
-void scheduler_carry_out(scheduler_t *scheduler, int64_t now_s, int32_t job);
+/*
+ * The waiting job starts now, as recorded; with watts at this level, and while there is no cap and no budget. Not with
+ * configurations or nodes that differ. 0, or -1: no memory, or no room.
+ */
+int32_t scheduler_carry_out(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);
 
 /* Removes the job, waiting or running, without learning from it. */
 void scheduler_withdraw(scheduler_t *scheduler, int32_t job);

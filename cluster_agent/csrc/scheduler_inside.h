@@ -161,9 +161,7 @@ struct scheduler {
     ways_t *ways;
     nodes_and_watts_t *unlike;
     caps_t caps; /* only with one of these two */
-    const int64_t *recorded_s; /* only in a warm start: when each job was started, -1: not before recorded_until_s */
-    int64_t recorded_until_s;
-    int32_t is_overruled; /* the head would start in this pass, and by the record does not: nor do others in the pass */
+    int64_t decides_from_s; /* only in a warm start: passes before that start nobody */
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
@@ -222,12 +220,6 @@ static inline int is_shorter(const waiting_t *a, const waiting_t *b)
 static inline double joules(int64_t uw, int64_t seconds)
 {
     return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
-}
-
-/* Whether a pass may start the job: in a warm start its record says. */
-static inline int may_start(const scheduler_t *s, int64_t now_s, int32_t job)
-{
-    return !s->recorded_s || now_s >= s->recorded_until_s || s->recorded_s[job] == now_s;
 }
 
 /* scheduler.c */

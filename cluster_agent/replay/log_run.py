@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.answering import Answering
 from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
@@ -23,17 +24,20 @@ from cluster_agent.workloads.swf import TraceError
 if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
 
+NEVER_S: Final = 2**63 - 1
+
 SLICES: Final = 200
 """Ours: how often a replay reports its progress. The cost is not measurable."""
 
 
 class Result(msgspec.Struct, frozen=True):
     """The results of a replay. Every job has ended, except those in ``unstarted``. ``from_s``: when it starts, if not
-    with its first job."""
+    with its first job. ``moments``: those that were requested, by time."""
 
     workload: Workload
     schedule: NativeReplay
     from_s: int | None = None
+    moments: Mapping[int, Moment] = {}
 
     @property
     def run_s(self) -> Int64s:
@@ -49,7 +53,7 @@ class Result(msgspec.Struct, frozen=True):
     def is_killed(self) -> Bools:
         """Which jobs were killed and not requeued."""
         schedule = self.schedule
-        if schedule.watts is None or schedule.watts.requeues:
+        if schedule.requeues:
             return np.zeros(len(self.workload.jobs), np.bool_)
         return schedule.kills > 0
 
@@ -64,7 +68,7 @@ class Result(msgspec.Struct, frozen=True):
         workload, kept = self.workload, ~is_over
         if is_over.all():
             raise TraceError(f"{workload.log.path}: all its jobs had ended before: give a log of later ones")
-        self.schedule.leave_out(is_over)
+        self.schedule.since(self.moments[from_s], is_over)
         left = replace(workload, jobs=self.schedule.jobs, row=workload.row[kept], is_cut=workload.is_cut[kept])
         return Result(left, self.schedule, from_s)
 
@@ -77,9 +81,10 @@ def replay(
     caps: Sequence[Cap] = (),
     loop: ClosedLoop | None = None,
     recorded: Recorded | None = None,
+    at_s: Sequence[int] = (),
 ) -> Result:
     """Replay the workload, with ``watts`` on a machine that has them, with other submissions in a closed loop, or
-    (``recorded``) from a state.
+    (``recorded``) from a state. ``at_s``: of these times the result has the moments.
 
     ``advance`` is called from time to time with the number of jobs that have ended.
     """
@@ -94,17 +99,26 @@ def replay(
     schedule = NativeReplay(
         composition, workload.jobs, workload.processors, watts, caps, users, answers, recorded=recorded
     )
-    run_to_end(schedule, advance)
+    moments = run_to_end(schedule, advance, at_s)
     if len(never := workload.row[schedule.submitted :]):
         from cluster_agent.replay.closed_loop import never_came
 
         workload = replace(workload, findings=(*workload.findings, never_came(workload.log.lines[never])))
-    return Result(workload, schedule)
+    return Result(workload, schedule, moments=moments)
 
 
-def run_to_end(schedule: NativeReplay, advance: Callable[[int], None]) -> None:
-    """Run until no event is left; ``advance`` is called from time to time with the number of jobs that have ended."""
+def run_to_end(schedule: NativeReplay, advance: Callable[[int], None], at_s: Sequence[int] = ()) -> dict[int, Moment]:
+    """Run until no event is left; ``advance`` is called from time to time with the number of jobs that have ended.
+    Returns the moments ``at_s``."""
     step = max(len(schedule.jobs) // SLICES, 1)
-    while schedule.run(schedule.ended + step):
-        advance(schedule.ended)
+    moments = {}
+    for pause_s in [*sorted({*at_s}), NEVER_S]:
+        schedule.pause_at(pause_s)
+        goal = schedule.ended + step
+        while schedule.run(goal) and schedule.ended >= goal:
+            advance(schedule.ended)
+            goal = schedule.ended + step
+        if pause_s < NEVER_S:
+            moments[pause_s] = schedule.moment(pause_s)
     advance(schedule.ended)
+    return moments

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cluster_agent.cluster import UW
 from cluster_agent.replay.log_run import Result
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Int64s
@@ -115,17 +116,17 @@ def measure_power(schedule: NativeReplay) -> dict[str, Any]:
 
 def joules_between(schedule: NativeReplay, from_s: int, to_s: int) -> float:
     """The cluster's energy in [from_s, to_s), as far as the replay goes."""
-    times_s, power_w, _ = schedule.power
+    times_s, power_uw = schedule.power_uw
     last_s = max(int(schedule.end_s.max(initial=0)), int(times_s[-1]))
     lasts_s = np.diff(np.clip(times_s, from_s, to_s), append=min(max(last_s, from_s), to_s))
-    return float((power_w * lasts_s).sum())
+    return float((power_uw / UW * lasts_s).sum())
 
 
 def _measure_budget(schedule: NativeReplay, budget: Budget | None) -> dict[str, float | None]:
     if budget is None:
         return {"window_j": None, "over_budget_j": None}
     energy_j = joules_between(schedule, budget.from_s, budget.to_s)
-    return {"window_j": energy_j, "over_budget_j": max(energy_j - budget.joules, 0.0)}
+    return {"window_j": energy_j, "over_budget_j": max(energy_j - budget.joules - budget.stored_j, 0.0)}
 
 
 def spread(values: npt.NDArray[Any]) -> dict[str, float]:

@@ -38,7 +38,7 @@ class SimulatedMachine:
     """Submits the jobs of a log at their times and runs each for its run time.
 
     Events of one instant and kind happen in the order in which they were foreseen. ``start_s``: when each was started.
-    ``recorded``: a warm start; its jobs start at their times, whatever a pass decides.
+    ``recorded``: a warm start; its jobs start at their times.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class SimulatedMachine:
         self._foreseen = 0
         self._ends: list[tuple[int, int, int]] = []  # (time, number, job)
         self._overruns: list[tuple[int, int, int]] = []
-        self._recorded = [] if recorded is None else [(int(recorded.start_s[job]), int(job)) for job in recorded.order]
-        self._first_pass_s = recorded.until_s if recorded is not None and recorded.passes_at_once else None
+        self._recorded = [] if recorded is None else recorded.starts[:]
+        self._first_pass_s = None if recorded is None else recorded.until_s
 
     def events(self, now_s: int) -> Sequence[Event]:
         """All events of the instant: ends, overruns, submissions; with ``sc15`` one event, an overrun before a
@@ -86,8 +86,7 @@ class SimulatedMachine:
             times.append(int(self._jobs.submit_s[self._submitted]))
         if self._first_pass_s is not None:
             times.append(self._first_pass_s)
-        if self._waits_for_record():
-            times.append(self._recorded[0][0])
+        times += [one.start_s for one in self._recorded[:1]]
         return min(times, default=None)
 
     def start(self, at_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
@@ -142,16 +141,9 @@ class SimulatedMachine:
         self.end_s[job] = now_s
         return Event(Kind.ENDED, job)
 
-    def _waits_for_record(self) -> bool:
-        """Whether a recorded start is to come; those that a pass has made are over."""
-        while self._recorded and self._recorded[0][1] in self.start_s:
-            self._recorded.pop(0)
-        return bool(self._recorded)
-
     def _take_recorded(self, now_s: int) -> list[Event]:
-        """The first; the others follow once it has started."""
-        is_due = self._waits_for_record() and self._recorded[0][0] <= now_s
-        return [Event(Kind.RECORDED, self._recorded[0][1])] if is_due else []
+        is_due = self._recorded and self._recorded[0].start_s <= now_s
+        return [Event(Kind.RECORDED, self._recorded.pop(0).job)] if is_due else []
 
     def _take_overrun(self, now_s: int) -> Event | None:
         is_due = self._overruns and self._overruns[0][0] <= now_s

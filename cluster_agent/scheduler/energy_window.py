@@ -48,6 +48,7 @@ class Budget:
     rule: Rule = "energybud"
     test: Test = "path"
     tick_s: int = 60  # thesis, ch. 5
+    stored_j: float = 0.0  # when the window begins
 
     @property
     def limit_w(self) -> float:

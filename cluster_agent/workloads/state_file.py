@@ -2,7 +2,8 @@
 
 `clusterctl state export` writes it from a live partition, `clusterctl replay --state-out` from the middle of a replay;
 `clusterctl replay --state` goes on from there (``warm_log``). It has no state of any phase of a policy, only what
-happened to jobs, so every policy can start from it (``scheduler.recorded``).
+happened to jobs and the joules of a budget: the policy that led to it is replayed again, and another one starts from
+it (``scheduler.recorded``).
 
 Times are whole seconds, in a replay those of its log; ``zero_unix_s`` is the Unix time of second 0, if that is known.
 All that happened before ``t0_s`` has happened, and nothing of ``t0_s`` itself.
@@ -27,6 +28,7 @@ VERSION: Final = 1
 
 Seconds = Annotated[int, Meta(ge=0, le=LONGEST_S)]
 Length = Annotated[int, Meta(ge=1, le=LONGEST_S)]
+MOST_J: Final = 1e18
 
 
 class StateError(TraceError):
@@ -38,8 +40,11 @@ class StateError(TraceError):
 class StateJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A job, queued without ``start_s``, ended with ``end_s``; unknown values are left out.
 
-    ``run_s``: for how long a job that waits or runs will have run at its end, if somebody knows. ``nodes``, ``level``,
-    ``application`` and ``tag`` are for the reader: no replay on processors looks at them.
+    ``run_s``: for how long a job that waits or runs will have run at its end, if somebody knows; of one that has ended,
+    if that is not from its start to its end. It counts at the highest frequency, as requests do. ``level``: its
+    frequency at last, 0 the highest. ``done_s``: how much of ``run_s`` it has done, if it has not run at ``level``
+    since its start was decided (``start_s``): its nodes booted, or its frequency was changed. ``is_killed``: it ended
+    so, and does not wait again. ``nodes``, ``application`` and ``tag`` are for the reader: no replay looks at them.
     """
 
     job: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -52,7 +57,9 @@ class StateJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     run_s: Length | None = None
     application: str = ""
     tag: str = ""
-    level: int = 0
+    level: Annotated[int, Meta(ge=0)] = 0
+    done_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
+    is_killed: bool = False
     nodes: list[str] = []
 
     @property
@@ -70,7 +77,8 @@ class StateJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """``jobs`` in the order in which they joined the queue. ``processors``: nodes on a live partition, of which
-    ``away`` were down or drained. ``policy``: what had decided until ``t0_s``."""
+    ``away`` were down or drained. ``policy``: what had decided until ``t0_s``. ``stored_j``: what a budget of joules
+    had stored, below 0: overdrawn."""
 
     version: int
     source: Literal["replay", "partition"]
@@ -82,6 +90,7 @@ class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     away: Annotated[int, Meta(ge=0)] = 0
     postponed: Annotated[int, Meta(ge=0)] = 0
     """Jobs of the partition that wait for others, and are not in ``jobs``."""
+    stored_j: Annotated[float, Meta(ge=-MOST_J, le=MOST_J)] | None = None
 
     def count(self) -> dict[str, int]:
         """How many jobs wait, run and have ended."""
@@ -131,6 +140,16 @@ def problem_of(state: MachineState) -> str | None:
             return f"job {job.job} {reason}"
         if job.stays_s is None:
             return f"job {job.job} has neither request_s nor run_s: give one"
+    return _problem_of_nodes(state) if state.source == "partition" else None
+
+
+def _problem_of_nodes(state: MachineState) -> str | None:
+    """Two jobs that run on one node, which a partition does not do."""
+    on = dict[str, int]()
+    for job in state.jobs:
+        for node in job.nodes if job.what == "running" else ():
+            if (other := on.setdefault(node, job.job)) != job.job:
+                return f"job {job.job} runs on {node}, and so does job {other}: correct one"
     return None
 
 
@@ -145,6 +164,8 @@ def _problem_of_times(job: StateJob, t0_s: int) -> str | None:
         return f"starts at {job.start_s} s, before it is submitted at {job.submit_s} s: correct one"
     if job.end_s is not None and not job.start_s <= job.end_s <= t0_s:
         return f"ends at {job.end_s} s, not between its start and the state's {t0_s} s: leave its end_s out"
+    if job.done_s is not None and job.done_s > t0_s - job.start_s:
+        return f"has done {job.done_s:g} s of its run in {t0_s - job.start_s} s: correct its done_s"
     return None
 
 

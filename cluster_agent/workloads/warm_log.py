@@ -3,15 +3,24 @@
 A job of the state that the log has too, by its number, is one job. Its start is the state's, and its end if it has
 ended; for how long it runs else, the log says. A job of the state alone runs for its ``run_s``, else for its request.
 What the log submits before the state was taken and the state does not have is dropped, and counted.
+
+The jobs are those of the policy that led to the state, to be replayed from the start (``again``), or those of another
+one that starts from it (``Recorded``). For that one a job runs at the highest frequency for so long that at its level
+it ends when it did, or when what is left of it is done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 import numpy as np
 
+from cluster_agent.cap_steps import FOREVER_S, Cap
+from cluster_agent.scheduler import recorded
+from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import LONGEST_S, Workload, prepare, width_of
@@ -37,43 +46,125 @@ FIRST_LINE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a warm replay starts. ``passes_at_once``: see ``Recorded``."""
+    """Where a warm replay starts. ``slowdown``: of the machine's frequencies; None: it has no watts, and levels do not
+    count."""
 
     path: str
     sha256: str
     state: MachineState
-    passes_at_once: bool
+    slowdown: Sequence[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """``in_no_log``: jobs that wait or run in the state, and of which no log says for how long they run."""
+    """``recorded`` None: the policy's own past. ``in_no_log``: jobs that wait or run in the state, and of which no log
+    says for how long they run."""
 
     workload: Workload
-    recorded: Recorded
+    recorded: Recorded | None
     in_no_log: int
 
 
+def again(start: Start, log: Log | None, processors: int, needs_requests: bool = True, is_strict: bool = False) -> Warm:
+    """The jobs for a machine of ``processors`` and for the policy that led to the state. ``log`` None: no others."""
+    _check(start, processors)
+    joined, alone = _joined(start, start.state.jobs, log, is_own=True)
+    return Warm(prepare(joined, processors, needs_requests, is_strict), None, _in_no_log(alone))
+
+
 def warm(start: Start, log: Log | None, processors: int, needs_requests: bool = True, is_strict: bool = False) -> Warm:
-    """The jobs for a machine of ``processors``, and when those of the state were started. ``log`` None: no others."""
+    """The same for another policy, and when those of the state were started."""
+    _check(start, processors)
     state = start.state
-    if reason := wider_than(state.jobs, processors):
-        raise StateError(f"{start.path}: {reason}")
-    left_out = without_room(state.jobs, processors)
-    lines = {job.job: place + FIRST_LINE for place, job in enumerate(state.jobs)}
-    jobs = [job for job in state.jobs if job.job not in left_out]
-    joined, alone = _joined(start, jobs, lines, log)
+    killed = {job.job for job in state.jobs if job.is_killed}
+    crowded = without_room([job for job in state.jobs if not job.is_killed], processors)
+    jobs = [job for job in state.jobs if job.job not in killed | crowded]
+    joined, alone = _joined(start, jobs, log)
     workload = prepare(joined, processors, needs_requests, is_strict)
-    if left_out:
-        what, fix = "jobs of the state that have ended and had no room next to the others", "correct their times"
-        finding = Finding(what, "left out", len(left_out), min(lines[job] for job in left_out), fix)
-        workload = replace(workload, findings=(*workload.findings, finding))
-    start_of = {job.job: job.start_s for job in jobs if job.start_s is not None}
-    start_s = np.array([start_of.get(number, -1) for number in workload.jobs.number.tolist()], np.int64)
-    if gone := start_of.keys() - set(workload.jobs.number.tolist()):
-        raise StateError(f"{start.path}: job {min(gone)} was started, and the log has it as no job: correct its line")
-    in_no_log = sum(job.what != "ended" for job in alone)
-    return Warm(workload, Recorded(start_s, state.t0_s, start.passes_at_once), in_no_log)
+    findings = [
+        *_left_out(state, crowded, "that have ended and had no room next to the others", "correct their times"),
+        *_left_out(state, killed, "that were killed, from which no policy learns", "nothing needs to be done"),
+    ]
+    workload = replace(workload, findings=(*workload.findings, *findings))
+    return Warm(workload, _recorded(start, jobs, workload), _in_no_log(alone))
+
+
+def _recorded(start: Start, jobs: list[StateJob], workload: Workload) -> Recorded:
+    index = {number: job for job, number in enumerate(workload.jobs.number.tolist())}
+    starts = []
+    for job in jobs:
+        if job.start_s is None:
+            continue
+        if job.job not in index:
+            line = f"job {job.job} was started, and the log has it as no job: correct its line"
+            raise StateError(f"{start.path}: {line}")
+        starts.append(recorded.Start(job.start_s, index[job.job], _pace(start, job)[0]))
+    return Recorded(sorted(starts), start.state.t0_s)
+
+
+def _left_out(state: MachineState, jobs: set[int], which: str, fix: str) -> list[Finding]:
+    if not jobs:
+        return []
+    return [Finding(f"jobs of the state {which}", "left out", len(jobs), min(_lines(state)[job] for job in jobs), fix)]
+
+
+def budget_from(budget: Budget, state: MachineState) -> Budget | None:
+    """What is left of a budget: its limit, and what the state says that it has stored, else none. None: it is over."""
+    if budget.from_s >= state.t0_s:
+        return budget
+    if budget.to_s <= state.t0_s:
+        return None
+    left_j = budget.limit_w * (budget.to_s - state.t0_s)
+    return replace(budget, from_s=state.t0_s, joules=left_j, stored_j=state.stored_j or 0.0)
+
+
+def caps_from(caps: Sequence[Cap], t0_s: int) -> list[Cap]:
+    """The caps for a policy that starts from the state: none before, then all that is known."""
+    return [
+        replace(cap, from_s=max(cap.from_s, t0_s), announced_s=max(cap.announced_s, t0_s))
+        for cap in caps
+        if cap.to_s > t0_s
+    ]
+
+
+def moved(caps: Sequence[Cap], seconds: int) -> list[Cap]:
+    """All of them so much later."""
+    return [
+        replace(
+            cap,
+            from_s=cap.from_s + seconds,
+            to_s=min(cap.to_s + seconds, FOREVER_S),
+            announced_s=cap.announced_s + seconds,
+        )
+        for cap in caps
+    ]
+
+
+def _lines(state: MachineState) -> dict[int, int]:
+    return {job.job: place + FIRST_LINE for place, job in enumerate(state.jobs)}
+
+
+def _in_no_log(alone: list[StateJob]) -> int:
+    return sum(job.what != "ended" for job in alone)
+
+
+def _check(start: Start, processors: int) -> None:
+    reason, levels = wider_than(start.state.jobs, processors), len(start.slowdown or ())
+    for job in start.state.jobs:
+        if job.level >= levels > 0:
+            has = f"the machine has {levels}: give the state's --machine"
+            reason = reason or f"job {job.job} is at frequency {job.level} (0 is the highest), and {has}"
+    if reason:
+        raise StateError(f"{start.path}: {reason}")
+
+
+def _pace(start: Start, job: StateJob) -> tuple[int, float]:
+    """The frequency at which the job is started, and its slowdown."""
+    if start.slowdown is None:
+        return 0, 1.0
+    if job.start_s is not None and job.end_s is not None and job.end_s - job.start_s < start.slowdown[job.level]:
+        return 0, 1.0
+    return job.level, start.slowdown[job.level]
 
 
 def without_room(jobs: list[StateJob], processors: int) -> set[int]:
@@ -107,16 +198,16 @@ def _steps(jobs: list[StateJob]) -> list[tuple[int, bool, int, StateJob]]:
     return steps
 
 
-def _joined(start: Start, jobs: list[StateJob], lines: dict[int, int], log: Log | None) -> tuple[Log, list[StateJob]]:
+def _joined(start: Start, jobs: list[StateJob], log: Log | None, is_own: bool = False) -> tuple[Log, list[StateJob]]:
     """The jobs of the state and those of the log that come later; and which of the state are not in the log."""
     if log is None:
         log = Log(start.path, start.sha256, {}, np.empty((COLUMNS, 0), np.int64), np.empty(0, np.int64), ())
-    columns, findings = log.columns.copy(), list(log.findings)
-    columns[SUBMIT] += np.where(columns[SUBMIT] >= 0, _shift_s(start, log), 0)
+    columns, findings, lines = log.columns.copy(), list(log.findings), _lines(start.state)
+    columns[SUBMIT] += np.where(columns[SUBMIT] >= 0, shift_s(start, log), 0)
     row_of, is_early = _rows_of(start, jobs, log.path, columns)
     late = []
     for job in jobs:
-        if job.job in row_of and _known(columns[:, row_of[job.job]], job, start.state.t0_s):
+        if not is_own and job.job in row_of and _known(start, columns[:, row_of[job.job]], job):
             late.append(row_of[job.job])
     if late:
         what, fix = "jobs that run in the state and had ended in the log", "take the state later"
@@ -126,7 +217,7 @@ def _joined(start: Start, jobs: list[StateJob], lines: dict[int, int], log: Log 
         what, fix = "jobs submitted before the state that it does not have", "add them to the state, or delete them"
         findings.append(_finding(log, np.flatnonzero(is_early), what, "dropped", fix))
     alone = [job for job in jobs if job.job not in row_of]
-    columns = np.concatenate([_columns(alone, start.state.t0_s), columns[:, ~is_early]], axis=1)
+    columns = np.concatenate([_columns(start, alone, is_own), columns[:, ~is_early]], axis=1)
     line = np.concatenate([np.array([lines[job.job] for job in alone], np.int64), log.lines[~is_early]])
     if alone:
         order = np.argsort(columns[SUBMIT], kind="stable")
@@ -134,17 +225,17 @@ def _joined(start: Start, jobs: list[StateJob], lines: dict[int, int], log: Log 
     return Log(log.path, log.sha256, log.header, columns, line, tuple(findings)), alone
 
 
-def _shift_s(start: Start, log: Log) -> int:
+def shift_s(start: Start, log: Log | None) -> int:
     """Seconds from the state's second 0 to the log's."""
-    unix_s, state = unix_start_s(log), start.state
-    if state.zero_unix_s is None or log.path == start.path:
+    if log is None or start.state.zero_unix_s is None or log.path == start.path:
         return 0
+    unix_s, state = unix_start_s(log), start.state
     if unix_s is None and state.source == "partition":
         raise StateError(
             f"{log.path}: its header has no UnixStartTime, and the times of {start.path} are Unix seconds: add a line"
             f" `; UnixStartTime: SECONDS` (the state was taken at {state.t0_s})"
         )
-    return 0 if unix_s is None else unix_s - state.zero_unix_s
+    return 0 if unix_s is None or state.zero_unix_s is None else unix_s - state.zero_unix_s
 
 
 def unix_start_s(log: Log) -> int | None:
@@ -173,32 +264,57 @@ def _rows_of(start: Start, jobs: list[StateJob], path: str, columns: Int64s) -> 
     return row_of, is_early
 
 
-def _known(row: Int64s, job: StateJob, t0_s: int) -> bool:
+def _known(start: Start, row: Int64s, job: StateJob) -> bool:
     """Complete the log's row by what the state knows; whether the job had ended in the log before the state."""
     if job.what == "queued":
         row[RUN] = row[RUN] if row[RUN] >= 0 else job.stays_s or -1
         return False
-    least_s, was_s = _least_s(job, t0_s), int(row[RUN])
+    was_s = int(row[RUN]) if row[RUN] >= 0 else None
     row[STATUS] = COMPLETED if row[STATUS] == CANCELLED else row[STATUS]
-    row[RUN] = least_s if job.what == "ended" else max(was_s if was_s >= 0 else job.stays_s or 1, least_s)
-    row[REQUEST] = max(row[REQUEST], least_s) if row[REQUEST] > 0 else row[REQUEST]
-    return job.what == "running" and 0 <= was_s < least_s
+    row[RUN] = _length_s(start, job, was_s)
+    row[REQUEST] = _requested_s(start, job, int(row[REQUEST])) if row[REQUEST] > 0 else row[REQUEST]
+    return job.what == "running" and was_s is not None and _so_far_s(start, job, was_s) < _least_s(start, job)
 
 
-def _least_s(job: StateJob, t0_s: int) -> int:
-    """For how long the job has run: until its end, or until the state was taken."""
+def _least_s(start: Start, job: StateJob) -> int:
+    """For how long the job has run, counted at the highest frequency: until its end, or until the state was taken."""
     if job.start_s is None:
         return 0
-    return max((t0_s if job.end_s is None else job.end_s) - job.start_s, 1)
+    until_s = start.state.t0_s if job.end_s is None else job.end_s
+    wall_s, slowdown = until_s - job.start_s, _pace(start, job)[1]
+    return max(int(wall_s / slowdown) if job.what == "ended" else ceil(wall_s / slowdown), 1)
 
 
-def _columns(jobs: list[StateJob], t0_s: int) -> Int64s:
+def _so_far_s(start: Start, job: StateJob, length_s: int) -> int:
+    """So long a run of ``length_s`` is made that what is left of it when the state was taken is what is left."""
+    if job.done_s is None or job.start_s is None:
+        return length_s
+    return length_s + round((start.state.t0_s - job.start_s) / _pace(start, job)[1] - job.done_s)
+
+
+def _length_s(start: Start, job: StateJob, in_log_s: int | None) -> int:
+    """For how long the job is to run. ``in_log_s``: in the log, if it is known."""
+    least_s = _least_s(start, job)
+    if job.what == "ended":
+        return least_s if start.slowdown is None else min(job.run_s or least_s, least_s)
+    return max(_so_far_s(start, job, job.stays_s or 1 if in_log_s is None else in_log_s), least_s)
+
+
+def _requested_s(start: Start, job: StateJob, request_s: int) -> int:
+    return max(_so_far_s(start, job, request_s) if job.what == "running" else request_s, _least_s(start, job))
+
+
+def _columns(start: Start, jobs: list[StateJob], is_own: bool) -> Int64s:
     """Rows of a log for these jobs."""
     columns = np.full((COLUMNS, len(jobs)), -1, np.int64)
     for row, job in zip(columns.T, jobs, strict=True):
-        run_s = max(job.stays_s or 1, _least_s(job, t0_s))
-        row[[NUMBER, SUBMIT, RUN, WANTED, USER, STATUS]] = job.job, job.submit_s, run_s, job.width, job.user, COMPLETED
-        row[REQUEST] = -1 if job.request_s is None else max(job.request_s, _least_s(job, t0_s))
+        row[[NUMBER, SUBMIT, WANTED, USER, STATUS]] = job.job, job.submit_s, job.width, job.user, COMPLETED
+        if is_own:
+            known_s = job.request_s if job.is_killed else job.run_s or job.stays_s
+            row[RUN], row[REQUEST] = known_s or job.stays_s or 1, job.request_s or -1
+            continue
+        row[RUN] = _length_s(start, job, None)
+        row[REQUEST] = -1 if job.request_s is None else _requested_s(start, job, job.request_s)
     return columns
 
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from cluster_agent.cli import main
 from cluster_agent.replay.log_run import replay
-from cluster_agent.replay.state_at import state_at
+from cluster_agent.replay.state_at import departure, state_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.state_file import MachineState, StateJob, encode, problem_of, read_state
 from cluster_agent.workloads.swf import NUMBER, REQUEST, RUN, SUBMIT, USER, WANTED, Log
-from cluster_agent.workloads.warm_log import Start, warm, without_room
+from cluster_agent.workloads.warm_log import Start, again, without_room
 from tests.cluster_agent.traces import PROCESSORS, compositions, traces
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
@@ -45,7 +45,7 @@ def test_a_replay_goes_on_from_a_file_as_if_it_had_not_been_cut(
 ) -> None:
     """With the whole log, and with its later jobs alone, where the state says for how long the others run."""
     log = log_of(jobs)
-    cold = replay(prepare(log, PROCESSORS), composition)
+    cold = replay(prepare(log, PROCESSORS), composition, at_s=[until_s])
     state = state_at(until_s, cold, "easy", None)
     assert msgspec.json.decode(encode(state), type=MachineState) == state and problem_of(state) is None
     runs = [
@@ -54,13 +54,14 @@ def test_a_replay_goes_on_from_a_file_as_if_it_had_not_been_cut(
     ]
     later = rows_of(log, jobs.submit_s >= until_s)
     for given_jobs, rest in ((state.jobs, log), (runs, later)):
-        start = Start("state.json", "", msgspec.structs.replace(state, jobs=given_jobs), passes_at_once=False)
-        found = warm(start, rest, PROCESSORS)
-        again = replay(found.workload, composition, recorded=found.recorded)
+        start = Start("state.json", "", msgspec.structs.replace(state, jobs=given_jobs))
+        found = again(start, rest, PROCESSORS)
+        warmed = replay(found.workload, composition, at_s=[until_s])
+        assert departure(state, warmed) is None
         assert found.workload.findings == ()
         assert found.workload.jobs.number.tolist() == jobs.number.tolist()
         for name in ("start_s", "end_s", "first_estimate_s", "corrections", "overtook"):
-            assert getattr(again.schedule, name).tolist() == getattr(cold.schedule, name).tolist()
+            assert getattr(warmed.schedule, name).tolist() == getattr(cold.schedule, name).tolist()
 
 
 POLICIES = ("easy", "easy-sjbf:estimate=learned", "conservative:ends=compress", "multifactor:age=0.3", "wfp3:guard=3")
@@ -272,12 +273,8 @@ def test_the_times_of_a_live_state_and_of_a_log_meet_by_the_logs_unix_start_time
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--policy", "energy-budget:joules=9,from_s=0,to_s=9"], "energy-budget counts watts and joules"),
-        (["--policy", "eco", "--machine", "curie"], "eco counts watts and joules that were drawn before"),
-        (["--machine", "curie"], "--machine curie has watts and nodes that are off or booting"),
         (["--policy", "rmap"], "rmap chooses configurations"),
         (["--closed-loop", "think=log"], "--closed-loop goes by what users did before"),
-        (["--cap", "500"], "a state has no watts"),
         (["--policy", "prb"], "prb"),
     ],
 )

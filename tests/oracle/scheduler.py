@@ -158,22 +158,19 @@ class ReferenceScheduler(OneFrequency):
     def decide(self, now_s: int) -> list[int]:
         """Start heads while they fit; then whoever may overtake the head."""
         self._estimate_again(now_s)
+        if self.recorded is not None and now_s < self.recorded.until_s:
+            self._charge(now_s)
+            return []
         self._order(now_s)
         if self.composition.backfill == "compress":
             return self._backfill_compress(now_s)
         started: list[int] = []
         self._guard_where_one_fits(now_s)
         while self.queue and self._width(self.queue[0]) <= self._free(now_s):
-            if not self._may_start(now_s, self.queue[0]):
-                return started  # by the record another one starts, and so do the others of this instant
             started.append(self._start(now_s, self.queue[0]))
             self._guard(now_s)
         if self.composition.backfill == "list":
-            started += [
-                self._start(now_s, job)
-                for job in list(self.queue)
-                if self._width(job) <= self._free(now_s) and self._may_start(now_s, job)
-            ]
+            started += [self._start(now_s, job) for job in list(self.queue) if self._width(job) <= self._free(now_s)]
         elif self.composition.backfill == "easy":
             started += self._backfill_easy(now_s)
         elif self.composition.backfill == "conservative":
@@ -188,10 +185,14 @@ class ReferenceScheduler(OneFrequency):
         if self.composition.score is not None:
             self.queue.sort(key=lambda job: (self._score(now_s, job), job))
         if self.usage:
+            self._charge(now_s)
+            self.queue.sort(key=lambda job: (-self._priority(now_s, job), job))
+
+    def _charge(self, now_s: int) -> None:
+        if self.usage:
             for job, start_s in self.uncharged:
                 self.usage.charge(now_s, int(self.jobs.user[job]), (now_s - start_s) * self._width(job))
             self.uncharged = []
-            self.queue.sort(key=lambda job: (-self._priority(now_s, job), job))
 
     def _score(self, now_s: int, job: int) -> float:
         """What is not a number comes last."""
@@ -248,7 +249,7 @@ class ReferenceScheduler(OneFrequency):
             others = sorted(sorted(others), key=self.estimate_s.__getitem__)
         started = []
         for job in others:
-            if self._may_start(now_s, job) and profile.earliest(*self._shape(job)) == now_s:
+            if profile.earliest(*self._shape(job)) == now_s:
                 profile.take(now_s, *self._shape(job))
                 started.append(self._start(now_s, job))
         return started
@@ -260,7 +261,7 @@ class ReferenceScheduler(OneFrequency):
         for job in list(self.queue):
             from_s = profile.earliest(*self._shape(job))
             profile.take(from_s, *self._shape(job))
-            if from_s == now_s and self._may_start(now_s, job):
+            if from_s == now_s:
                 started.append(self._start(now_s, job))
         return started
 
@@ -277,7 +278,7 @@ class ReferenceScheduler(OneFrequency):
                 profile.take(self.reserved_s[job], estimate_s, -width)
             self.reserved_s[job] = profile.earliest(*self._shape(job))
             profile.take(self.reserved_s[job], *self._shape(job))
-            if self.reserved_s[job] == now_s and self._may_start(now_s, job):
+            if self.reserved_s[job] == now_s:
                 started.append(self._start_in_place(now_s, job))
         return started
 
@@ -296,9 +297,6 @@ class ReferenceScheduler(OneFrequency):
         return job
 
     # --- what is known
-
-    def _may_start(self, now_s: int, job: int) -> bool:
-        return self.recorded is None or self.recorded.may_start(now_s, job)
 
     def _width(self, job: int) -> int:
         return int(self.jobs.width[job])

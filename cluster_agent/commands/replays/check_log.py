@@ -38,13 +38,14 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
     scheduler: Scheduler
     meter = LogMeter()
     if setting.state is not None:
-        warm, start = replay_warm.world(setting, choice)
-        if start.sha256 != event_log.state_sha256:
-            raise ClusterError(f"{start.path}: not the state that {log} was made from; put that back")
-        count, workload = len(warm.workload.jobs), warm.workload
+        warmed = replay_warm.replayed(setting, choice)[0]
+        if warmed.start.sha256 != event_log.state_sha256:
+            raise ClusterError(f"{warmed.start.path}: not the state that {log} was made from; put that back")
+        count, workload = len(warmed.warm.workload.jobs), warmed.warm.workload
         scheduler = NativeScheduler(
-            choice.composition, workload.jobs, workload.processors, users=workload.users, recorded=warm.recorded
-        )
+            choice.composition, workload.jobs, workload.processors, warmed.watts, warmed.caps, meter, workload.users,
+            recorded=warmed.warm.recorded,
+        )  # fmt: skip
     elif has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, recorded = replay_nodes.as_submitted(setting, composition)

@@ -147,21 +147,24 @@ def replay(
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition
-    recorded, start = None, None
+    warmed: replay_warm.World | None = None
+    at_s = [] if state_at is None else [state_at]
     if state is None:
         workload, watts, caps, loop = world(setting, composition, strict)
     else:
-        warm, start = replay_warm.world(setting, choice, strict)
-        workload, recorded, watts, caps, loop = warm.workload, warm.recorded, None, [], None
-        replay_warm.say(start, warm.in_no_log)
+        warmed, result = replay_warm.replayed(setting, choice, strict, at_s=at_s)
+        workload, watts, caps = warmed.warm.workload, warmed.watts, warmed.caps
+        replay_warm.say(warmed.start, warmed.warm.in_no_log)
+    start, recorded = (warmed.start, warmed.warm.recorded) if warmed else (None, None)
     if caps and composition.power is None:
         echo(f"{policy} does not know watts: the cap is only measured", to_stderr=True)
     if watts is not None and (remark := _below_idle(watts, caps)):
         echo(f"{policy}: {remark}", to_stderr=True)
     for finding in workload.findings:
         echo(f"{trace}: {finding}", to_stderr=True)
-    with progress(len(workload.jobs)) as advance:
-        result = run_replay(workload, composition, advance, watts, caps, loop, recorded)
+    if warmed is None:
+        with progress(len(workload.jobs)) as advance:
+            result = run_replay(workload, composition, advance, watts, caps, loop, at_s=at_s)
     for finding in result.workload.findings[len(workload.findings) :]:
         echo(f"{trace}: {finding}", to_stderr=True)
     workload, watts = result.workload, result.schedule.watts
@@ -184,8 +187,8 @@ def replay(
         write_log(log_file, setting, workload.log.sha256, scheduler, simulated, start_s, meter, choice.origin, digest)
     if state_out is not None and state_at is not None:
         replay_warm.save(state_out, state_at, result, choice, start)
-    if recorded is not None:
-        result = result.since(recorded.until_s)
+    if start is not None:
+        result = result.since(start.state.t0_s)
         workload = result.workload
     measured = measures.measure(result)
     if swf_file:
@@ -247,11 +250,22 @@ def world(
 ) -> tuple[Workload, Watts | None, list[Cap], ClosedLoop | None]:
     """The jobs and the machine of a replay on processors, and the closed loop if there is one."""
     machine = setting.machine
-    watts, caps = _watts(setting, composition)
+    watts, caps = watts_of(setting, composition)
     given = watts.machine.processors if watts else processors_of(machine) if machine else None
     log = read_swf(setting.trace)
     needs_requests = composition.needs_requests or composition.power is not None
     workload = prepare(log, given or _machine_of(log), needs_requests, is_strict)
+    watts = with_jobs(setting, composition, watts, workload)
+    loop = None
+    if setting.closed_loop:
+        from cluster_agent.replay.closed_loop import closed_loop  # only here: a short replay is as long as its imports
+
+        loop = closed_loop(setting.closed_loop, setting.seed)
+    return workload, watts, caps, loop
+
+
+def with_jobs(setting: Setting, composition: Composition, watts: Watts | None, workload: Workload) -> Watts | None:
+    """The machine with the watts of these jobs."""
     if setting.job_watts is not None:
         if watts is None:
             raise WrongUseError(
@@ -263,12 +277,7 @@ def world(
         watts = replace(watts, job_busy_uw=job_watts.uw)
     if watts is not None and composition.power is not None:
         watts = of_jobs(watts, workload, composition.power)
-    loop = None
-    if setting.closed_loop:
-        from cluster_agent.replay.closed_loop import closed_loop  # only here: a short replay is as long as its imports
-
-        loop = closed_loop(setting.closed_loop, setting.seed)
-    return workload, watts, caps, loop
+    return watts
 
 
 def as_submitted(setting: Setting, composition: Composition) -> tuple[Workload, Watts | None, list[Cap]]:
@@ -288,7 +297,7 @@ def simulated_machine(
     return SimulatedMachine(workload.jobs, composition.ties, slowdown, requeues, recorded)
 
 
-def _watts(setting: Setting, composition: Composition) -> tuple[Watts | None, list[Cap]]:
+def watts_of(setting: Setting, composition: Composition) -> tuple[Watts | None, list[Cap]]:
     """The machine's watts, if it was given by name or as a file, and the caps."""
     machine, cap = setting.machine, setting.cap
     if machine is None or machine.isdecimal():

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster_agent.commands.replays.replay import processors_of
+from cluster_agent.cap_steps import Cap
+from cluster_agent.commands.replays.replay import processors_of, watts_of, with_jobs
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import written_whole
 from cluster_agent.replay.compare import short_name
 from cluster_agent.replay.event_log import Setting
-from cluster_agent.replay.log_run import Result
-from cluster_agent.replay.state_at import state_at
+from cluster_agent.replay.log_run import Result, replay
+from cluster_agent.replay.state_at import departure, state_at
+from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads.state_file import encode, problem_of, read_state
 from cluster_agent.workloads.swf import read_swf
 from cluster_agent.workloads.text_tables import has_nodes
-from cluster_agent.workloads.warm_log import Start, Warm, unix_start_s, warm
+from cluster_agent.workloads.warm_log import (
+    Start,
+    Warm,
+    again,
+    budget_from,
+    caps_from,
+    moved,
+    shift_s,
+    unix_start_s,
+    warm,
+)
 from nodectl.shell.plain_text import echo
+from nodectl.shell.progress_bar import progress
 
-NEEDS = "works only with a plain job log on a number of processors"
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The inputs of a warm replay. ``warm.recorded`` None: the policy's own past, to be replayed again."""
+
+    start: Start
+    warm: Warm
+    watts: Watts | None
+    caps: list[Cap]
 
 
 def check(option: str, value: str, setting: Setting, choice: Choice) -> None:
@@ -28,33 +51,68 @@ def check(option: str, value: str, setting: Setting, choice: Choice) -> None:
         reason = f"{choice.policy.name} chooses configurations, and a state has none"
     elif setting.state != setting.trace and has_nodes(setting.trace):
         reason = "a state has processors, and this trace has nodes"
-    elif choice.composition.power is not None:
-        reason = f"{choice.policy.name} counts watts and joules that were drawn before, which a state does not have"
-    elif setting.machine is not None and not setting.machine.isdecimal():
-        reason = f"--machine {setting.machine} has watts and nodes that are off or booting, which a state does not have"
-    elif setting.cap is not None or setting.job_watts is not None:
-        reason = "a state has no watts, so --cap and --job-watts do not go with it"
     elif setting.closed_loop is not None:
         reason = "--closed-loop goes by what users did before, which a state does not have"
     elif setting.instance is not None or setting.configurations is not None:
         reason = "--instance and --configurations are of other traces"
     if reason:
-        raise WrongUseError(f"{option} {value}: {reason}; it {NEEDS}")
+        raise WrongUseError(f"{option} {value}: {reason}; it works only with a plain job log")
 
 
-def world(setting: Setting, choice: Choice, is_strict: bool = False) -> tuple[Warm, Start]:
-    """The jobs of the state and the log, and the state."""
+def read(setting: Setting, choice: Choice) -> tuple[Start, Watts | None, list[Cap]]:
+    """The state, and the machine with its caps in seconds of the log."""
     assert setting.state is not None
     check("--state", setting.state, setting, choice)
     state, sha256 = read_state(setting.state)
-    processors = processors_of(setting.machine) if setting.machine else state.processors
-    is_its_own = (state.source, state.policy, state.processors) == ("replay", name_of(choice), processors)
-    # where nobody runs somebody can start, whoever has written the state
-    is_idle = not state.count()["running"]
-    start = Start(setting.state, sha256, state, passes_at_once=is_idle or not is_its_own)
+    watts, caps = watts_of(setting, choice.composition)
+    return Start(setting.state, sha256, state, watts.slowdown if watts else None), watts, caps
+
+
+def is_own(start: Start, choice: Choice) -> bool:
+    """Whether the state is of a replay of this very policy, so that it can be replayed from the start."""
+    return (start.state.source, start.state.policy) == ("replay", name_of(choice))
+
+
+def world(
+    setting: Setting, choice: Choice, given: tuple[Start, Watts | None, list[Cap]], own: bool, is_strict: bool = False
+) -> World:
+    """The jobs of the state and the log. ``own``: as the policy itself had them before the state, else from the state
+    on."""
+    start, watts, caps = given
     log = None if setting.trace == setting.state else read_swf(setting.trace)
-    needs_requests = choice.composition.needs_requests
-    return warm(start, log, processors, needs_requests, is_strict), start
+    processors = watts.machine.processors if watts else start.state.processors
+    processors = processors if watts or not setting.machine else processors_of(setting.machine)
+    composition = choice.composition
+    needs_requests = composition.needs_requests or composition.power is not None
+    warmed = (again if own else warm)(start, log, processors, needs_requests, is_strict)
+    later_s = shift_s(start, log)
+    if watts is not None and (budget := watts.budget) is not None:
+        budget = replace(budget, from_s=budget.from_s + later_s, to_s=budget.to_s + later_s)
+        watts = replace(watts, budget=budget if own else budget_from(budget, start.state))
+    caps = moved(caps, later_s) if own else caps_from(moved(caps, later_s), start.state.t0_s)
+    return World(start, warmed, with_jobs(setting, composition, watts, warmed.workload), caps)
+
+
+def replayed(
+    setting: Setting, choice: Choice, is_strict: bool = False, at_s: Sequence[int] = ()
+) -> tuple[World, Result]:
+    """The replay from the state on: again from the start if that leads to the state, else from its jobs."""
+    given = read(setting, choice)
+    t0_s = given[0].state.t0_s
+    for own in (True, False) if is_own(given[0], choice) else (False,):
+        found = world(setting, choice, given, own, is_strict)
+        workload = found.warm.workload
+        with progress(len(workload.jobs)) as advance:
+            result = replay(
+                workload, choice.composition, advance, found.watts, found.caps, None, found.warm.recorded,
+                [t0_s, *at_s],
+            )  # fmt: skip
+        if own and (job := departure(given[0].state, result)) is not None:
+            line = f"{setting.policy} does not lead to this state here (first: job {job}): it starts from it as another"
+            echo(f"{setting.state}: {line}", to_stderr=True)
+            continue
+        break
+    return found, result
 
 
 def name_of(choice: Choice) -> str:

@@ -15,6 +15,7 @@ from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.answering import Answering, CAnswering
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
+from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_scheduler import queued, reaction_of, reorder, set_native_order
 from cluster_agent.scheduler.native.native_tables import (
@@ -44,7 +45,7 @@ class NativeReplay:
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
     loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
     ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors``
-    are its own. ``recorded``: a warm start, on processors alone.
+    are its own. ``recorded``: a warm start; not with the two before.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class NativeReplay:
         self._c_jobs = CJobs(jobs)
         self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
         self._kept: Bools | None = None
+        self._since: Moment | None = None
         self._replay = owned(
             lib.replay_new(
                 c_composition(composition, processors),
@@ -94,15 +96,8 @@ class NativeReplay:
             if unlike.planned is not None:
                 unlike.planned.join(self._scheduler)
         if recorded is not None:
-            order = recorded.order
-            self._c_recorded = [
-                pointer("int64_t", np.ascontiguousarray(recorded.start_s)),
-                recorded.until_s,
-                pointer("int32_t", order),
-                len(order),
-                recorded.passes_at_once,
-            ]
-            lib.replay_set_record(self._replay, *self._c_recorded)
+            self._c_recorded = ffi.new("recorded_t[]", recorded.starts)
+            lib.replay_set_record(self._replay, self._c_recorded, len(recorded.starts), recorded.until_s)
         self.pass_s: list[float] = []
         """Only with an order in Python: processor seconds of each pass, from the order on until the next event."""
         self.longest_queue = 0
@@ -171,7 +166,7 @@ class NativeReplay:
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:
-                raise RuntimeError("defect: the scheduler started more jobs than the machine has room for")
+                raise RuntimeError("defect: more jobs were started than the machine has room for")
             else:
                 return bool(status == lib.REPLAY_PAUSED)
 
@@ -187,9 +182,31 @@ class NativeReplay:
         """The nodes of a job that was started; only with ``unlike``."""
         return placed(self._scheduler, job)
 
-    def leave_out(self, is_over: Bools) -> None:
-        """After the run: ``jobs`` and all columns are without these, which have ended."""
-        self._kept = ~is_over
+    def pause_at(self, at_s: int) -> None:
+        """``run`` does not let anything happen that happens at this time or later."""
+        lib.replay_pause_at(self._replay, at_s)
+
+    def moment(self, at_s: int) -> Moment:
+        """How things are, once ``run`` has paused for it."""
+        decided_s = copied(lib.scheduler_decided(self._scheduler), len(self.jobs), np.int64)
+        found = Moment(at_s, self.submitted, np.where(self.start_s < 0, -1, decided_s), self.end_s)
+        if self.watts is None:
+            return found
+        running = self._room[: lib.scheduler_running(self._scheduler, pointer("int32_t", self._room))].tolist()
+        done_s = {job: self._done_s(at_s, job) for job in running}
+        more = self.level, done_s, self.kills, self.lost, self.lost_j, self._joules(at_s)
+        return Moment(found.at_s, found.submitted, found.start_s, found.end_s, *more)
+
+    def _done_s(self, at_s: int, job: int) -> float:
+        assert self.watts is not None
+        length_s, since_s = int(self.jobs.run_s[job]), int(lib.scheduler_begins(self._scheduler, job))
+        left_s = int(lib.scheduler_finish(self._scheduler, job, length_s)) - max(since_s, at_s)
+        return length_s - left_s / self.watts.slowdown[int(self.level[job])]
+
+    def since(self, moment: Moment, is_over: Bools) -> None:
+        """After the run: ``jobs`` and all columns are without these, which had ended then. Power, joules and kills are
+        those since then; a job's joules are all of its own."""
+        self._kept, self._since = ~is_over, moment
         self.jobs = self.jobs.only(self._kept)
 
     @property
@@ -229,14 +246,19 @@ class NativeReplay:
         return self._column(lib.scheduler_levels(self._scheduler), np.int32)
 
     @property
+    def requeues(self) -> bool:
+        """Whether killed jobs wait again."""
+        return self.watts is None or self.watts.requeues
+
+    @property
     def kills(self) -> Int32s:
         """How often each job was killed."""
-        return self._column(lib.replay_kills(self._replay), np.int32)
+        return self._later("kills", lib.replay_kills(self._replay), np.int32)
 
     @property
     def lost(self) -> Int64s:
         """Processor-seconds of each job's killed runs."""
-        return self._column(lib.replay_lost(self._replay), np.int64)
+        return self._later("lost", lib.replay_lost(self._replay), np.int64)
 
     @property
     def job_j(self) -> npt.NDArray[np.float64]:
@@ -246,7 +268,7 @@ class NativeReplay:
     @property
     def lost_j(self) -> npt.NDArray[np.float64]:
         """Joules of each job's killed runs."""
-        return self._column(lib.replay_lost_uj(self._replay), np.float64) / UW
+        return self._later("lost_j", lib.replay_lost_uj(self._replay), np.float64, UW)
 
     @property
     def boots(self) -> int:
@@ -257,7 +279,11 @@ class NativeReplay:
     def joules(self) -> dict[str, float]:
         """Joules of the ``cluster``, of ``idle`` processors with chassis and racks, ``off`` nodes, and
         ``switching``."""
-        found = lib.replay_joules(self._replay)
+        before = self._since.joules if self._since is not None else {}
+        return {part: found_j - before.get(part, 0.0) for part, found_j in self._joules(self.now_s).items()}
+
+    def _joules(self, at_s: int) -> dict[str, float]:
+        found = lib.replay_joules(self._replay, at_s)
         return {
             "cluster": found.cluster_uj / UW,
             "idle": found.idle_uj / UW,
@@ -267,8 +293,9 @@ class NativeReplay:
 
     @property
     def power_uw(self) -> tuple[Int64s, Int64s]:
-        """The cluster's microwatts, each from a time until the next, as (times, microwatts)."""
-        table = self._power_table()
+        """The cluster's microwatts, each from a time until the next, as (times, microwatts); of a warm start, too,
+        from the beginning."""
+        table = self._power_table(is_whole=True)
         return table[:, 0].copy(), table[:, 1].copy()
 
     @property
@@ -278,20 +305,24 @@ class NativeReplay:
         caps = np.where(table[:, 2] == NO_CAP, np.inf, table[:, 2] / UW)
         return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
 
-    def _power_table(self) -> Int64s:
+    def _power_table(self, is_whole: bool = False) -> Int64s:
         count = ffi.new("int64_t *")
         steps = lib.replay_power(self._replay, count)
         if not count[0]:
             return np.empty((0, 3), np.int64)
-        return np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+        table = np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+        if self._since is None or is_whole:
+            return table
+        last = max(int(np.searchsorted(table[:, 0], self._since.at_s, "right")) - 1, 0)
+        later = table[last:].copy()
+        later[0, 0] = max(later[0, 0], self._since.at_s)
+        return later
 
     def power_csv(self) -> bytes:
         """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""
-        count = ffi.new("int64_t *")
-        steps = lib.replay_power(self._replay, count)
-        room = 72 * count[0] + 1
-        out = ffi.new("char[]", room)
-        return bytes(ffi.buffer(out, lib.power_csv_write(steps, count[0], out)))
+        table = self._power_table()
+        out = ffi.new("char[]", 72 * len(table) + 1)
+        return bytes(ffi.buffer(out, lib.power_csv_write(pointer("power_step_t", table), len(table), out)))
 
     @property
     def used(self) -> list[float]:
@@ -333,6 +364,11 @@ class NativeReplay:
         """The processors of a job as (first, last), both included."""
         first, count = self.interval_first[job], self.interval_count[job]
         return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
+
+    def _later(self, name: str, source: Any, dtype: type[Scalar], per: float = 1) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = copied(source, len(self._kept) if self._kept is not None else len(self.jobs), dtype)
+        found = found if per == 1 else found / per
+        return found if self._since is None else (found - getattr(self._since, name))[self._kept]
 
     def _column(self, source: Any, dtype: type[Scalar]) -> npt.NDArray[Scalar]:
         if self._kept is None:

@@ -72,7 +72,7 @@ class NativeScheduler:
         recorded: Recorded | None = None,
     ) -> None:
         """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``.
-        ``recorded``: a warm start, on processors alone."""
+        ``recorded``: a warm start."""
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._order = composition.order
@@ -91,8 +91,8 @@ class NativeScheduler:
         if unlike is not None:
             checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
         if recorded is not None:
-            self._recorded_s = pointer("int64_t", np.ascontiguousarray(recorded.start_s))
-            lib.scheduler_set_record(self._scheduler, self._recorded_s, recorded.until_s)
+            lib.scheduler_decides_from(self._scheduler, recorded.until_s)
+        self._recorded_level = {} if recorded is None else {one.job: one.level for one in recorded.starts}
         self._planned = unlike.planned if unlike is not None else None
         if self._planned is not None:
             self._planned.join(self._scheduler)
@@ -132,7 +132,8 @@ class NativeScheduler:
 
     def carry_out(self, now_s: int, job: int) -> None:
         """The waiting job starts now, as recorded."""
-        lib.scheduler_carry_out(self._scheduler, now_s, job)
+        if lib.scheduler_carry_out(self._scheduler, now_s, job, self._recorded_level.get(job, 0)) < 0:
+            raise RuntimeError("defect: more jobs run than there are processors")
 
     def adopt(
         self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0,

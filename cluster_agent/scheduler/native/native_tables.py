@@ -138,13 +138,13 @@ def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
     return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
 
 
-def _budget(watts: Watts, reading_s: int | None) -> list[int]:
+def _budget(watts: Watts, reading_s: int | None) -> list[float]:
     """``budget_t``, not open yet."""
     budget = watts.budget
     if budget is None or reading_s is None:
-        return [lib.BUDGET_NONE, 0, 0, 0, 0, 0]
+        return [lib.BUDGET_NONE, 0, 0, 0, 0, 0, 0.0]
     rule, test = code("BUDGET", budget.rule), code("TEST", budget.test)
-    return [rule, test, reading_s, budget.to_s, budget.limit_uw, budget.tick_s]
+    return [rule, test, reading_s, budget.to_s, budget.limit_uw, budget.tick_s, budget.stored_j]
 
 
 class CPriority:
