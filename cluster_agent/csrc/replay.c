@@ -370,14 +370,14 @@ static void start_job(replay_t *r)
     foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
 }
 
-/* At the end of an instant: the jobs that were started at it. How many; below 0: no room for one. */
+/* At the end of an instant: the jobs that were started at it. How many; below 0: one has not come, or has no room. */
 static int32_t carry_out(replay_t *r)
 {
     int32_t count = 0;
     for (; next_recorded(r) <= r->now_s; count++) {
         const recorded_t *one = &r->recorded[r->carried_out++];
         r->starts[r->n_starts] = one->job;
-        if (scheduler_carry_out(r->scheduler, r->now_s, one->job, one->level) < 0)
+        if (one->job >= r->submitted || scheduler_carry_out(r->scheduler, r->now_s, one->job, one->level) < 0)
             return REPLAY_OVERFULL;
         start_job(r);
     }

@@ -21,7 +21,7 @@
 #define REPLAY_PASS_DUE 2    /* the caller orders the queue and calls again */
 #define REPLAY_POWER_DUE 3   /* a row of the plan begins or a cap becomes known: the caller reacts and calls again */
 #define REPLAY_NO_MEMORY (-1)
-#define REPLAY_OVERFULL (-2) /* started jobs need more processors than there are: a defect of the scheduler or record */
+#define REPLAY_OVERFULL (-2) /* started jobs need more processors than there are, or have not come: a defect */
 
 typedef struct replay replay_t;
 

@@ -29,8 +29,9 @@ def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, p
     jobs = sorted([*ended, *alive], key=lambda job: (job.queued_s, job.id))
     away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
     rows = [_row(job, floor(now_s)) for job in jobs]
-    nodes = max(len(partition.nodes), 1)
-    return MachineState(VERSION, "partition", policy, floor(now_s) + 1, nodes, rows, 0, away, len(postponed))
+    t0_s, nodes = floor(now_s) + 1, max(len(partition.nodes), 1)
+    stored_j = partition.stored_by(t0_s)
+    return MachineState(VERSION, "partition", policy, t0_s, nodes, rows, 0, away, len(postponed), stored_j)
 
 
 def _row(job: Job, now_s: int) -> StateJob:

@@ -421,6 +421,10 @@ class Partition:
         if stored is not None:
             self._scheduler.restore(self._clock.now_s(), stored)
 
+    def stored_by(self, at_s: int) -> float | None:
+        """The joules that a budget will have stored by then, as planned; None: there is none, or it is not open."""
+        return self._scheduler.stored_by(at_s)
+
     def _store_joules(self) -> None:
         """After a reading, and where another power is planned, with the starts that it is due to."""
         if not self._counts_stored:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 
+from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, measure_waits, running_w
@@ -16,6 +17,7 @@ from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
 from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -40,6 +42,19 @@ class MoldableResult:
     cap: PowerCap
     order: Int64s | None = None
     """In a closed loop: the index of each among the jobs as they were given."""
+    moments: Mapping[int, Moment] = field(default_factory=dict)
+    """Those that were requested, by time."""
+    from_s: int | None = None
+    """When it starts, if not with its first job."""
+
+    def since(self, from_s: int) -> tuple[MoldableResult, list[int]]:
+        """Without the jobs that had ended before; and which are left."""
+        kept = np.flatnonzero((self.end_s < 0) | (self.end_s >= from_s)).tolist()
+        if not kept:
+            raise WrongUseError(f"--state of {from_s} s: all jobs had ended before: give a log of later ones")
+        chosen = tuple(self.chosen[job] for job in kept)
+        left = self.jobs.only(kept), self.start_s[kept], self.end_s[kept], chosen
+        return MoldableResult(*left, (), self.cap, None, self.moments, from_s), kept
 
     @property
     def turnaround_s(self) -> Int64s:
@@ -55,7 +70,7 @@ class MoldableResult:
 def power_of(result: MoldableResult) -> tuple[Int64s, Float64s, Float64s]:
     """Times, and from each to the next the watts of running jobs, and the cap."""
     ran = np.flatnonzero(result.start_s >= 0)
-    start_s, end_s = result.start_s[ran], result.end_s[ran]
+    start_s, end_s = np.maximum(result.start_s[ran], result.from_s or 0), result.end_s[ran]
     watts = np.array([one.watts for one in result.chosen if one is not None], np.float64)
     change_s = result.cap.changes(int(start_s.min(initial=0)), int(end_s.max(initial=0)))
     time_s = np.unique(np.concatenate([start_s, end_s, np.array(change_s, np.int64)]))
@@ -71,8 +86,8 @@ def measure_moldable(result: MoldableResult, nodes: int) -> dict[str, Any]:
     submit_s, wanted = jobs.submit_s[ran], jobs.width[ran]
     given = np.array([one.nodes for one in chosen], np.int64)
     run_s, wait_s = end_s - start_s, start_s - submit_s
-    first_s = int(submit_s.min())
-    span_s = int(end_s.max()) - first_s
+    first_s = int(submit_s.min()) if result.from_s is None else result.from_s
+    span_s = max(int(end_s.max()) - first_s, 1)
     time_s, watts, cap_w = power_of(result)
     lasts_s = np.diff(time_s)
     energy_j = float((watts[:-1] * lasts_s).sum())
@@ -82,7 +97,7 @@ def measure_moldable(result: MoldableResult, nodes: int) -> dict[str, Any]:
         "unstarted": len(jobs) - len(ran),
         **measure_waits(wait_s, run_s, bounded_slowdown(wait_s, run_s)),
         "makespan_s": span_s,
-        "utilisation": float((given * run_s).sum() / (nodes * span_s)),
+        "utilisation": float((given * (end_s - np.maximum(start_s, first_s))).sum() / (nodes * span_s)),
         "nodes_over_asked": float(given.mean() / wanted.mean()),
         "throughput_jobs_per_h": len(ran) * 3600 / span_s,
         "energy_j": energy_j,
@@ -131,8 +146,10 @@ def replay_possible(
     cap: PowerCap,
     advance: Callable[[int], None] = lambda ended: None,
     loop: tuple[Workload, ClosedLoop] | None = None,
+    at_s: Sequence[int] = (),
 ) -> MoldableResult:
-    """As ``replay_moldable``, if no job is impossible. ``loop``: submissions follow from the schedule."""
+    """As ``replay_moldable``, if no job is impossible. ``loop``: submissions follow from the schedule. ``at_s``: of
+    these times the result has the moments."""
     order = None
     if loop is None:
         ways = CMoldable(composition, jobs, nodes, cap)
@@ -142,10 +159,11 @@ def replay_possible(
         ways = CMoldable(composition, jobs, nodes, cap, answers.table)
         order = answers.table(np.arange(len(jobs)))
         schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
-    run_to_end(schedule, advance)
+    moments = run_to_end(schedule, advance, at_s)
     if order is not None:
         jobs = replace(jobs.only(order.tolist()), jobs=submitted.jobs)
-    return MoldableResult(jobs, schedule.start_s, schedule.end_s, tuple(ways.chosen()), (), cap, order)
+    chosen = tuple(ways.chosen())
+    return MoldableResult(jobs, schedule.start_s, schedule.end_s, chosen, (), cap, order, moments)
 
 
 def stepped(

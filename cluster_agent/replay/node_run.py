@@ -6,8 +6,8 @@ Watts are the power of jobs; idle nodes are not counted, as in the published com
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, running_w
 from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome, equal
@@ -48,11 +49,25 @@ class NodeResult:
     """Of each pass of a policy with a planner."""
     plan_s: Sequence[float] = ()
     """Seconds of each of its plans."""
+    moments: Mapping[int, Moment] = field(default_factory=dict)
+    """Those that were requested, by time."""
+    from_s: int = 0
+    """When it starts."""
 
     @property
     def unstarted(self) -> int:
         """Jobs that never started."""
         return int((self.start_s < 0).sum())
+
+    def since(self, from_s: int) -> NodeResult:
+        """Without the jobs that had ended before."""
+        is_over = (self.schedule.end_s >= 0) & (self.schedule.end_s < from_s)
+        if is_over.all():
+            raise ClusterError(f"{self.trace.path}: all its jobs had ended before: give a trace of later ones")
+        self.schedule.since(self.moments[from_s], is_over)
+        left, kept = self.trace.only(np.flatnonzero(~is_over)), ~is_over
+        admitted_w = self.admitted_w[kept]
+        return replace(self, trace=left, start_s=self.start_s[kept], admitted_w=admitted_w, from_s=from_s)
 
 
 def replay_nodes(
@@ -64,17 +79,18 @@ def replay_nodes(
     advance: Callable[[int], None] = lambda ended: None,
     recorded: Sequence[Outcome] | None = None,
     loop: ClosedLoop | None = None,
+    at_s: Sequence[int] = (),
 ) -> NodeResult:
     """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended. ``recorded``:
     the outcomes of the same replay, repeated without its planner; ``ClusterError`` if they are of another one.
-    ``loop``: submissions follow from the schedule."""
+    ``loop``: submissions follow from the schedule. ``at_s``: of these times the result has the moments."""
     if loop is None:
         unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded)
         schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
-        run_to_end(schedule, advance)
+        moments = run_to_end(schedule, advance, at_s)
     else:
-        trace, unlike, schedule = _closed(trace, composition, nodes, cap, power, advance, recorded, loop)
-    result = NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w)
+        trace, unlike, schedule, moments = _closed(trace, composition, nodes, cap, power, advance, recorded, loop, at_s)
+    result = NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w, moments=moments)
     if unlike.planned is None:
         return result
     outcomes = unlike.planned.outcomes(result.start_s)
@@ -95,7 +111,8 @@ def _closed(
     advance: Callable[[int], None],
     recorded: Sequence[Outcome] | None,
     loop: ClosedLoop,
-) -> tuple[NodeTrace, CUnlike, NativeReplay]:
+    at_s: Sequence[int],
+) -> tuple[NodeTrace, CUnlike, NativeReplay, dict[int, Moment]]:
     """The replay in a closed loop, and the trace as it was submitted there."""
     from cluster_agent.replay.closed_loop import never_came, submissions  # as in ``log_run``
 
@@ -104,11 +121,11 @@ def _closed(
     power = None if power is None else _InOrder(power, row)
     unlike = CUnlike(composition, jobs, nodes, cap, power, recorded, answers.table)
     schedule = NativeReplay(unlike.phases, submitted, unlike.processors, answering=answers, unlike=unlike)
-    run_to_end(schedule, advance)
+    moments = run_to_end(schedule, advance, at_s)
     if len(never := row[schedule.submitted :]):
         trace = replace(trace, findings=(*trace.findings, never_came(trace.line[never])))
     trace = trace.only(row)
-    return replace(trace, jobs=replace(trace.jobs, jobs=submitted)), unlike, schedule
+    return replace(trace, jobs=replace(trace.jobs, jobs=submitted)), unlike, schedule, moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +169,10 @@ def power_over_time(result: NodeResult) -> PowerOverTime:
     jobs, has_started = result.trace.jobs, result.start_s >= 0
     start_s, watts = result.start_s[has_started], jobs.watts[has_started]
     end_s = start_s + jobs.jobs.run_s[has_started]
+    start_s = np.maximum(start_s, result.from_s)
     at_s = np.concatenate([start_s, end_s])
     last_s = int(end_s.max(initial=0))
-    change_s = [time_s for time_s in (0, *result.cap.time_s) if time_s <= last_s]
+    change_s = [result.from_s, *(time_s for time_s in result.cap.time_s if result.from_s < time_s <= last_s)]
     time_s = np.unique(np.concatenate([at_s, np.array(change_s, np.int64)]))
     cap_w = result.cap.at_times(time_s)
     return PowerOverTime(time_s, running_w(time_s, start_s, end_s, watts), cap_w)
@@ -168,8 +186,9 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
     wait_s = start_s - jobs.jobs.submit_s[has_started]
     bsld = bounded_slowdown(wait_s, run_s, TAU_S)
     power = power_over_time(result)
-    span_s = int((start_s + run_s).max(initial=1))
-    busy = (jobs.total()[has_started] * run_s[:, None]).sum(axis=0)
+    span_s = max(int((start_s + run_s).max(initial=1)) - result.from_s, 1)
+    lasts_s = start_s + run_s - np.maximum(start_s, result.from_s)
+    busy = (jobs.total()[has_started] * lasts_s[:, None]).sum(axis=0)
     has = nodes.has.sum(axis=0)
     known = jobs.knows_watts
     return {
@@ -187,7 +206,7 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
         "utilisation": {
             name: float(busy[kind] / (has[kind] * span_s)) if has[kind] else None for kind, name in enumerate(RESOURCES)
         },
-        "energy_j": float((jobs.watts[has_started] * run_s).sum()),
+        "energy_j": float((jobs.watts[has_started] * lasts_s).sum()),
         "highest_w": float(power.watts.max()),
         "above_cap_ws": power.over_j,
         "watts_known": float(known.mean()),

@@ -1,76 +1,111 @@
-"""The state of a replayed machine at an instant (``workloads.state_file``), as the replay went."""
+"""The state of a replayed machine at an instant (``workloads.state_file``), as the replay went.
+
+What happened to the jobs of a result by one of its moments is ``past_of`` it, ``on_nodes`` where nodes differ and
+``with_ways`` where jobs have configurations. For how long jobs would run that had not ended is left out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 from msgspec.structs import replace
 
 from cluster_agent.replay.log_run import Result
 from cluster_agent.replay.measures import joules_between
+from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
 from cluster_agent.workloads.swf import EXECUTABLE, USER
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.moldable_run import MoldableResult
+    from cluster_agent.replay.node_run import NodeResult
 
 ROUNDING_S = 1.5
 """Ours: ends are whole seconds, so what a job has done is known to about one."""
 
 
 def state_at(at_s: int, result: Result, policy: str, zero_unix_s: int | None) -> MachineState:
-    """All that happened before ``at_s``, one of the result's moments. For how long jobs would run that had not ended is
-    left out."""
+    """All that happened before ``at_s``, one of the result's moments."""
     workload, moment = result.workload, result.moments[at_s]
     user, application = workload.log.columns[[USER, EXECUTABLE]][:, workload.row]
     found = [
-        replace(
-            _job(result, moment, job),
-            user=int(user[job]),
-            application=str(application[job]) if application[job] >= 0 else "",
-        )
-        for job in range(moment.submitted)
+        replace(one, user=int(user[job]), application=str(application[job]) if application[job] >= 0 else "")
+        for job, one in enumerate(past_of(result, moment))
     ]
     stored_j = _stored_j(at_s, result)
     return MachineState(VERSION, "replay", policy, at_s, workload.processors, found, zero_unix_s, stored_j=stored_j)
 
 
-def departure(state: MachineState, result: Result) -> int | None:
-    """The first job, by its number, to which something else happened in the replay before the state; None: it is the
-    state's past."""
-    moment = result.moments[state.t0_s]
-    for index in range(max(moment.submitted, len(state.jobs))):
-        ours = _job(result, moment, index) if index < moment.submitted else None
-        theirs = state.jobs[index] if index < len(state.jobs) else None
-        if ours is None or theirs is None or _past(ours) != _past(theirs):
-            return (theirs or ours or state.jobs[0]).job
+def departure(state: MachineState, ours: Sequence[StateJob]) -> int | None:
+    """The first job, by its number, to which something else happened in a replay before the state; None: its past is
+    the state's."""
+    for index in range(max(len(ours), len(state.jobs))):
+        of_both = [_compared(jobs[index]) if index < len(jobs) else None for jobs in (state.jobs, ours)]
+        if of_both[0] != of_both[1]:
+            return (state.jobs if index < len(state.jobs) else ours)[index].job
     return None
 
 
-def _past(job: StateJob) -> tuple[int | float | None, ...]:
-    level = job.level if job.what == "running" else 0
-    return job.job, job.submit_s, job.width, job.start_s, job.end_s, job.is_killed, level, job.done_s
+def _compared(job: StateJob) -> tuple[object, ...]:
+    running = (job.level, job.done_s, job.nodes) if job.what == "running" else ()
+    return job.job, job.submit_s, job.width, job.start_s, job.end_s, job.is_killed, *running
 
 
-def _job(result: Result, moment: Moment, job: int) -> StateJob:
-    workload, schedule = result.workload, result.schedule
-    jobs, start_s, end_s = workload.jobs, int(moment.start_s[job]), int(moment.end_s[job])
-    run_s, has_ended = int(jobs.run_s[job]), end_s >= 0
-    is_killed = has_ended and moment.kills is not None and not schedule.requeues and moment.kills[job] > 0
-    level = int(moment.level[job]) if moment.level is not None and start_s >= 0 else 0
-    done_s = moment.done_s.get(job)
-    if done_s is not None and schedule.watts is not None:
-        straight_s = (moment.at_s - start_s) / schedule.watts.slowdown[level]
-        done_s = None if abs(straight_s - done_s) < ROUNDING_S else round(done_s, 3)
-    is_known = run_s != end_s - start_s and not is_killed if has_ended else not workload.has_requests
-    return StateJob(
-        job=int(jobs.number[job]),
-        submit_s=int(jobs.submit_s[job]),
-        width=int(jobs.width[job]),
-        request_s=int(jobs.request_s[job]) if workload.has_requests else None,
-        start_s=start_s if start_s >= 0 else None,
-        end_s=end_s if has_ended else None,
-        run_s=run_s if is_known else None,
-        level=level,
-        done_s=done_s,
-        is_killed=bool(is_killed),
-    )
+def past_of(result: Result, moment: Moment) -> list[StateJob]:
+    """On processors, with watts or without."""
+    workload, watts = result.workload, result.schedule.watts
+    found = _past(workload.jobs, workload.jobs.width, moment, workload.has_requests)
+    if watts is None or moment.level is None or moment.kills is None:
+        return found
+    for job, one in enumerate(found):
+        level = int(moment.level[job]) if one.start_s is not None else 0
+        is_killed = one.end_s is not None and not watts.requeues and bool(moment.kills[job] > 0)
+        run_s, done_s = None if is_killed else one.run_s, None
+        if one.start_s is not None and one.end_s is None:
+            straight_s = (moment.at_s - one.start_s) / watts.slowdown[level]
+            has_changed = abs(straight_s - moment.done_s[job]) > ROUNDING_S
+            done_s = round(moment.done_s[job], 3) if has_changed else None
+        found[job] = replace(one, level=level, is_killed=is_killed, run_s=run_s, done_s=done_s)
+    return found
+
+
+def on_nodes(result: NodeResult, moment: Moment) -> list[StateJob]:
+    """Where nodes differ: ``width`` units on these."""
+    found = _past(result.trace.jobs.jobs, result.trace.jobs.units, moment)
+    for job, one in enumerate(found):
+        if one.start_s is not None:
+            nodes = sorted({*result.schedule.placed(job).node.tolist()})
+            found[job] = replace(one, nodes=[str(node) for node in nodes])
+    return found
+
+
+def with_ways(result: MoldableResult, moment: Moment) -> list[StateJob]:
+    """Where jobs have configurations: ``width`` nodes that one was given, else those that it requests."""
+    jobs = result.jobs.jobs
+    width = [int(wide) if way is None else way.nodes for wide, way in zip(jobs.width, result.chosen, strict=True)]
+    return _past(jobs, np.where(moment.start_s < 0, jobs.width, width), moment)
+
+
+def _past(jobs: Jobs, width: Int64s | Int32s, moment: Moment, has_requests: bool = True) -> list[StateJob]:
+    found = []
+    for job in range(moment.submitted):
+        start_s, end_s, run_s = int(moment.start_s[job]), int(moment.end_s[job]), int(jobs.run_s[job])
+        is_known = run_s != end_s - start_s if end_s >= 0 else not has_requests
+        found.append(
+            StateJob(
+                job=int(jobs.number[job]),
+                submit_s=int(jobs.submit_s[job]),
+                width=int(width[job]),
+                request_s=int(jobs.request_s[job]) if has_requests else None,
+                start_s=start_s if start_s >= 0 else None,
+                end_s=end_s if end_s >= 0 else None,
+                run_s=run_s if is_known else None,
+            )
+        )
+    return found
 
 
 def _stored_j(at_s: int, result: Result) -> float | None:

@@ -12,6 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 
+class StartsError(RuntimeError):
+    """Starts that cannot be."""
+
+
 class Start(NamedTuple):
     """``recorded_t`` in ``csrc/replay.h``. ``level``: the frequency, 0 the highest."""
 

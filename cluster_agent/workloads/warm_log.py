@@ -89,6 +89,17 @@ def warm(start: Start, log: Log | None, processors: int, needs_requests: bool = 
     return Warm(workload, _recorded(start, jobs, workload), _in_no_log(alone))
 
 
+def in_order(start: Start, most: int) -> Recorded:
+    """When the jobs were started, where they join the queue in the state's order."""
+    state = start.state
+    starts = [
+        recorded.Start(job.start_s, index, _pace(start, job)[0])
+        for index, job in enumerate(state.jobs[:most])
+        if job.start_s is not None
+    ]
+    return Recorded(sorted(starts), state.t0_s)
+
+
 def _recorded(start: Start, jobs: list[StateJob], workload: Workload) -> Recorded:
     index = {number: job for job, number in enumerate(workload.jobs.number.tolist())}
     starts = []
@@ -310,8 +321,8 @@ def _columns(start: Start, jobs: list[StateJob], is_own: bool) -> Int64s:
     for row, job in zip(columns.T, jobs, strict=True):
         row[[NUMBER, SUBMIT, WANTED, USER, STATUS]] = job.job, job.submit_s, job.width, job.user, COMPLETED
         if is_own:
-            known_s = job.request_s if job.is_killed else job.run_s or job.stays_s
-            row[RUN], row[REQUEST] = known_s or job.stays_s or 1, job.request_s or -1
+            longest_s = job.request_s if job.is_killed else None  # it was killed before that
+            row[RUN], row[REQUEST] = job.run_s or longest_s or job.stays_s or 1, job.request_s or -1
             continue
         row[RUN] = _length_s(start, job, None)
         row[REQUEST] = -1 if job.request_s is None else _requested_s(start, job, job.request_s)

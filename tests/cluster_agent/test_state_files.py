@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cluster_agent.cli import main
 from cluster_agent.replay.log_run import replay
-from cluster_agent.replay.state_at import departure, state_at
+from cluster_agent.replay.state_at import departure, past_of, state_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import prepare
@@ -57,7 +57,7 @@ def test_a_replay_goes_on_from_a_file_as_if_it_had_not_been_cut(
         start = Start("state.json", "", msgspec.structs.replace(state, jobs=given_jobs))
         found = again(start, rest, PROCESSORS)
         warmed = replay(found.workload, composition, at_s=[until_s])
-        assert departure(state, warmed) is None
+        assert departure(state, past_of(warmed, warmed.moments[until_s])) is None
         assert found.workload.findings == ()
         assert found.workload.jobs.number.tolist() == jobs.number.tolist()
         for name in ("start_s", "end_s", "first_estimate_s", "corrections", "overtook"):
@@ -268,26 +268,6 @@ def test_the_times_of_a_live_state_and_of_a_log_meet_by_the_logs_unix_start_time
     found = [line.split(",") for line in (out / "jobs.csv").read_text().splitlines()[1:]]
     assert [(row[3], row[8], row[10]) for row in found] == [("1990", "1990", "2020"), ("2010", "2020", "2030")]
     capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--policy", "rmap"], "rmap chooses configurations"),
-        (["--closed-loop", "think=log"], "--closed-loop goes by what users did before"),
-        (["--policy", "prb"], "prb"),
-    ],
-)
-@pytest.mark.parametrize("option", ["--state", "--state-out"])
-def test_what_no_state_has_is_refused_by_its_name(
-    option: str, arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps(of([RUNS])))
-    given = [option, str(path)] if option == "--state" else [option, str(path), "--state-at", "50"]
-    assert main(["replay", str(SAMPLE), *given, *arguments]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
 
 
 def test_options_that_belong_together_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from cluster_agent.workloads.state_file import MachineState, encode, problem_of
 from tests.cluster_agent.traces import PROCESSORS, traces
 from tests.live.fakes import Fake
 from tests.live.test_owned_configurations import FULL_W, live
+from tests.live.test_owned_watts import WINDOW, stored_j, under
 
 POLICIES = ["fcfs", "easy", "easy-sjbf", "conservative", "rule-based", "score:lowest=saf", "easy:estimate=mean2"]
 
@@ -106,3 +107,18 @@ def test_the_replay_says_how_many_nodes_are_away(capsys: pytest.CaptureFixture[s
     assert "1 of 3 nodes were down or drained, and here they get jobs: plan without them by --machine 2" in (
         capsys.readouterr().err
     )
+
+
+def test_what_a_budget_has_stored_and_the_frequencies_are_in_the_state() -> None:
+    fake = under(WINDOW, (1000.0, 400.0))
+    fake.submit(run_s=60, nodes=1)
+    fake.step(7)
+    now_j = stored_j(fake)
+    state = exported(fake, WINDOW)
+    assert state.stored_j is not None and state.stored_j - now_j == pytest.approx(400 - 120 - 70)
+    assert exported(Fake(2), "easy").stored_j is None
+    slowed = under("powercap:mode=dvfs", (1000.0, 250.0))
+    slowed.submit(run_s=60, nodes=2)
+    slowed.step(2)
+    [job] = exported(slowed, "powercap:mode=dvfs").jobs
+    assert job.level > 0

@@ -37,22 +37,22 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
         echo(f"{log}: made with other code ({event_log.origin}); here: {choice.origin}", to_stderr=True)
     scheduler: Scheduler
     meter = LogMeter()
-    if setting.state is not None:
-        warmed = replay_warm.replayed(setting, choice)[0]
-        if warmed.start.sha256 != event_log.state_sha256:
-            raise ClusterError(f"{warmed.start.path}: not the state that {log} was made from; put that back")
-        count, workload = len(warmed.warm.workload.jobs), warmed.warm.workload
-        scheduler = NativeScheduler(
-            choice.composition, workload.jobs, workload.processors, warmed.watts, warmed.caps, meter, workload.users,
-            recorded=warmed.warm.recorded,
-        )  # fmt: skip
-    elif has_nodes(setting.trace):
+    if setting.trace != setting.state and has_nodes(setting.trace):
         composition = choice.node_composition
         jobs, nodes, limit, recorded = replay_nodes.as_submitted(setting, composition)
         count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit, recorded)
     elif choice.has_configurations:
         of = replay_moldable.as_submitted(setting, choice.moldable_composition)
         count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)
+    elif setting.state is not None:
+        warmed, result = replay_warm.replayed(setting, choice)
+        if warmed.start.sha256 != event_log.state_sha256:
+            raise ClusterError(f"{warmed.start.path}: not the state that {log} was made from; put that back")
+        count, workload, watts = len(result.workload.jobs), result.workload, result.schedule.watts
+        scheduler = NativeScheduler(
+            choice.composition, workload.jobs, workload.processors, watts, warmed.caps, meter, workload.users,
+            recorded=warmed.warm.recorded,
+        )  # fmt: skip
     else:
         workload, watts, caps = replay.as_submitted(setting, choice.composition)
         count = len(workload.jobs)

@@ -117,10 +117,6 @@ def replay(
     )
     if state is not None or state_out is not None:
         from cluster_agent.commands.replays import replay_warm  # see ``world``
-
-        for option, value in {"--state": state, "--state-out": state_out}.items():
-            if value is not None:
-                replay_warm.check(option, value, setting, choice)
     if plan_from is not None and not plans(choice):
         raise WrongUseError(
             f"--plan-from {plan_from}: {choice.policy.name} makes no plan; leave it out, or choose a policy that does,"
@@ -130,20 +126,22 @@ def replay(
         _only_plain(setting)
         from cluster_agent.commands.replays.replay_moldable import replay_with_configurations  # see ``world``
 
-        return replay_with_configurations(setting, choice, out, swf_file, log_file, strict, as_json)
+        return replay_with_configurations(
+            setting, choice, out, swf_file, log_file, strict, as_json, state_out, state_at
+        )
     if configurations is not None:
         raise WrongUseError(
             f"--configurations {configurations}: {choice.policy.name} runs jobs as requested; leave it out, or choose"
             " rmap or moldable"
         )
-    if state is None and has_nodes(trace):
+    if trace != state and has_nodes(trace):
         if job_watts is not None:
             raise WrongUseError(f"--job-watts {job_watts}: a trace with nodes has its own; leave it out")
         from cluster_agent.commands.replays.replay_nodes import replay_nodes  # see ``world``
 
         if swf_file:
             raise WrongUseError(f"--swf {swf_file}: a schedule on nodes does not fit that format; use --out")
-        return replay_nodes(setting, choice, out, log_file, strict, as_json)
+        return replay_nodes(setting, choice, out, log_file, strict, as_json, state_out, state_at)
     if instance is not None:
         raise WrongUseError(f"--instance {instance}: only for traces with nodes; leave it out for a log of processors")
     composition = choice.composition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.commands.replays import replay_warm
 from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import closed_loop
@@ -26,6 +27,7 @@ from cluster_agent.replay.moldable_run import (
 from cluster_agent.replay.outputs import add_loop, manifest_of, workload_name, write_swf
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.replay.state_at import with_ways
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import MoldableJobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -69,9 +71,12 @@ def replay_with_configurations(
     log_file: str | None,
     is_strict: bool,
     as_json: bool,
+    state_out: str | None = None,
+    state_at: int | None = None,
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
     composition = choice.moldable_composition
+    own = replay_warm.own(setting, choice, state_out, state_at)
     of = world(setting, composition, is_strict)
     for finding in of.findings:
         echo(f"{setting.trace}: {finding}", to_stderr=True)
@@ -86,11 +91,16 @@ def replay_with_configurations(
             to_stderr=True,
         )
     with progress(len(of.jobs)) as advance:
-        of, result = _replayed(setting, composition, of, advance)
+        of, result = _replayed(setting, composition, of, advance, own.at_s)
     if log_file:
         scheduler, simulated = of.scheduler(composition)
         sha256, origin = of.workload.log.sha256, choice.origin
         write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
+    whole = result
+    own.follow(lambda at_s: with_ways(whole, whole.moments[at_s]), of.nodes)
+    if own.from_s is not None:
+        result, kept = result.since(own.from_s)
+        of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in kept])
     if swf_file:
         processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
         workload = of.workload_of_jobs()
@@ -105,6 +115,7 @@ def replay_with_configurations(
         made_from = manifest_of(command, of_trace, machine, cap, choice, __version__)
         made_from["trace"]["not_modelled"] = not_modelled(of.workload)
         made_from["configurations"] = of.tables.manifest()
+        made_from |= own.manifest
         add_loop(made_from, setting.closed_loop, setting.seed)
         times_s, watts, caps_w = power_of(result)
         power = times_s.tolist(), watts.tolist(), caps_w.tolist()
@@ -121,13 +132,17 @@ def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
 
 
 def _replayed(
-    setting: Setting, composition: MoldableComposition, of: World, advance: Callable[[int], None]
+    setting: Setting,
+    composition: MoldableComposition,
+    of: World,
+    advance: Callable[[int], None],
+    at_s: Sequence[int] = (),
 ) -> tuple[World, MoldableResult]:
     """The results, and the jobs as they were submitted."""
     loop = None
     if setting.closed_loop:
         loop = of.workload_of_jobs(), closed_loop(setting.closed_loop, setting.seed)
-    result = replay_possible(composition, of.jobs, of.nodes, of.cap, advance, loop)
+    result = replay_possible(composition, of.jobs, of.nodes, of.cap, advance, loop, at_s)
     if result.order is not None:
         of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in result.order])
     return of, result

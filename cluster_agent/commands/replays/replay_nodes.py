@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cluster_agent.cluster import load_machine
+from cluster_agent.commands.replays import replay_warm
 from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import node_outputs, plan_file
@@ -16,6 +17,7 @@ from cluster_agent.replay.node_run import NodeResult, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
 from cluster_agent.replay.outputs import add_loop
 from cluster_agent.replay.simulated import SimulatedMachine
+from cluster_agent.replay.state_at import on_nodes
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome
@@ -41,6 +43,8 @@ def replay_nodes(
     log_file: str | None,
     is_strict: bool,
     as_json: bool,
+    state_out: str | None = None,
+    state_at: int | None = None,
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
     composition = choice.node_composition
@@ -49,11 +53,12 @@ def replay_nodes(
             f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
             " replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
+    own = replay_warm.own(setting, choice, state_out, state_at)
     given, nodes, limit, power = world(setting, composition, is_strict)
     recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
     _say(given.path, given.findings)
     with progress(len(given.jobs)) as advance:
-        result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop)
+        result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, own.at_s)
     jobs = result.trace
     _say(jobs.path, jobs.findings[len(given.findings) :])
     _check_started(result, setting)
@@ -61,15 +66,17 @@ def replay_nodes(
         simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
         scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes if result.outcomes else None)
         write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
-    measured = measure_nodes(result)
+    own.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(nodes))
+    later = result if own.from_s is None else result.since(own.from_s)
+    measured = measure_nodes(later)
     if out:
         command = ["clusterctl", *sys.argv[1:]]
         given_by = setting.machine or "eurora"
-        made_from = node_outputs.manifest(result, given_by, setting.cap, choice, command, __version__)
+        made_from = node_outputs.manifest(later, given_by, setting.cap, choice, command, __version__) | own.manifest
         made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
         add_loop(made_from, setting.closed_loop, setting.seed)
         files = {plan_file.NAME: plan_file.written(result.outcomes, setting, jobs.sha256)} if result.outcomes else {}
-        for note in node_outputs.write(out, result, measured, made_from, files):
+        for note in node_outputs.write(out, later, measured, made_from, files):
             echo(note, to_stderr=True)
     measured |= pass_times(result)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))

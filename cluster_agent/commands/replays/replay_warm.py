@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.commands.replays.replay import processors_of, watts_of, with_jobs
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import written_whole
+from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
 from cluster_agent.replay.compare import short_name
 from cluster_agent.replay.event_log import Setting
 from cluster_agent.replay.log_run import Result, replay
-from cluster_agent.replay.state_at import departure, state_at
+from cluster_agent.replay.state_at import departure, past_of, state_at
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.workloads.state_file import encode, problem_of, read_state
+from cluster_agent.scheduler.recorded import StartsError
+from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.state_file import (
+    VERSION,
+    MachineState,
+    StateError,
+    StateJob,
+    encode,
+    problem_of,
+    read_state,
+)
 from cluster_agent.workloads.swf import read_swf
-from cluster_agent.workloads.text_tables import has_nodes
 from cluster_agent.workloads.warm_log import (
     Start,
     Warm,
     again,
     budget_from,
     caps_from,
+    in_order,
     moved,
     shift_s,
     unix_start_s,
@@ -34,85 +45,146 @@ from nodectl.shell.plain_text import echo
 from nodectl.shell.progress_bar import progress
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """The inputs of a warm replay. ``warm.recorded`` None: the policy's own past, to be replayed again."""
 
     start: Start
     warm: Warm
     watts: Watts | None
     caps: list[Cap]
+    loop: ClosedLoop | None
 
 
-def check(option: str, value: str, setting: Setting, choice: Choice) -> None:
-    """Refuse what no state has: the line names it."""
+def check(option: str, setting: Setting, choice: Choice) -> None:
+    """Refuse to start from the jobs of a state alone what needs more of them: the line names it."""
     reason = None
-    if choice.has_configurations:
-        reason = f"{choice.policy.name} chooses configurations, and a state has none"
-    elif setting.state != setting.trace and has_nodes(setting.trace):
-        reason = "a state has processors, and this trace has nodes"
-    elif setting.closed_loop is not None:
-        reason = "--closed-loop goes by what users did before, which a state does not have"
-    elif setting.instance is not None or setting.configurations is not None:
-        reason = "--instance and --configurations are of other traces"
-    if reason:
-        raise WrongUseError(f"{option} {value}: {reason}; it works only with a plain job log")
+    if setting.closed_loop is not None:
+        reason = "--closed-loop needs all that users did"
+    elif choice.has_configurations:
+        reason = f"{choice.policy.name} chooses configurations, which are of a trace"
+    if reason and setting.trace == setting.state:
+        raise WrongUseError(f"{option} {setting.state}: {reason}: give the TRACE that it was taken from, too")
 
 
-def read(setting: Setting, choice: Choice) -> tuple[Start, Watts | None, list[Cap]]:
-    """The state, and the machine with its caps in seconds of the log."""
-    assert setting.state is not None
-    check("--state", setting.state, setting, choice)
-    state, sha256 = read_state(setting.state)
-    watts, caps = watts_of(setting, choice.composition)
-    return Start(setting.state, sha256, state, watts.slowdown if watts else None), watts, caps
-
-
-def is_own(start: Start, choice: Choice) -> bool:
+def is_own(state: MachineState, choice: Choice) -> bool:
     """Whether the state is of a replay of this very policy, so that it can be replayed from the start."""
-    return (start.state.source, start.state.policy) == ("replay", name_of(choice))
+    return (state.source, state.policy) == ("replay", name_of(choice))
 
 
-def world(
-    setting: Setting, choice: Choice, given: tuple[Start, Watts | None, list[Cap]], own: bool, is_strict: bool = False
-) -> World:
+class Own(NamedTuple):
+    """``--state`` and ``--state-out`` where only the policy that led to a state goes on from it."""
+
+    setting: Setting
+    choice: Choice
+    start: Start | None
+    out: str | None
+    out_s: int | None
+
+    @property
+    def at_s(self) -> list[int]:
+        """The moments that are needed."""
+        return [at_s for at_s in (self.from_s, self.out_s) if at_s is not None]
+
+    @property
+    def from_s(self) -> int | None:
+        """When results start."""
+        return None if self.start is None else self.start.state.t0_s
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What a manifest has about the state."""
+        return {} if self.start is None else {"state": manifest_of(self.start)}
+
+    def follow(self, past_at: Callable[[int], list[StateJob]], nodes: int) -> None:
+        """Check that the replay has led to the state, and write the other one. ``past_at``: the jobs at a moment."""
+        if self.start is not None:
+            check_past(self.setting, self.start.state, past_at(self.start.state.t0_s))
+            say(self.start, 0)
+        if self.out is not None and self.out_s is not None:
+            jobs = past_at(self.out_s)
+            state = MachineState(VERSION, "replay", name_of(self.choice), self.out_s, nodes, jobs)
+            _write(self.out, state, self.start)
+
+
+def own(setting: Setting, choice: Choice, state_out: str | None, state_at: int | None) -> Own:
+    """``WrongUseError`` if another policy led to the state."""
+    if setting.state is None:
+        return Own(setting, choice, None, state_out, state_at)
+    check("--state", setting, choice)
+    state, sha256 = read_state(setting.state)
+    if not is_own(state, choice):
+        by = f"--policy {state.policy}" if state.source == "replay" else "the policy of a replay that wrote it"
+        what = "configurations" if choice.has_configurations else "nodes that differ"
+        raise WrongUseError(f"--state {setting.state}: with {what} only {by} goes on from it, not {setting.policy}")
+    return Own(setting, choice, Start(setting.state, sha256, state), state_out, state_at)
+
+
+def check_past(setting: Setting, state: MachineState, past: Sequence[StateJob]) -> None:
+    """``StateError`` if a replay had another past than the state."""
+    if (job := departure(state, past)) is not None:
+        raise _other_past(setting, f" (first: job {job})")
+
+
+def _other_past(setting: Setting, first: str = "") -> StateError:
+    fix = "give the trace, machine, cap and options that it was taken with"
+    return StateError(f"{setting.state}: {setting.policy} does not lead to it here{first}: {fix}")
+
+
+def world(setting: Setting, choice: Choice, start: Start, own: bool, is_strict: bool = False) -> World:
     """The jobs of the state and the log. ``own``: as the policy itself had them before the state, else from the state
     on."""
-    start, watts, caps = given
+    composition = choice.composition
+    watts, caps = watts_of(setting, composition)
     log = None if setting.trace == setting.state else read_swf(setting.trace)
     processors = watts.machine.processors if watts else start.state.processors
     processors = processors if watts or not setting.machine else processors_of(setting.machine)
-    composition = choice.composition
     needs_requests = composition.needs_requests or composition.power is not None
-    warmed = (again if own else warm)(start, log, processors, needs_requests, is_strict)
+    loop = None
+    if setting.closed_loop and log is not None:
+        loop = closed_loop(setting.closed_loop, setting.seed)
+        workload = prepare(log, processors, needs_requests, is_strict)
+        warmed = Warm(workload, None if own else in_order(start, len(workload.jobs)), 0)
+    else:
+        warmed = (again if own else warm)(start, log, processors, needs_requests, is_strict)
     later_s = shift_s(start, log)
     if watts is not None and (budget := watts.budget) is not None:
         budget = replace(budget, from_s=budget.from_s + later_s, to_s=budget.to_s + later_s)
         watts = replace(watts, budget=budget if own else budget_from(budget, start.state))
     caps = moved(caps, later_s) if own else caps_from(moved(caps, later_s), start.state.t0_s)
-    return World(start, warmed, with_jobs(setting, composition, watts, warmed.workload), caps)
+    return World(start, warmed, with_jobs(setting, composition, watts, warmed.workload), caps, loop)
 
 
 def replayed(
     setting: Setting, choice: Choice, is_strict: bool = False, at_s: Sequence[int] = ()
 ) -> tuple[World, Result]:
     """The replay from the state on: again from the start if that leads to the state, else from its jobs."""
-    given = read(setting, choice)
-    t0_s = given[0].state.t0_s
-    for own in (True, False) if is_own(given[0], choice) else (False,):
-        found = world(setting, choice, given, own, is_strict)
-        workload = found.warm.workload
-        with progress(len(workload.jobs)) as advance:
-            result = replay(
-                workload, choice.composition, advance, found.watts, found.caps, None, found.warm.recorded,
-                [t0_s, *at_s],
-            )  # fmt: skip
-        if own and (job := departure(given[0].state, result)) is not None:
-            line = f"{setting.policy} does not lead to this state here (first: job {job}): it starts from it as another"
-            echo(f"{setting.state}: {line}", to_stderr=True)
-            continue
-        break
-    return found, result
+    assert setting.state is not None
+    check("--state", setting, choice)
+    state, sha256 = read_state(setting.state)
+    watts, _ = watts_of(setting, choice.composition)
+    start = Start(setting.state, sha256, state, watts.slowdown if watts else None)
+    own = is_own(state, choice)
+    while True:
+        found = world(setting, choice, start, own, is_strict)
+        try:
+            result = _run(choice, found, [state.t0_s, *at_s])
+        except StartsError:  # in another closed loop other jobs have come
+            raise _other_past(setting) from None
+        if not own:
+            if found.loop is not None:
+                check_past(setting, state, past_of(result, result.moments[state.t0_s]))
+            return found, result
+        if (job := departure(state, past_of(result, result.moments[state.t0_s]))) is None:
+            return found, result
+        line = f"{setting.policy} does not lead to this state here (first: job {job}): it starts from it as another"
+        echo(f"{setting.state}: {line}", to_stderr=True)
+        own = False
+
+
+def _run(choice: Choice, given: World, at_s: Sequence[int]) -> Result:
+    workload, recorded = given.warm.workload, given.warm.recorded
+    with progress(len(workload.jobs)) as advance:
+        return replay(workload, choice.composition, advance, given.watts, given.caps, given.loop, recorded, at_s)
 
 
 def name_of(choice: Choice) -> str:
@@ -153,10 +225,13 @@ def manifest_of(start: Start) -> dict[str, Any]:
 
 def save(path: str, at_s: int, result: Result, choice: Choice, start: Start | None) -> None:
     """``--state-out``: the state at ``at_s`` of the replay."""
-    if start is not None and at_s < start.state.t0_s:
-        raise WrongUseError(f"--state-at {at_s}: this replay starts at {start.state.t0_s} s; give a later time")
     zero_s = start.state.zero_unix_s if start is not None else unix_start_s(result.workload.log)
-    state = state_at(at_s, result, name_of(choice), zero_s)
+    _write(path, state_at(at_s, result, name_of(choice), zero_s), start)
+
+
+def _write(path: str, state: MachineState, start: Start | None) -> None:
+    if start is not None and state.t0_s < start.state.t0_s:
+        raise WrongUseError(f"--state-at {state.t0_s}: this replay starts at {start.state.t0_s} s; give a later time")
     if reason := problem_of(state):
         raise WrongUseError(f"--state-out {path}: {reason}")
     with written_whole.one_file(path, "--state-out") as file:

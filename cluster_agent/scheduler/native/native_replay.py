@@ -33,7 +33,7 @@ from cluster_agent.scheduler.native.native_tables import (
 )
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.recorded import Recorded
+from cluster_agent.scheduler.recorded import Recorded, StartsError
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
@@ -166,7 +166,7 @@ class NativeReplay:
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:
-                raise RuntimeError("defect: more jobs were started than the machine has room for")
+                raise StartsError("defect: jobs were started that had not come, or had no room")
             else:
                 return bool(status == lib.REPLAY_PAUSED)
 
@@ -180,7 +180,7 @@ class NativeReplay:
 
     def placed(self, job: int) -> Placed:
         """The nodes of a job that was started; only with ``unlike``."""
-        return placed(self._scheduler, job)
+        return placed(self._scheduler, job if self._kept is None else int(np.flatnonzero(self._kept)[job]))
 
     def pause_at(self, at_s: int) -> None:
         """``run`` does not let anything happen that happens at this time or later."""

@@ -175,6 +175,11 @@ class NativeScheduler:
         known = store.read_s, store.at_s, store.stored_j, store.drawn_uw
         return Stored(self._watts.budget.from_s, *known) if store.is_open else None
 
+    def stored_by(self, at_s: int) -> float | None:
+        """What it will have stored by then, as planned."""
+        budget, stored = self._watts.budget if self._watts is not None else None, self.stored
+        return None if stored is None or budget is None else stored.at(at_s, budget)
+
     def restore(self, now_s: int, stored: Stored) -> bool:
         """Go on with the store of the same window, which another scheduler has left; false: it is of another. The
         running jobs are known."""
