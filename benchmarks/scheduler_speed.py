@@ -10,8 +10,9 @@ The generated log has the load and the size that are requested and no other clai
 arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
 times the run time, all drawn from the seed.
 
-``--against CHECKOUT``: only the commands, and those of ``power_speed`` whose caps or budgets fit a command line, here
-and in another checkout that is set up (``make setup``) in turn: medians, and the median of the pairs' ratios.
+``--against CHECKOUT``: only the commands, those of ``power_speed`` whose caps or budgets fit a command line, and long
+logs with configurations, here and in another checkout that is set up (``make setup``) in turn: medians, and the median
+of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.power_speed import TRACE, Case, cases
+from benchmarks.rmap import write_long
 from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -54,8 +56,8 @@ COMMANDS = (
     ("CEA-Curie", EASY_PLUS_PLUS, 3.0),
     ("KTH-SP2", "conservative", 5.0),
 )
-GENERATED_JOBS, GENERATED_NODES, LOAD, SEED = 1_000_000, 100_000, 0.85, 1
-GENERATED_MOST_S, GENERATED_MOST_MIB = 60.0, 2048.0
+GENERATED_JOBS, GENERATED_NODES, CROWDED, LOAD, SEED = 1_000_000, 100_000, 0.95, 0.85, 1
+GENERATED_MOST_S, GENERATED_MOST_MIB = 15.0, 2048.0
 MOST_GROWTH = 1.5
 REPEATS = 7
 YARDSTICKS = 100  # before and after each run
@@ -152,6 +154,12 @@ def compare(other: Path, pairs: int, only: Sequence[str]) -> None:
         if len(case.caps) <= 1:
             cap = [f"--cap={case.caps[0].watts}"] if case.caps else []
             rows[case.what] = [str(TRACE), "--policy", case.policy, "--machine", "curie", *cap]
+    long = OUT.with_name("long.swf")
+    long.parent.mkdir(parents=True, exist_ok=True)
+    write_long(long, 100_000, 1000)
+    on_nodes = ["--configurations", "cab", "--machine", "cab64:nodes=1000", "--cap", "90000"]
+    for policy in ("rmap", "moldable"):
+        rows[f"{policy}, 10^5 jobs on 1000 nodes"] = [str(long), "--policy", policy, *on_nodes]
     print(f"{'what':56} {'other':>8} {'here':>8} {'ratio':>7}")
     for what, arguments in rows.items():
         if only and not any(word in what for word in only):
@@ -175,7 +183,7 @@ def whole_commands(repeats: int) -> list[Row]:
 
 
 def a_million_jobs(path: Path, repeats: int) -> list[Row]:
-    generate(path, GENERATED_JOBS, GENERATED_NODES, LOAD, SEED)
+    generate(path, GENERATED_JOBS, GENERATED_NODES, CROWDED, SEED)
     processor_s, wall_s, mib, yardstick_us = command(path, "easy", repeats)
     what = f"easy on {GENERATED_JOBS:,} generated jobs"
     return [
