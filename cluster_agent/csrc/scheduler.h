@@ -126,8 +126,8 @@ int32_t scheduler_past(scheduler_t *scheduler, int64_t submitted_s, int64_t star
 void scheduler_decides_from(scheduler_t *scheduler, int64_t from_s);
 
 /*
- * The waiting job starts now, as recorded; with watts at this level, and while there is no cap and no budget. Not with
- * configurations or nodes that differ. 0, or -1: no memory, or no room.
+ * The waiting job starts now, as recorded; with watts at this level, and while there is no cap and no budget; on the
+ * nodes chosen for it, if nodes differ. Not with configurations. 0, or -1: no memory, or no room.
  */
 int32_t scheduler_carry_out(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t level);
 

@@ -24,6 +24,7 @@ from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
+from cluster_agent.workloads.warm_nodes import NodeStart
 
 if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
@@ -80,13 +81,16 @@ def replay_nodes(
     recorded: Sequence[Outcome] | None = None,
     loop: ClosedLoop | None = None,
     at_s: Sequence[int] = (),
+    start: NodeStart | None = None,
 ) -> NodeResult:
     """Replay ``trace``; ``advance`` is called from time to time with the number of jobs that have ended. ``recorded``:
     the outcomes of the same replay, repeated without its planner; ``ClusterError`` if they are of another one.
-    ``loop``: submissions follow from the schedule. ``at_s``: of these times the result has the moments."""
+    ``loop``: submissions follow from the schedule. ``at_s``: of these times the result has the moments.
+    ``start``: a warm start, of a policy without a planner and without a closed loop."""
     if loop is None:
-        unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded)
-        schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+        unlike = CUnlike(composition, trace.jobs, nodes, cap, power, recorded, on=start.on if start else None)
+        started = start.recorded if start else None
+        schedule = NativeReplay(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike, recorded=started)
         moments = run_to_end(schedule, advance, at_s)
     else:
         trace, unlike, schedule, moments = _closed(trace, composition, nodes, cap, power, advance, recorded, loop, at_s)

@@ -73,11 +73,12 @@ def past_of(result: Result, moment: Moment) -> list[StateJob]:
 
 
 def on_nodes(result: NodeResult, moment: Moment) -> list[StateJob]:
-    """Where nodes differ: ``width`` units on these."""
+    """Where nodes differ: ``width`` units, each on one of these."""
     found = _past(result.trace.jobs.jobs, result.trace.jobs.units, moment)
     for job, one in enumerate(found):
         if one.start_s is not None:
-            nodes = sorted({*result.schedule.placed(job).node.tolist()})
+            placed = result.schedule.placed(job)
+            nodes = np.sort(np.repeat(placed.node, placed.count)).tolist()
             found[job] = replace(one, nodes=[str(node) for node in nodes])
     return found
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,11 +16,23 @@ from hypothesis import strategies as st
 from cluster_agent.cli import main
 from cluster_agent.replay.closed_loop import ClosedLoop
 from cluster_agent.replay.log_run import replay
-from cluster_agent.replay.state_at import departure, past_of, state_at
+from cluster_agent.replay.node_run import replay_nodes
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.replay.state_at import departure, on_nodes, past_of, state_at
 from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.workloads.job_log import prepare
+from cluster_agent.workloads.state_file import MachineState, encode, problem_of
 from cluster_agent.workloads.warm_log import Start, in_order
+from cluster_agent.workloads.warm_nodes import warm_on
+from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows
+from tests.cluster_agent.test_node_engines_agree import POLICIES as NODE_POLICIES
+from tests.cluster_agent.test_node_engines_agree import power_of, traced
 from tests.cluster_agent.test_state_files import SAMPLE, log_of
 from tests.cluster_agent.traces import PROCESSORS, compositions, traces
 
@@ -96,9 +110,16 @@ def test_what_follows_from_more_than_jobs_goes_on_from_the_state_of_its_middle(
 @pytest.mark.parametrize(
     ("world", "policy", "at_s", "other", "words"),
     [
-        (NODES, "prb", 30000, ["--policy", "easy-capped"], "with nodes that differ only --policy prb goes on from it"),
+        (NODES, "prb", 30000, ["--policy", "planned"], "with a plan only --policy prb goes on from it, not planned"),
+        (NODES, "planned", 30000, ["--cap", "700"], "planned does not lead to it here (first: job "),
+        (
+            (*NODES, "--closed-loop", "queue=20"),
+            "prb",
+            15000,
+            ["--policy", "easy-capped"],
+            "with a closed loop on nodes only --policy prb goes on",
+        ),
         (WAYS, "rmap", 5000, ["--policy", "moldable"], "with configurations only --policy rmap goes on from it"),
-        (NODES, "prb", 30000, ["--cap", "700"], "prb does not lead to it here (first: job "),
         (
             (str(SAMPLE), *LOOP, "--machine", "32"),
             "easy",
@@ -119,17 +140,76 @@ def test_a_state_of_another_past_is_refused_where_no_policy_can_start_from_its_j
     assert words in capsys.readouterr().err
 
 
-def test_nodes_that_a_running_job_did_not_have_are_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nodes": ["64"]}, "has 1 units: give nodes, from 0 to 63, for each"),
+        ({"nodes": []}, "has 1 units: give nodes"),
+        ({"nodes": ["2"]}, "has no room on node 2 at "),
+        ({"submit_s": 1}, "with its submit_s and width: give its trace"),
+    ],
+)
+def test_nodes_that_a_job_cannot_have_had_are_refused_in_one_line(
+    change: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "state"
-    given = ["replay", *NODES, "--policy", "prb"]
-    assert main([*given, "--state-at", "30000", "--state-out", str(path)]) == 0
+    given = ["replay", *NODES, "--policy", "easy-capped"]
+    assert main([*given, "--state-at", "20000", "--state-out", str(path)]) == 0
     state: dict[str, Any] = json.loads(path.read_text())
-    [job, *_] = [job for job in state["jobs"] if "start_s" in job and "end_s" not in job]
-    job["nodes"] = ["63"]
-    path.write_text(json.dumps(state))
+    for job in [job for job in state["jobs"] if "start_s" in job and "end_s" not in job and job["width"] == 1]:
+        job |= change
+    path.write_text(json.dumps(state | {"policy": "prb"}))
     capsys.readouterr()
     assert main([*given, "--state", str(path)]) == 2
-    assert f"(first: job {job['job']})" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after", [*NODE_POLICIES])
+@settings(max_examples=60)
+@given(rows=node_rows(), cap=caps(), later=caps(), until_s=st.integers(1, 60), before=st.sampled_from(NODE_POLICIES))
+def test_on_nodes_another_policy_starts_from_where_the_jobs_are_and_both_engines_go_on_alike(
+    after: str, rows: list[Row], cap: PowerCap, later: PowerCap, until_s: int, before: str
+) -> None:
+    trace = traced(rows, cap, 0)
+    cold = replay_nodes(
+        trace, choose(before).node_composition, FOUR_NODES, cap, power_of(before, trace), at_s=[until_s]
+    )
+    past = on_nodes(cold, cold.moments[until_s])
+    state = MachineState(1, "replay", before, until_s, len(FOUR_NODES), past)
+    assert msgspec.json.decode(encode(state), type=MachineState) == state and problem_of(state) is None
+    given_trace, start = warm_on(FOUR_NODES, "state.json", state, trace)
+    composition = choose(after).node_composition
+    warmed = replay_nodes(
+        given_trace, composition, FOUR_NODES, later, power_of(after, given_trace), at_s=[until_s], start=start
+    )
+    assert departure(state, on_nodes(warmed, warmed.moments[until_s])) is None
+    started = warmed.start_s[warmed.start_s >= 0]
+    assert (started[~np.isin(np.flatnonzero(warmed.start_s >= 0), list(start.on))] >= until_s).all()
+    unlike = CUnlike(composition, given_trace.jobs, FOUR_NODES, later, power_of(after, given_trace), on=start.on)
+    jobs = given_trace.jobs.jobs
+    stepped = NativeScheduler(unlike.phases, jobs, unlike.processors, unlike=unlike, recorded=start.recorded)
+    machine = SimulatedMachine(jobs, "instant", recorded=start.recorded)
+    run(stepped, JumpingClock(), machine)
+    assert warmed.start_s.tolist() == [machine.start_s.get(job, -1) for job in range(len(jobs))]
+
+
+def test_a_policy_on_nodes_starts_from_the_state_of_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = str(tmp_path / "state"), tmp_path / "out"
+    assert main(["replay", *NODES, "--policy", "prb", "--state-at", "20000", "--state-out", path]) == 0
+    given = ["replay", *NODES, "--policy", "easy-power", "--state", path, "--out", str(out)]
+    assert main([*given, "--log", str(tmp_path / "log")]) == 0
+    assert main(["check-log", str(tmp_path / "log")]) == 0
+    running = {
+        str(job["job"]): str(job["start_s"])
+        for job in json.loads(Path(path).read_text())["jobs"]
+        if "start_s" in job and "end_s" not in job
+    }
+    of = {row["job_id"]: row["starting_time"] for row in rows(out / "jobs.csv")}
+    assert len(running) > 10 and running.items() <= of.items()
+    assert all(int(start_s) >= 20000 for job, start_s in of.items() if job not in running)
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize(

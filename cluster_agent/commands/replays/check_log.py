@@ -38,9 +38,7 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
     scheduler: Scheduler
     meter = LogMeter()
     if setting.trace != setting.state and has_nodes(setting.trace):
-        composition = choice.node_composition
-        jobs, nodes, limit, recorded = replay_nodes.as_submitted(setting, composition)
-        count, scheduler = len(jobs.jobs), replay_nodes.scheduler_of(composition, jobs, nodes, limit, recorded)
+        count, scheduler = replay_nodes.as_submitted(setting, choice)
     elif choice.has_configurations:
         of = replay_moldable.as_submitted(setting, choice.moldable_composition)
         count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)

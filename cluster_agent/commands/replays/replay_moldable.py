@@ -35,6 +35,7 @@ from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
+from cluster_agent.workloads.state_file import StateJob
 from cluster_agent.workloads.swf import Finding, read_swf
 from nodectl import __version__
 from nodectl.shell.plain_text import echo, echo_block, json_text
@@ -76,7 +77,7 @@ def replay_with_configurations(
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
     composition = choice.moldable_composition
-    own = replay_warm.own(setting, choice, state_out, state_at)
+    own = replay_warm.own(setting, choice, state_out, state_at, needs="configurations")
     of = world(setting, composition, is_strict)
     for finding in of.findings:
         echo(f"{setting.trace}: {finding}", to_stderr=True)
@@ -96,11 +97,7 @@ def replay_with_configurations(
         scheduler, simulated = of.scheduler(composition)
         sha256, origin = of.workload.log.sha256, choice.origin
         write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
-    whole = result
-    own.follow(lambda at_s: with_ways(whole, whole.moments[at_s]), of.nodes)
-    if own.from_s is not None:
-        result, kept = result.since(own.from_s)
-        of = msgspec.structs.replace(of, jobs=result.jobs, row=[of.row[job] for job in kept])
+    of, result = _since(own, of, result)
     if swf_file:
         processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
         workload = of.workload_of_jobs()
@@ -123,6 +120,21 @@ def replay_with_configurations(
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 0
+
+
+def _since(own: replay_warm.Own, of: World, result: MoldableResult) -> tuple[World, MoldableResult]:
+    """The inputs and the results from the state on, if it starts from one; writes the other."""
+
+    def past_at(at_s: int) -> list[StateJob]:
+        return with_ways(result, result.moments[at_s])
+
+    if own.from_s is not None and (departure := own.departure(past_at(own.from_s))):
+        raise replay_warm.other_past(own.setting, departure)
+    own.follow(past_at, of.nodes)
+    if own.from_s is None:
+        return of, result
+    later, kept = result.since(own.from_s)
+    return msgspec.structs.replace(of, jobs=later.jobs, row=[of.row[job] for job in kept]), later
 
 
 def as_submitted(setting: Setting, composition: MoldableComposition) -> World:

@@ -30,7 +30,8 @@ from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import Finding
-from cluster_agent.workloads.text_tables import is_eurora
+from cluster_agent.workloads.text_tables import first_line, is_eurora
+from cluster_agent.workloads.warm_nodes import NodeStart, warm_on
 from nodectl import __version__
 from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.progress_bar import progress
@@ -53,34 +54,37 @@ def replay_nodes(
             f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
             " replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
-    own = replay_warm.own(setting, choice, state_out, state_at)
+    own = _own(setting, choice, state_out, state_at)
     given, nodes, limit, power = world(setting, composition, is_strict)
-    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
     _say(given.path, given.findings)
-    with progress(len(given.jobs)) as advance:
-        result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, own.at_s)
+    result, start = _replayed(own, given, nodes, limit, power)
     jobs = result.trace
     _say(jobs.path, jobs.findings[len(given.findings) :])
     _check_started(result, setting)
     if log_file:
-        simulated = SimulatedMachine(jobs.jobs.jobs, "instant")
-        scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes if result.outcomes else None)
+        simulated = SimulatedMachine(jobs.jobs.jobs, "instant", recorded=start.recorded if start else None)
+        scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes or None, start)
         write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
     own.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(nodes))
     later = result if own.from_s is None else result.since(own.from_s)
     measured = measure_nodes(later)
     if out:
-        command = ["clusterctl", *sys.argv[1:]]
-        given_by = setting.machine or "eurora"
-        made_from = node_outputs.manifest(later, given_by, setting.cap, choice, command, __version__) | own.manifest
-        made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
-        add_loop(made_from, setting.closed_loop, setting.seed)
-        files = {plan_file.NAME: plan_file.written(result.outcomes, setting, jobs.sha256)} if result.outcomes else {}
-        for note in node_outputs.write(out, later, measured, made_from, files):
-            echo(note, to_stderr=True)
+        _write(out, own, result, later, measured)
     measured |= pass_times(result)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
+
+
+def _write(out: str, own: replay_warm.Own, result: NodeResult, later: NodeResult, measured: dict[str, Any]) -> None:
+    """``--out``. ``later``: from the state on, if it starts from one."""
+    setting, command = own.setting, ["clusterctl", *sys.argv[1:]]
+    given_by = setting.machine or "eurora"
+    made_from = node_outputs.manifest(later, given_by, setting.cap, own.choice, command, __version__) | own.manifest
+    made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
+    add_loop(made_from, setting.closed_loop, setting.seed)
+    plan = {plan_file.NAME: plan_file.written(result.outcomes, setting, result.trace.sha256)} if result.outcomes else {}
+    for note in node_outputs.write(out, later, measured, made_from, plan):
+        echo(note, to_stderr=True)
 
 
 def _say(path: str, findings: Sequence[Finding]) -> None:
@@ -106,15 +110,46 @@ def world(
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
-def as_submitted(
-    setting: Setting, composition: NodeComposition
-) -> tuple[NodeTrace, Nodes, PowerCap, list[Outcome] | None]:
-    """The inputs of a scheduler, and the outcomes to repeat; with a closed loop, the submissions that it led to."""
+def _own(
+    setting: Setting, choice: Choice, state_out: str | None = None, state_at: int | None = None
+) -> replay_warm.Own:
+    needs = "a closed loop on nodes" if setting.closed_loop else ""
+    if choice.node_composition.plan is not None:
+        needs = "a plan"
+    return replay_warm.own(setting, choice, state_out, state_at, needs)
+
+
+def _replayed(
+    own: replay_warm.Own, given: NodeTrace, nodes: Nodes, limit: PowerCap, power: PowerSource | None
+) -> tuple[NodeResult, NodeStart | None]:
+    """The replay; where it starts from the jobs of a state, these."""
+    setting, composition = own.setting, own.choice.node_composition
+    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
+    if own.is_own:
+        with progress(len(given.jobs)) as advance:
+            result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, own.at_s)
+        departure = own.departure(on_nodes(result, result.moments[own.from_s])) if own.from_s is not None else ""
+        if not departure:
+            return result, None
+        if composition.plan is not None or loop is not None:
+            raise replay_warm.other_past(setting, departure)
+        replay_warm.say_departure(setting, departure)
+    assert own.start is not None
+    given, start = warm_on(nodes, own.start.path, own.start.state, given)
+    power = _power(composition, given, nodes)
+    with progress(len(given.jobs)) as advance:
+        return run_replay(given, composition, nodes, limit, power, advance, at_s=own.at_s, start=start), start
+
+
+def as_submitted(setting: Setting, choice: Choice) -> tuple[int, NativeScheduler]:
+    """How many jobs there are, and a scheduler of them; with a closed loop, of the submissions that it led to."""
+    composition = choice.node_composition
     jobs, nodes, limit, power = world(setting, composition)
-    recorded, loop = _recorded_plan(setting, jobs), _loop(setting, jobs)
-    if loop is not None:
-        jobs = run_replay(jobs, composition, nodes, limit, power, recorded=recorded, loop=loop).trace
-    return jobs, nodes, limit, recorded
+    recorded, start = _recorded_plan(setting, jobs), None
+    if setting.closed_loop or setting.state is not None:
+        result, start = _replayed(_own(setting, choice), jobs, nodes, limit, power)
+        jobs = result.trace
+    return len(jobs.jobs), scheduler_of(composition, jobs, nodes, limit, recorded, start)
 
 
 def _loop(setting: Setting, jobs: NodeTrace) -> ClosedLoop | None:
@@ -141,10 +176,13 @@ def scheduler_of(
     nodes: Nodes,
     limit: PowerCap,
     recorded: Sequence[Outcome] | None = None,
+    start: NodeStart | None = None,
 ) -> NativeScheduler:
     """For the loop in Python, with a predictor that has learned nothing yet; ``recorded``: a plan to repeat."""
-    unlike = CUnlike(composition, jobs.jobs, nodes, limit, _power(composition, jobs, nodes), recorded)
-    return NativeScheduler(unlike.phases, jobs.jobs.jobs, unlike.processors, unlike=unlike)
+    power, started = _power(composition, jobs, nodes), start.recorded if start else None
+    on = start.on if start else None
+    unlike = CUnlike(composition, jobs.jobs, nodes, limit, power, recorded, on=on)
+    return NativeScheduler(unlike.phases, jobs.jobs.jobs, unlike.processors, unlike=unlike, recorded=started)
 
 
 def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:

@@ -95,10 +95,19 @@ class Own(NamedTuple):
         """What a manifest has about the state."""
         return {} if self.start is None else {"state": manifest_of(self.start)}
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the replay is to begin before the state: there is none, or it is of this policy."""
+        return self.start is None or is_own(self.start.state, self.choice)
+
+    def departure(self, past: list[StateJob]) -> str:
+        """That a replay has not led to the state, in words; "": it has, or there is none."""
+        job = None if self.start is None else departure(self.start.state, past)
+        return "" if job is None else f"{self.setting.policy} does not lead to it here (first: job {job})"
+
     def follow(self, past_at: Callable[[int], list[StateJob]], nodes: int) -> None:
-        """Check that the replay has led to the state, and write the other one. ``past_at``: the jobs at a moment."""
+        """Say where the replay starts, and write the other state. ``past_at``: the jobs at a moment."""
         if self.start is not None:
-            check_past(self.setting, self.start.state, past_at(self.start.state.t0_s))
             say(self.start, 0)
         if self.out is not None and self.out_s is not None:
             jobs = past_at(self.out_s)
@@ -106,28 +115,23 @@ class Own(NamedTuple):
             _write(self.out, state, self.start)
 
 
-def own(setting: Setting, choice: Choice, state_out: str | None, state_at: int | None) -> Own:
-    """``WrongUseError`` if another policy led to the state."""
+def own(
+    setting: Setting, choice: Choice, state_out: str | None = None, state_at: int | None = None, needs: str = ""
+) -> Own:
+    """``WrongUseError`` if another policy led to the state, and what this one ``needs`` is not in it."""
     if setting.state is None:
         return Own(setting, choice, None, state_out, state_at)
     check("--state", setting, choice)
     state, sha256 = read_state(setting.state)
-    if not is_own(state, choice):
+    if needs and not is_own(state, choice):
         by = f"--policy {state.policy}" if state.source == "replay" else "the policy of a replay that wrote it"
-        what = "configurations" if choice.has_configurations else "nodes that differ"
-        raise WrongUseError(f"--state {setting.state}: with {what} only {by} goes on from it, not {setting.policy}")
+        raise WrongUseError(f"--state {setting.state}: with {needs} only {by} goes on from it, not {setting.policy}")
     return Own(setting, choice, Start(setting.state, sha256, state), state_out, state_at)
 
 
-def check_past(setting: Setting, state: MachineState, past: Sequence[StateJob]) -> None:
-    """``StateError`` if a replay had another past than the state."""
-    if (job := departure(state, past)) is not None:
-        raise _other_past(setting, f" (first: job {job})")
-
-
-def _other_past(setting: Setting, first: str = "") -> StateError:
-    fix = "give the trace, machine, cap and options that it was taken with"
-    return StateError(f"{setting.state}: {setting.policy} does not lead to it here{first}: {fix}")
+def other_past(setting: Setting, departure: str) -> StateError:
+    """Of a replay that does not lead to the state, where nothing else can start from it."""
+    return StateError(f"{setting.state}: {departure}: give the trace, machine, cap and options that it was taken with")
 
 
 def world(setting: Setting, choice: Choice, start: Start, own: bool, is_strict: bool = False) -> World:
@@ -163,22 +167,26 @@ def replayed(
     state, sha256 = read_state(setting.state)
     watts, _ = watts_of(setting, choice.composition)
     start = Start(setting.state, sha256, state, watts.slowdown if watts else None)
-    own = is_own(state, choice)
+    given = Own(setting, choice, start, None, None)
+    is_again = given.is_own
     while True:
-        found = world(setting, choice, start, own, is_strict)
+        found = world(setting, choice, start, is_again, is_strict)
         try:
             result = _run(choice, found, [state.t0_s, *at_s])
         except StartsError:  # in another closed loop other jobs have come
-            raise _other_past(setting) from None
-        if not own:
-            if found.loop is not None:
-                check_past(setting, state, past_of(result, result.moments[state.t0_s]))
+            raise other_past(setting, f"{setting.policy} does not lead to it here") from None
+        departure = given.departure(past_of(result, result.moments[state.t0_s])) if is_again or found.loop else ""
+        if not departure:
             return found, result
-        if (job := departure(state, past_of(result, result.moments[state.t0_s]))) is None:
-            return found, result
-        line = f"{setting.policy} does not lead to this state here (first: job {job}): it starts from it as another"
-        echo(f"{setting.state}: {line}", to_stderr=True)
-        own = False
+        if not is_again:
+            raise other_past(setting, departure)
+        say_departure(setting, departure)
+        is_again = False
+
+
+def say_departure(setting: Setting, departure: str) -> None:
+    """That the policy starts from the state as another one."""
+    echo(f"{setting.state}: {departure}: it starts from its jobs, as another policy", to_stderr=True)
 
 
 def _run(choice: Choice, given: World, at_s: Sequence[int]) -> Result:

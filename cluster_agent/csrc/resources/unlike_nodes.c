@@ -225,11 +225,19 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
     return start(s, now_s, next->job);
 }
 
+/* On the nodes chosen, whatever the watts. */
+static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    (void)level;
+    return place(s->unlike, s->unlike->free, job) ? start(s, now_s, job) : 0;
+}
+
 const resources_t UNLIKE_NODES = {
     .begin = begin,
     .start_head = start_head,
     .reserve = reserve,
     .start_behind = start_behind,
+    .start_placed = start_placed,
     .give_back = give_back,
 };
 

@@ -27,9 +27,9 @@ typedef struct {
     const int64_t *need;       /* and kind: of one unit */
     const double *admitted_w;  /* read when the job is tried; may change until it starts */
     double *counted_w;         /* of running jobs: as admitted, or what the caller has written since */
-    /* per job, only with a plan; the caller writes them before each pass */
-    const uint8_t *is_deferred;    /* 1: not to start in this pass. NULL: there is no plan */
-    const int32_t *planned_count;  /* nodes that the plan has chosen; 0: none */
+    /* per job, only with a plan, when the caller writes them before each pass, or with a record */
+    const uint8_t *is_deferred;    /* 1: not to start in this pass. NULL: there is neither */
+    const int32_t *planned_count;  /* nodes that are chosen; 0: none */
     const int64_t *planned_first;  /* where these begin in `planned` */
     const placed_t *planned;       /* as scheduler_set_chosen says */
 } unlike_t;

@@ -134,6 +134,8 @@ class NativeScheduler:
         """The waiting job starts now, as recorded."""
         if lib.scheduler_carry_out(self._scheduler, now_s, job, self._recorded_level.get(job, 0)) < 0:
             raise RuntimeError("defect: more jobs run than there are processors")
+        if self._unlike is not None:
+            self._unlike.started([job])
 
     def adopt(
         self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0,

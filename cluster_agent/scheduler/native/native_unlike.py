@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import (
     NodeBackfill,
     NodeComposition,
     NodeQueue,
+    Placed,
     PowerSource,
     allowed_w,
 )
@@ -46,10 +47,12 @@ class CUnlike:
         recorded: Sequence[Outcome] | None = None,
         table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
         say: Callable[[str], None] | None = None,
+        on: Mapping[int, Placed] | None = None,
     ) -> None:
         """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``table``: turns another
         column of the jobs into one that is filled in as they come; ``jobs`` has been (``NodeJobs.filled``). ``say``: of
-        a live partition, whose table of jobs grows and whose service logs who plans."""
+        a live partition, whose table of jobs grows and whose service logs who plans. ``on``: the nodes of the jobs
+        that a warm start has started; not with a plan."""
         self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
@@ -78,7 +81,8 @@ class CUnlike:
             from cluster_agent.scheduler.native.planned_starts import planned_starts
 
             self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
-        of_plan = self.planned.columns if self.planned is not None else []
+        self._chosen = _chosen(on, len(jobs)) if on is not None else []
+        of_plan = self.planned.columns if self.planned is not None else self._chosen
         self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *of_plan])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
@@ -149,3 +153,14 @@ class CUnlike:
             self.submitted(job)
         self.meter()
         self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
+
+
+def _chosen(on: Mapping[int, Placed], jobs: int) -> list[Any]:
+    """The last columns of ``unlike_t``."""
+    count, first = np.zeros(jobs, np.int32), np.zeros(jobs, np.int64)
+    chosen: list[tuple[int, int]] = []
+    for job, placed in on.items():
+        count[job], first[job] = len(placed.node), len(chosen)
+        chosen += zip(placed.node.tolist(), placed.count.tolist(), strict=True)
+    columns = ("uint8_t", np.zeros(jobs, np.uint8)), ("int32_t", count), ("int64_t", first)
+    return [*(pointer(kind, column) for kind, column in columns), ffi.new("placed_t[]", chosen)]
