@@ -89,12 +89,13 @@ def warm(start: Start, log: Log | None, processors: int, needs_requests: bool = 
     return Warm(workload, _recorded(start, jobs, workload), _in_no_log(alone))
 
 
-def in_order(start: Start, most: int) -> Recorded:
+def in_order(start: Start, workload: Workload) -> Recorded:
     """When the jobs were started, where they join the queue in the state's order."""
+    _check(start, workload.processors)
     state = start.state
     starts = [
         recorded.Start(job.start_s, index, _pace(start, job)[0])
-        for index, job in enumerate(state.jobs[:most])
+        for index, job in enumerate(state.jobs[: len(workload.jobs)])
         if job.start_s is not None
     ]
     return Recorded(sorted(starts), state.t0_s)

@@ -53,7 +53,7 @@ def test_in_a_closed_loop_another_policy_starts_from_the_same_submissions(
     workload = prepare(log_of(jobs), PROCESSORS)
     cold = replay(workload, before, loop=loop, at_s=[until_s])
     state = state_at(until_s, cold, "of this test", None)
-    recorded = in_order(Start("state.json", "", state), len(jobs))
+    recorded = in_order(Start("state.json", "", state), workload)
     warmed = replay(workload, after, loop=loop, recorded=recorded, at_s=[until_s])
     assert departure(state, past_of(warmed, warmed.moments[until_s])) is None
     again = replay(warmed.workload, after, recorded=recorded)

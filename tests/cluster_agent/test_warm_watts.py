@@ -299,3 +299,16 @@ def test_two_jobs_on_one_node_of_a_partition_are_refused(tmp_path: Path, capsys:
     path.write_text(json.dumps(of(both, source="partition")))
     assert main(["replay", "--state", str(path)]) == 2
     assert "job 2 runs on n1, and so does job 1: correct one" in capsys.readouterr().err
+
+
+def test_what_does_not_count_of_a_state_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(of([RUNS | {"level": 1}])))
+    assert main(["replay", "--state", str(path)]) == 0
+    assert "its frequencies and joules count only with a --machine that has watts" in capsys.readouterr().err
+    given = ["replay", "--state", str(path), "--machine", "taurus:nodes=8,cores=1", "--policy"]
+    assert main([*given, "energy-budget:joules=1e6,from_s=0,to_s=1000"]) == 0
+    assert "it has no stored_j: the budget's store is empty at 100 s" in capsys.readouterr().err
+    path.write_text(json.dumps(of([RUNS], source="partition")))
+    assert main(["replay", "--state", str(path), "--machine", "taurus"]) == 2
+    assert "jobs of a partition have whole nodes: give nodes of one core (taurus:cores=1)" in capsys.readouterr().err

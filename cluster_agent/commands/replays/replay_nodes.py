@@ -30,7 +30,7 @@ from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import Finding
-from cluster_agent.workloads.text_tables import first_line, is_eurora
+from cluster_agent.workloads.text_tables import is_eurora
 from cluster_agent.workloads.warm_nodes import NodeStart, warm_on
 from nodectl import __version__
 from nodectl.shell.plain_text import echo, echo_block, json_text

@@ -142,31 +142,49 @@ def world(setting: Setting, choice: Choice, start: Start, own: bool, is_strict: 
     log = None if setting.trace == setting.state else read_swf(setting.trace)
     processors = watts.machine.processors if watts else start.state.processors
     processors = processors if watts or not setting.machine else processors_of(setting.machine)
-    needs_requests = composition.needs_requests or composition.power is not None
-    loop = None
-    if setting.closed_loop and log is not None:
-        loop = closed_loop(setting.closed_loop, setting.seed)
-        workload = prepare(log, processors, needs_requests, is_strict)
-        warmed = Warm(workload, None if own else in_order(start, len(workload.jobs)), 0)
+    of_log = log, processors, composition.needs_requests or composition.power is not None, is_strict
+    loop = closed_loop(setting.closed_loop, setting.seed) if setting.closed_loop else None
+    if loop is not None and log is not None:
+        workload = prepare(log, *of_log[1:])
+        warmed = Warm(workload, None if own else in_order(start, workload), 0)
     else:
-        warmed = (again if own else warm)(start, log, processors, needs_requests, is_strict)
+        warmed = again(start, *of_log) if own else warm(start, *of_log)
     later_s = shift_s(start, log)
-    if watts is not None and (budget := watts.budget) is not None:
-        budget = replace(budget, from_s=budget.from_s + later_s, to_s=budget.to_s + later_s)
-        watts = replace(watts, budget=budget if own else budget_from(budget, start.state))
     caps = moved(caps, later_s) if own else caps_from(moved(caps, later_s), start.state.t0_s)
+    watts = _with_budget(watts, start, later_s, own)
     return World(start, warmed, with_jobs(setting, composition, watts, warmed.workload), caps, loop)
+
+
+def _with_budget(watts: Watts | None, start: Start, later_s: int, own: bool) -> Watts | None:
+    """The budget in the state's seconds, or what is left of it."""
+    if watts is None or watts.budget is None:
+        return watts
+    state, budget = start.state, watts.budget
+    budget = replace(budget, from_s=budget.from_s + later_s, to_s=budget.to_s + later_s)
+    if own:
+        return replace(watts, budget=budget)
+    if budget.from_s < state.t0_s < budget.to_s and state.stored_j is None:
+        echo(f"{start.path}: it has no stored_j: the budget's store is empty at {state.t0_s} s", to_stderr=True)
+    return replace(watts, budget=budget_from(budget, state))
+
+
+def _start(setting: Setting, choice: Choice) -> Start:
+    assert setting.state is not None
+    check("--state", setting, choice)
+    state, sha256 = read_state(setting.state)
+    watts, _ = watts_of(setting, choice.composition)
+    if watts is not None and watts.machine.node.cores > 1 and state.source == "partition":
+        fix = f"give nodes of one core ({watts.machine.name}:cores=1)"
+        raise WrongUseError(f"--machine {setting.machine}: jobs of a partition have whole nodes: {fix}")
+    return Start(setting.state, sha256, state, watts.slowdown if watts else None)
 
 
 def replayed(
     setting: Setting, choice: Choice, is_strict: bool = False, at_s: Sequence[int] = ()
 ) -> tuple[World, Result]:
     """The replay from the state on: again from the start if that leads to the state, else from its jobs."""
-    assert setting.state is not None
-    check("--state", setting, choice)
-    state, sha256 = read_state(setting.state)
-    watts, _ = watts_of(setting, choice.composition)
-    start = Start(setting.state, sha256, state, watts.slowdown if watts else None)
+    start = _start(setting, choice)
+    state = start.state
     given = Own(setting, choice, start, None, None)
     is_again = given.is_own
     while True:
@@ -210,6 +228,9 @@ def say(start: Start, in_no_log: int) -> None:
     echo(f"{start.path}: {line}", to_stderr=True)
     if state.postponed:
         echo(f"{start.path}: {state.postponed} jobs that waited for other jobs are left out", to_stderr=True)
+    if start.slowdown is None and (state.stored_j is not None or any(job.level for job in state.jobs)):
+        line = "its frequencies and joules count only with a --machine that has watts"
+        echo(f"{start.path}: {line}", to_stderr=True)
     if state.away:
         echo(
             f"{start.path}: {state.away} of {state.processors} nodes were down or drained, and here they get jobs: plan"
