@@ -71,7 +71,7 @@ static int32_t start_heads(scheduler_t *s, int64_t now_s, int32_t *starts)
 /* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */
 static inline int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
 {
-    return width > offer->widest || (estimate_s > offer->late_s && width > offer->widest_late) ||
+    return __builtin_expect(width > offer->widest, 1) || (estimate_s > offer->late_s && width > offer->widest_late) ||
            (double)width * (double)least(estimate_s, offer->late_s) > offer->most_area;
 }
 
@@ -95,14 +95,9 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
     for (;;) {
         const waiting_t *stop = kinds ? kinds->fronts + kinds->n_fronts : end;
         const offer_t bounds = *offer; /* in registers, since most jobs are refused here */
-        for (; next < stop; next++) {
-            for (; next < stop && next->width > bounds.widest; next++)
-                narrowest = next->width < narrowest ? next->width : narrowest;
-            if (next == stop ||
-                !(asks_too_much(&bounds, next->width, next->estimate_s) || is_out(s, next, head, kinds)))
-                break;
+        for (; next < stop && (asks_too_much(&bounds, next->width, next->estimate_s) || is_out(s, next, head, kinds));
+             next++)
             narrowest = next->width < narrowest ? next->width : narrowest;
-        }
         if (next >= stop)
             break;
         const waiting_t one = *next; /* a start moves the fronts */

@@ -33,7 +33,8 @@ CSV_COLUMNS: Final = (
     "starting_time,execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,"
     "consumed_energy,metadata"
 )
-CHUNK_BYTES: Final = 4 << 20
+CHUNK_ROWS: Final = 1 << 14
+ROW_BYTES: Final = 448  # without its texts (``jobs_csv.h``)
 INTERVAL_BYTES: Final = 24  # "2147483647-2147483647 " and a little
 
 
@@ -80,11 +81,12 @@ class Rows:
 
     def csv(self) -> Iterator[memoryview]:
         """All rows, in pieces."""
-        capacity = max(CHUNK_BYTES, lib.jobs_csv_longest(self.c))
-        out = ffi.new("char[]", capacity)
-        upto = ffi.new("int64_t *", 0)
-        while upto[0] < self.c.n_jobs:
-            yield memoryview(ffi.buffer(out, lib.jobs_csv_write(self.c, upto[0], upto, out, capacity)))
+        n = len(self.start_s)
+        for first in range(0, n, CHUNK_ROWS):
+            last = min(first + CHUNK_ROWS, n)
+            text_bytes = (last - first) * len(self._name) + int(self.offsets[last] - self.offsets[first])
+            out = np.empty(ROW_BYTES * (last - first) + text_bytes, np.uint8)
+            yield out[: lib.jobs_csv_write(self.c, first, last, pointer("char", out))].data
 
 
 def _processors(schedule: NativeReplay) -> tuple[npt.NDArray[np.uint8], Int64s]:
@@ -119,7 +121,9 @@ def write(directory: str, result: Result, metrics: dict[str, Any], manifest: dic
         except ModuleNotFoundError:
             notes.append("jobs.parquet is not written: it needs pyarrow (pip install 'nodectl[export]')")
         if result.schedule.watts is not None:
-            (root / "power.csv").write_bytes(b"time,watts,cap\n" + result.schedule.power_csv())
+            with (root / "power.csv").open("wb") as file:
+                file.write(b"time,watts,cap\n")
+                file.write(result.schedule.power_csv())
         write_json(root, metrics, manifest)
     return notes
 

@@ -24,12 +24,8 @@ typedef struct {
     const int64_t *offsets;
 } job_rows_t;
 
-/*
- * Writes the rows from `from` on that fit into `capacity` bytes; *to is the row after the last one written. The bytes
- * written. One row takes at most what jobs_csv_longest says.
- */
-int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t *to, char *out, int64_t capacity);
-int64_t jobs_csv_longest(const job_rows_t *rows);
+/* Writes rows `from` to `to` - 1. The bytes written, at most 448 a row in addition to its two texts. */
+int64_t jobs_csv_write(const job_rows_t *rows, int64_t from, int64_t to, char *out);
 
 /*
  * The column allocated_resources: the text of job j is out[offsets[j]] to out[offsets[j + 1] - 1]. The bytes written, at

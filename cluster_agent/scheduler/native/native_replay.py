@@ -318,11 +318,12 @@ class NativeReplay:
         later[0, 0] = max(later[0, 0], self._since.at_s)
         return later
 
-    def power_csv(self) -> bytes:
+    def power_csv(self) -> memoryview:
         """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""
         table = self._power_table()
-        out = ffi.new("char[]", 72 * len(table) + 1)
-        return bytes(ffi.buffer(out, lib.power_csv_write(pointer("power_step_t", table), len(table), out)))
+        out = np.empty(72 * len(table), np.uint8)
+        steps = pointer("power_step_t", table)
+        return out[: lib.power_csv_write(steps, len(table), pointer("char", out))].data
 
     @property
     def used(self) -> list[float]:
