@@ -250,19 +250,6 @@ static int leave(nodes_t *n, interval_t left)
     return is_warm;
 }
 
-/* Node by node: some are warm and some are not. */
-static void free_again(nodes_t *n, interval_t left)
-{
-    int32_t cores = n->model.cores;
-    for (int32_t last; left.first <= left.last; left.first = last + 1) {
-        int is_warm = n->nodes[left.first / cores].state == NODE_ON;
-        last = (left.first / cores + 1) * cores - 1;
-        last = last < left.last ? last : left.last;
-        placement_give_back(is_warm ? n->warm : &n->cold, &(interval_t){left.first, last}, 1);
-        n->n_cold += is_warm ? 0 : last - left.first + 1;
-    }
-}
-
 void nodes_give_back(nodes_t *n, const interval_t *intervals, int32_t count)
 {
     int32_t from = 0; /* these are warm and ascend, and are given back together */
@@ -273,7 +260,11 @@ void nodes_give_back(nodes_t *n, const interval_t *intervals, int32_t count)
             from = i;
         }
         if (!is_warm) {
-            free_again(n, intervals[i]);
+            placement_give_back(&n->cold, &intervals[i], 1);
+            n->n_cold += intervals[i].last - intervals[i].first + 1;
+            for (int32_t k = intervals[i].first / n->model.cores; k <= intervals[i].last / n->model.cores; k++)
+                if (n->nodes[k].state == NODE_ON)
+                    make_warm(n, k, k);
             from = i + 1;
         }
     }

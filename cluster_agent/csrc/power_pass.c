@@ -210,7 +210,7 @@ static int64_t left_uw(const power_t *p, int32_t k, int64_t at_s, int64_t runnin
 /* A point of the search for a reservation: its time (found.at_s), and what will be drawn and stored then. */
 typedef struct {
     reservation_t found;
-    int64_t least_uw; /* what the head needs at its lowest frequency */
+    int64_t width, least_uw; /* what the head needs at its lowest frequency */
     int32_t row;      /* the plan's, at that time */
     int32_t ended;    /* so many of the running jobs are expected to have ended */
     int64_t running_uw, drawn_uw, present_cold_uw;
@@ -263,29 +263,39 @@ static int head_will_fit(scheduler_t *s, int64_t now_s, int32_t head, int64_t ne
     return 0;
 }
 
-/* When something other than a job's end changes after the search's time: a row of the plan begins, the budget ends. */
-static int64_t next_change(const power_t *p, const search_t *at)
+/* The search begins. */
+static search_t search_now(scheduler_t *s, int64_t now_s)
 {
-    int64_t budget_s = p->ledger.is_open && at->found.at_s < p->model.budget.to_s ? p->model.budget.to_s : INT64_MAX;
-    return least(at->row + 1 < p->n_rows ? p->rows[at->row + 1].from_s : INT64_MAX, budget_s);
+    power_t *p = s->power;
+    for (int32_t k = p->row; k < p->n_rows; k++)
+        p->available[k] = p->outlook[k].free;
+    return (search_t){
+        .found = {.at_s = now_s},
+        .row = p->row,
+        .ended = scheduler_first_ahead(s, now_s),
+        .running_uw = p->running_uw,
+        .drawn_uw = p->ledger.drawn_uw,
+        .present_cold_uw = power_cold_uw(s, now_s, 1),
+        .stored_j = budget_stored_j(s),
+    };
 }
 
+static int64_t next_row(const power_t *p, const search_t *at)
+{
+    return at->row + 1 < p->n_rows ? p->rows[at->row + 1].from_s : INT64_MAX;
+}
+
+/* When the next of the running jobs ends. */
 static int64_t next_end(const scheduler_t *s, int64_t now_s, const search_t *at)
 {
     return at->ended < s->n_running ? ends_after(s->running[at->ended].expected_end_s, now_s) : INT64_MAX;
-}
-
-/* The job's processors that are on in the row. Most rows leave all on: then the job's columns need not be read. */
-static int64_t held_in(const scheduler_t *s, const running_t *one, const plan_row_t *row)
-{
-    return row->kept >= s->composition.processors ? one->width : scheduler_held_below(s, one->job, row->kept);
 }
 
 /*
  * Moves the search to `to_s`, and on from end to end before `change_s` while the head lacks processors or watts: joules
  * are stored, jobs end, rows of the plan begin.
  */
-static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t change_s, int64_t width, search_t *at)
+static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t change_s, search_t *at)
 {
     power_t *p = s->power;
     int64_t most_uw = left_uw(p, at->row, INT64_MAX, at->least_uw, at->present_cold_uw);
@@ -299,23 +309,23 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t cha
             const running_t *one = &s->running[at->ended];
             at->running_uw -= p->extra_uw[one->job];
             at->drawn_uw -= p->extra_uw[one->job];
-            for (int32_t k = p->row; k < p->n_rows; k++)
-                p->available[k] += held_in(s, one, &p->rows[k]);
+            for (int32_t k = p->row; k < p->n_rows; k++) { /* most rows leave all on: the job's columns are not read */
+                int is_all_on = p->rows[k].kept >= s->composition.processors;
+                p->available[k] += is_all_on ? one->width : scheduler_held_below(s, one->job, p->rows[k].kept);
+            }
         }
         to_s = next_end(s, now_s, at);
-    } while ((width > *available || at->running_uw > most_uw) && to_s < change_s);
-    while (at->row + 1 < p->n_rows && p->rows[at->row + 1].from_s <= at->found.at_s)
+    } while ((at->width > *available || at->running_uw > most_uw) && to_s < change_s);
+    while (next_row(p, at) <= at->found.at_s)
         at->row++;
 }
 
 /* Not under a cap without an end that is too low for the head even if it runs alone. */
-static int can_ever_fit(const scheduler_t *s, int32_t head, const search_t *at)
+static int can_ever_fit(const power_t *p, const search_t *at)
 {
-    const power_t *p = s->power;
     int can = 0;
     for (int32_t k = p->row; !can && k < p->n_rows; k++)
-        can = s->jobs.width[head] <= p->rows[k].kept &&
-              at->least_uw <= left_uw(p, k, INT64_MAX, 0, at->present_cold_uw);
+        can = at->width <= p->rows[k].kept && at->least_uw <= left_uw(p, k, INT64_MAX, 0, at->present_cold_uw);
     return can;
 }
 
@@ -323,28 +333,19 @@ static int can_ever_fit(const scheduler_t *s, int32_t head, const search_t *at)
 static reservation_t earliest(scheduler_t *s, int64_t now_s, int32_t head)
 {
     power_t *p = s->power;
-    search_t at = {
-        .found = {.at_s = now_s},
-        .least_uw = s->jobs.width[head] * extra_uw(p, head, lowest_of(p, head)),
-        .row = p->row,
-        .ended = scheduler_first_ahead(s, now_s),
-        .running_uw = p->running_uw,
-        .drawn_uw = p->ledger.drawn_uw,
-        .present_cold_uw = power_cold_uw(s, now_s, 1),
-        .stored_j = budget_stored_j(s),
-    };
-
-    if (!can_ever_fit(s, head, &at))
+    search_t at = search_now(s, now_s);
+    at.width = s->jobs.width[head];
+    at.least_uw = at.width * extra_uw(p, head, lowest_of(p, head));
+    if (!can_ever_fit(p, &at))
         return (reservation_t){.at_s = INT64_MAX};
-    for (int32_t k = at.row; k < p->n_rows; k++)
-        p->available[k] = p->outlook[k].free;
     for (;;) {
-        int64_t change_s = next_change(p, &at), next_s = least(next_end(s, now_s, &at), change_s);
+        int64_t budget_s = p->ledger.is_open && at.found.at_s < p->model.budget.to_s ? p->model.budget.to_s : INT64_MAX;
+        int64_t change_s = least(next_row(p, &at), budget_s), next_s = least(next_end(s, now_s, &at), change_s);
         if (head_will_fit(s, now_s, head, next_s, &at))
             return at.found;
         if (next_s == INT64_MAX)
             return (reservation_t){.at_s = INT64_MAX};
-        search_from(s, now_s, next_s, change_s, s->jobs.width[head], &at);
+        search_from(s, now_s, next_s, change_s, &at);
     }
 }
 
@@ -472,35 +473,23 @@ static int plan(scheduler_t *s, int64_t now_s)
 {
     power_t *p = s->power;
     profile_t *profile = &s->profile;
-    int64_t at_s = now_s, running_uw = p->running_uw;
-    int32_t k = p->row, ended = scheduler_first_ahead(s, now_s);
+    search_t at = search_now(s, now_s);
 
     if (profile_reserve(profile, s->n_running + p->n_rows + 1) < 0)
         return -1;
-    for (int32_t row = k; row < p->n_rows; row++)
-        p->available[row] = p->outlook[row].free;
-    profile->stored_uj = (wide_t)floor(budget_stored_j(s) * 1e6);
+    profile->stored_uj = (wide_t)floor(at.stored_j * 1e6);
     for (profile->count = 0;;) {
-        const plan_row_t *at = &p->rows[k];
+        const plan_row_t *row = &p->rows[at.row];
         profile->steps[profile->count++] = (step_t){
-            .from_s = at_s,
-            .free = p->available[k],
-            .uw = left_uw(p, k, INT64_MAX, running_uw, 0),
-            .spare_uw = p->model.budget.limit_uw - at->idle_uw - at->off_uw - at->switching_uw - running_uw,
+            .from_s = at.found.at_s,
+            .free = p->available[at.row],
+            .uw = left_uw(p, at.row, INT64_MAX, at.running_uw, 0),
+            .spare_uw = p->model.budget.limit_uw - row->idle_uw - row->off_uw - row->switching_uw - at.running_uw,
         };
-        int64_t end_s = ended < s->n_running ? ends_after(s->running[ended].expected_end_s, now_s) : INT64_MAX;
-        int64_t row_s = k + 1 < p->n_rows ? p->rows[k + 1].from_s : INT64_MAX;
-        at_s = least(end_s, row_s);
-        if (at_s == INT64_MAX)
+        int64_t next_s = least(next_end(s, now_s, &at), next_row(p, &at));
+        if (next_s == INT64_MAX)
             return 0;
-        for (; ended < s->n_running && ends_after(s->running[ended].expected_end_s, now_s) <= at_s; ended++) {
-            const running_t *one = &s->running[ended];
-            running_uw -= p->extra_uw[one->job];
-            for (int32_t row = k; row < p->n_rows; row++)
-                p->available[row] += held_in(s, one, &p->rows[row]);
-        }
-        while (k + 1 < p->n_rows && p->rows[k + 1].from_s <= at_s)
-            k++;
+        search_from(s, now_s, next_s, next_s, &at);
     }
 }
 
