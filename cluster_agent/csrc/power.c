@@ -108,7 +108,7 @@ void scheduler_settle(scheduler_t *s, int64_t now_s)
 
 int64_t scheduler_begins(const scheduler_t *s, int32_t job)
 {
-    return s->power ? s->power->since_s[job] : s->started_s[job];
+    return s->power ? s->power->since_s[job] : s->started_s[job] + (s->delay_s ? s->delay_s[job] : 0);
 }
 
 cold_t scheduler_cold(const scheduler_t *s)
@@ -147,14 +147,9 @@ int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
 {
     const power_t *p = s->power;
     if (!p)
-        return s->started_s[job] + length_s;
+        return scheduler_begins(s, job) + length_s;
     double left_s = ((double)length_s - p->done_s[job]) * p->model.slowdown[p->level[job]];
     return p->since_s[job] + (int64_t)ceil(left_s - 1e-9);
-}
-
-int64_t power_expected_end(const scheduler_t *s, int32_t job)
-{
-    return scheduler_finish(s, job, s->estimate_s[job]);
 }
 
 int64_t scheduler_held_below(const scheduler_t *s, int32_t job, int64_t kept)

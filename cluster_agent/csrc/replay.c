@@ -362,7 +362,7 @@ static void start_job(replay_t *r)
     if (r->answering)
         answering_started(r->answering, r->now_s);
     r->start_s[job] = scheduler_begins(r->scheduler, job);
-    if (r->start_s[job] > r->now_s)
+    if (r->meter && r->start_s[job] > r->now_s)
         foresee(r, &r->begins, r->start_s[job], job);
     else if (r->meter)
         meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);

@@ -142,7 +142,7 @@ int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s)
 
 int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
 {
-    return s->power ? power_expected_end(s, job) : s->started_s[job] + s->estimate_s[job];
+    return s->power || s->delay_s ? scheduler_finish(s, job, s->estimate_s[job]) : s->started_s[job] + s->estimate_s[job];
 }
 
 int64_t scheduler_overrun(scheduler_t *s, int32_t job)

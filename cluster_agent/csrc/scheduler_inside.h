@@ -188,6 +188,7 @@ struct scheduler {
     int64_t *reserved_s; /* where BACKFILL_COMPRESS has placed it; meaningful if is_reserved */
     uint8_t *is_reserved;
     int64_t *started_s;
+    int64_t *delay_s;    /* from the start until nodes that boot for it are on; only with nodes that differ and go off */
     int64_t *estimate_s;
     int64_t *first_estimate_s;
     int32_t *corrections;
@@ -260,7 +261,6 @@ void priority_order(scheduler_t *s, int64_t now_s);
 /* resources/ */
 
 /* power.c */
-int64_t power_expected_end(const scheduler_t *s, int32_t job);
 /* The job runs since `started_s` and counts as running from here on: 0, or -1: no memory, or no free processors; after
  * it has its estimate, power_adopted. */
 int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);

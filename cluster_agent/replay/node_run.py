@@ -1,6 +1,7 @@
 """A replay on unlike nodes under a power cap: one trace, one policy, from start to end.
 
-Watts are the power of jobs; idle nodes are not counted, as in the published comparisons.
+Watts are the power of jobs, and of nodes that boot for them; idle nodes are not counted, as in the published
+comparisons. What they draw is measured apart.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from cluster_agent.cluster import NodeGroup
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, running_w
+from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 TAU_S: Final = 60
 """The tau of bounded slowdown in the published figures for Eurora, not the usual 10 s."""
+
+NEVER_S: Final = float("inf")
 
 ROUNDING_W: Final = 1e-6
 """Ours: sums of watts in another order differ by less."""
@@ -54,6 +60,7 @@ class NodeResult:
     """Those that were requested, by time."""
     from_s: int = 0
     """When it starts."""
+    idle_off_s: int | None = None
 
     @property
     def unstarted(self) -> int:
@@ -94,7 +101,16 @@ def replay_nodes(
         moments = run_to_end(schedule, advance, at_s)
     else:
         trace, unlike, schedule, moments = _closed(trace, composition, nodes, cap, power, advance, recorded, loop, at_s)
-    result = NodeResult(trace, nodes, cap, schedule.start_s, schedule, unlike.admitted_w, moments=moments)
+    result = NodeResult(
+        trace,
+        nodes,
+        cap,
+        schedule.start_s,
+        schedule,
+        unlike.admitted_w,
+        moments=moments,
+        idle_off_s=composition.idle_off_s,
+    )
     if unlike.planned is None:
         return result
     outcomes = unlike.planned.outcomes(result.start_s)
@@ -168,12 +184,70 @@ class PowerOverTime:
         return float((over_w[:-1] * np.diff(self.time_s)).sum())
 
 
+@dataclass(slots=True)
+class EmptyNodes:
+    """What nodes without a job drew from ``begin_s`` to the last end. ``boots``: (from, to, watts)."""
+
+    begin_s: int
+    idle_j: float = 0.0
+    off_j: float = 0.0
+    switching_j: float = 0.0
+    boots: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def add(self, group: NodeGroup, from_s: int, to_s: int, goes_s: float, taken_s: float) -> None:
+        """A node of this group runs no job from ``from_s`` to ``to_s``; it goes off at ``goes_s``, if no job has taken
+        it by then."""
+        if min(taken_s, to_s) <= goes_s:
+            self.idle_j += group.idle_w * self._lasts_s(from_s, to_s)
+            return
+        switch_off_s, boot_s = switch_s(group)
+        off_s = goes_s + switch_off_s
+        on_s = max(off_s, taken_s) + boot_s
+        self.idle_j += group.idle_w * self._lasts_s(from_s, goes_s)
+        self.switching_j += group.switch_off_j * self._lasts_s(goes_s, min(off_s, to_s)) / max(switch_off_s, 1)
+        self.off_j += group.off_w * self._lasts_s(off_s, min(on_s - boot_s, to_s))
+        if taken_s < NEVER_S:
+            boot_w = group.boot_j / max(boot_s, 1)
+            self.switching_j += boot_w * self._lasts_s(on_s - boot_s, on_s) if boot_s else group.boot_j
+            self.idle_j += group.idle_w * self._lasts_s(on_s, to_s)
+            self.boots.append((int(on_s) - boot_s, int(on_s), boot_w))
+
+    def _lasts_s(self, from_s: float, to_s: float) -> float:
+        return max(to_s - max(from_s, self.begin_s), 0)
+
+
+def empty_nodes(result: NodeResult) -> EmptyNodes:
+    """Of a machine whose file says what its nodes draw; else nothing."""
+    found, jobs = EmptyNodes(result.from_s), result.trace.jobs.jobs
+    started, groups = np.flatnonzero(result.start_s >= 0), result.nodes.group
+    end_s, decided_s = result.start_s + jobs.run_s, result.schedule.decided_s
+    last_s = int(end_s[started].max(initial=0))
+    runs: list[list[tuple[int, int, float]]] = [[] for _ in groups]
+    for job in started.tolist() if groups else ():
+        for node in result.schedule.placed(job).node.tolist():
+            runs[node].append((int(result.start_s[job]), int(end_s[job]), float(decided_s[job])))
+    for group, on_node in zip(groups, runs, strict=True):
+        on_node = [*sorted(on_node), (last_s, last_s, NEVER_S)]
+        taken = accumulate((taken_s for *_, taken_s in reversed(on_node)), min)  # by this job or a later one
+        empty_s = 0
+        for (begins_s, ends_s, _), taken_s in zip(on_node, reversed(list(taken)), strict=True):
+            if begins_s > empty_s:
+                goes_s = NEVER_S if result.idle_off_s is None else empty_s + result.idle_off_s
+                found.add(group, empty_s, begins_s, goes_s, taken_s)
+            empty_s = max(empty_s, ends_s)
+    return found
+
+
 def power_over_time(result: NodeResult) -> PowerOverTime:
-    """The power of the running jobs."""
+    """The power of the running jobs, and of nodes that boot for them."""
     jobs, has_started = result.trace.jobs, result.start_s >= 0
-    start_s, watts = result.start_s[has_started], jobs.watts[has_started]
-    end_s = start_s + jobs.jobs.run_s[has_started]
+    found = empty_nodes(result).boots if result.idle_off_s is not None else []
+    boots = np.array(found, np.float64).reshape(-1, 3)
+    ends_s = (result.start_s + jobs.jobs.run_s)[has_started]
+    start_s = np.concatenate([result.start_s[has_started], boots[:, 0].astype(np.int64)])
     start_s = np.maximum(start_s, result.from_s)
+    end_s = np.concatenate([ends_s, boots[:, 1].astype(np.int64)])
+    watts = np.concatenate([jobs.watts[has_started], boots[:, 2]])
     at_s = np.concatenate([start_s, end_s])
     last_s = int(end_s.max(initial=0))
     change_s = [result.from_s, *(time_s for time_s in result.cap.time_s if result.from_s < time_s <= last_s)]
@@ -189,7 +263,7 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
     start_s, run_s = result.start_s[has_started], jobs.jobs.run_s[has_started]
     wait_s = start_s - jobs.jobs.submit_s[has_started]
     bsld = bounded_slowdown(wait_s, run_s, TAU_S)
-    power = power_over_time(result)
+    power, empty = power_over_time(result), empty_nodes(result)
     span_s = max(int((start_s + run_s).max(initial=1)) - result.from_s, 1)
     lasts_s = start_s + run_s - np.maximum(start_s, result.from_s)
     busy = (jobs.total()[has_started] * lasts_s[:, None]).sum(axis=0)
@@ -211,6 +285,10 @@ def measure_nodes(result: NodeResult) -> dict[str, Any]:
             name: float(busy[kind] / (has[kind] * span_s)) if has[kind] else None for kind, name in enumerate(RESOURCES)
         },
         "energy_j": float((jobs.watts[has_started] * lasts_s).sum()),
+        "idle_j": empty.idle_j,
+        "off_j": empty.off_j,
+        "switching_j": empty.switching_j,
+        "boots": len(empty.boots),
         "highest_w": float(power.watts.max()),
         "above_cap_ws": power.over_j,
         "watts_known": float(known.mean()),

@@ -13,6 +13,13 @@ al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 - Going off must not exceed a cap either. Where it would, the nodes wait for their time again.
 - Nodes that a plan switches off for a window (``powercap:mode=shut``) are the plan's while it lasts, and idle then.
 - A job that is killed while its nodes boot leaves them off. Chassis and racks stay on.
+
+On unlike nodes (``csrc/resources/unlike_nodes.c``) a cap is one of jobs' watts, of which an idle node draws none:
+
+- A node goes off whatever the cap. Until a job begins it counts the watts of the nodes that boot for it, if these are
+  more than its own. They are free again with the next pass: a begin is no event.
+- What has to fit, a reservation included, is tried for the longest boot of any node.
+- Nodes that are on come first; with ``placing=pack`` only among those whose accelerators the job blocks alike.
 """
 
 from __future__ import annotations
@@ -21,7 +28,15 @@ from math import ceil
 
 import msgspec
 
-from cluster_agent.cluster import UW, Machine
+from cluster_agent.cluster import UW, Machine, NodeGroup
+
+
+def switch_s(node: NodeGroup) -> tuple[int, int]:
+    """How long switching off and a boot take. A switch that costs joules and no time takes a second."""
+    return (
+        ceil(node.switch_off_s) or int(node.switch_off_j > 0),
+        ceil(node.boot_s) or int(node.boot_j > 0),
+    )
 
 
 class IdleOff(msgspec.Struct, frozen=True):
@@ -37,10 +52,9 @@ class IdleOff(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, machine: Machine, idle_off_s: int) -> IdleOff:
-        """Of the machine's first group of nodes. A switch that costs joules and no time takes a second."""
+        """Of the machine's first group of nodes."""
         node = machine.node
-        switch_off_s = ceil(node.switch_off_s) or int(node.switch_off_j > 0)
-        boot_s = ceil(node.boot_s) or int(node.boot_j > 0)
+        switch_off_s, boot_s = switch_s(node)
 
         def share(watts: float) -> int:
             return round(watts * UW / node.cores)

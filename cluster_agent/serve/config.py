@@ -24,6 +24,7 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
 from nodectl.shell.errors import NodectlError
@@ -148,7 +149,7 @@ class JobSettings(msgspec.Struct, frozen=True):
     def composition(self) -> Live:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).live
-        if isinstance(composed, Composition) and composed.idle_off_s is not None:
+        if isinstance(composed, Composition | NodeComposition) and composed.idle_off_s is not None:
             if self.power is None:
                 raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
             if composed.idle_off_s < LEAST_IDLE_S:
@@ -161,7 +162,7 @@ class JobSettings(msgspec.Struct, frozen=True):
     def power_times(self) -> PowerTimes | None:
         """When nodes are switched; None: never."""
         composed = registry.choose(self.policy).live
-        idle_off_s = composed.idle_off_s if isinstance(composed, Composition) else None
+        idle_off_s = composed.idle_off_s if isinstance(composed, Composition | NodeComposition) else None
         if self.power is None or idle_off_s is None:
             return self.power.times if self.power else None
         return replace(self.power.times, idle_off_s=float(idle_off_s))

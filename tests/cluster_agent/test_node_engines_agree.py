@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_struct
 
-from cluster_agent.replay.node_run import replay_nodes
+from cluster_agent.cluster import NodeGroup
+from cluster_agent.replay.node_run import power_over_time, replay_nodes
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.loop import run
@@ -52,23 +54,36 @@ def looped(scheduler: Scheduler, trace: NodeTrace) -> dict[int, int]:
     return machine.start_s
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+GROUPS = (
+    *(NodeGroup(1, 16, idle_w=20, off_w=2, boot_s=boot_s, boot_j=60 * boot_s, switch_off_s=2) for boot_s in (3.5, 0)),
+    *(NodeGroup(1, 16, idle_w=20, off_w=2, boot_s=boot_s, boot_j=200, switch_off_s=1) for boot_s in (5, 9)),
+)
+GO_OFF = [
+    *("prb:rule=est,idle_off_s=3", "prb:idle_off_s=1,placing=pack", "prb:idle_off_s=5,miss=strict"),
+    *("easy-capped:idle_off_s=1", "easy-capped:idle_off_s=4,rule=est,placing=first"),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES + GO_OFF)
 @given(rows=node_rows(), cap=caps(), overdue_s=st.sampled_from([0, 0, 7, 60]))
 @settings(max_examples=40)
 def test_the_native_engine_and_the_plain_one_start_the_same_jobs_on_the_same_nodes(
     policy: str, rows: list[Row], cap: PowerCap, overdue_s: int
 ) -> None:
+    nodes = replace_struct(FOUR_NODES, group=GROUPS)
     trace = traced(rows, cap, overdue_s)
     composition = choose(policy).node_composition
-    plain = NodeScheduler(composition, trace.jobs, FOUR_NODES, cap, power_of(policy, trace))
+    plain = NodeScheduler(composition, trace.jobs, nodes, cap, power_of(policy, trace))
     expected = looped(plain, trace)
-    result = replay_nodes(trace, composition, FOUR_NODES, cap, power_of(policy, trace))
+    result = replay_nodes(trace, composition, nodes, cap, power_of(policy, trace))
     assert dict(enumerate(result.start_s.tolist())) == {job: expected.get(job, -1) for job in range(len(trace.jobs))}
     assert result.admitted_w.tolist() == plain.admitted_w.tolist()
+    if overdue_s == 0 and composition.admitted == "given":
+        assert power_over_time(result).over_j == 0, "boots count as well"
     for job, placed in plain.placed.items():
         found = result.schedule.placed(job)
         assert (found.node.tolist(), found.count.tolist()) == (placed.node.tolist(), placed.count.tolist())
 
-    unlike = CUnlike(composition, trace.jobs, FOUR_NODES, cap, power_of(policy, trace))
+    unlike = CUnlike(composition, trace.jobs, nodes, cap, power_of(policy, trace))
     stepped = NativeScheduler(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
     assert looped(stepped, trace) == expected

@@ -142,9 +142,13 @@ def test_what_does_not_go_with_a_policy_that_owns_the_watts_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_policys_idle_off_s_is_that_of_the_commands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sharer", "jobs"),
+    [("fspc", "policy = 'easy:idle_off_s=300'\n"), ("none", "policy = 'prb:idle_off_s=300'\nmachine = 'curie'\n")],
+)
+def test_a_policys_idle_off_s_is_that_of_the_commands(tmp_path: Path, sharer: str, jobs: str) -> None:
     settings = tmp_path / "cluster.toml"
-    head = HEAD.replace("none", "fspc") + "[jobs]\npolicy = 'easy:idle_off_s=300'\n"
+    head = HEAD.replace("none", sharer) + "[jobs]\n" + jobs
     settings.write_text(head)
     with pytest.raises(ConfigError, match="idle_off_s needs commands that switch nodes"):
         read_settings(settings)
@@ -153,9 +157,9 @@ def test_a_policys_idle_off_s_is_that_of_the_commands(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="idle_off_s=5 is not a time of at least 30 s"):
         read_settings(settings)
     settings.write_text(head + commands)
-    jobs = read_settings(settings).jobs
-    assert jobs is not None and jobs.power_times is not None
-    assert jobs.power_times.idle_off_s == 300 and jobs.composition.idle_off_s is None
+    found = read_settings(settings).jobs
+    assert found is not None and found.power_times is not None
+    assert found.power_times.idle_off_s == 300 and found.composition.idle_off_s is None
 
 
 def test_a_policy_that_owns_the_watts_is_accepted_with_a_machine(tmp_path: Path) -> None:

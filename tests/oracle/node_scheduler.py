@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed, PowerSource, allowed_w
@@ -43,6 +44,15 @@ class NodeScheduler(OneFrequency):
         self._started_s: dict[int, int] = {}
         self._running_w = 0.0
         self._cap_seen_s = -1
+        # where nodes go off
+        self.groups = nodes.group
+        self._jobs_on = [0] * len(nodes)
+        self._idle_s: list[int | None] = [None] * len(nodes)  # None: since the pass to come
+        self._on_s = [0] * len(nodes)  # when each is on if a job starts in this pass
+        self._longest_s = max((sum(switch_s(one)) for one in nodes.group), default=0) if composition.idle_off_s else 0
+        self._now_s = 0
+        self._begins_s: dict[int, int] = {}
+        self._boot_w: dict[int, float] = {}
 
     # --- what happens
 
@@ -65,6 +75,9 @@ class NodeScheduler(OneFrequency):
     def end(self, job: int) -> None:
         """Free the job's room and watts; the source of power estimates learns its power."""
         del self._end_s[job], self._started_s[job]
+        for node in self.placed[job].node.tolist():
+            self._jobs_on[node] -= 1
+            self._idle_s[node] = None
         self._give(self.placed[job], self.jobs.need[job], self.free)
         # summed again, since subtracting would leave rounding errors
         self._count()
@@ -76,8 +89,12 @@ class NodeScheduler(OneFrequency):
     def overrun(self, job: int) -> int:
         """A job that runs longer than requested, on a machine that allows it, is expected to take twice as long."""
         self._estimate_s[job] *= 2
-        self._end_s[job] = self._started_s[job] + int(self._estimate_s[job])
+        self._end_s[job] = self._begins_s[job] + int(self._estimate_s[job])
         return self._end_s[job]
+
+    def begins_s(self, now_s: int, job: int) -> int:
+        """When the nodes of a job whose start was decided now are on."""
+        return self._begins_s[job]
 
     def expected_end_s(self, job: int) -> int:
         """When a running job is expected to end."""
@@ -88,6 +105,7 @@ class NodeScheduler(OneFrequency):
     def decide(self, now_s: int) -> list[int]:
         """The jobs to start now."""
         self._read_meters()
+        self._follow(now_s)
         started: list[int] = []
         head: int | None = None
         reserved: Reservation | None = None
@@ -95,8 +113,9 @@ class NodeScheduler(OneFrequency):
             placed = self._fits_with(now_s, job, reserved) if reserved else self._fits_now(now_s, job)
             if placed is not None:
                 self._start(now_s, job, placed)
-                if reserved is not None and self._end_s[job] > reserved.from_s:
-                    reserved.taken_by(placed, self.jobs.need[job], float(self.admitted_w[job]))
+                if reserved is not None and now_s + self._estimate_s[job] + self._longest_s > reserved.from_s:
+                    watts = max(float(self.admitted_w[job]), self._boot_w[job])
+                    reserved.taken_by(placed, self.jobs.need[job], watts)
                 started.append(job)
             elif self.composition.backfill == "strict":
                 break
@@ -126,29 +145,35 @@ class NodeScheduler(OneFrequency):
         return [int(one) for one in job[order]]
 
     def _fits_now(self, now_s: int, job: int) -> Placed | None:
-        span_s = int(self._estimate_s[job])
-        if not self._watts_fit(now_s, span_s, float(self.admitted_w[job])):
+        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job]) + self._longest_s
+        if not self._watts_fit(now_s, span_s, watts):
             return None
-        return self._place(self.free, job)
+        placed = self._place(self.free, job)
+        return placed if self._watts_fit(now_s, span_s, max(watts, self._boot_watts(placed))) else None
 
     def _fits_with(self, now_s: int, job: int, reserved: Reservation) -> Placed | None:
         """Whether there is room now, and, if the job is to run into the reservation, also next to that."""
-        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job])
+        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job]) + self._longest_s
         if not self._watts_fit(now_s, span_s, watts):
             return None
-        if now_s + span_s <= reserved.from_s:
-            return self._place(self.free, job)
-        if watts > reserved.spare_w:
+        is_late = now_s + span_s > reserved.from_s
+        placed = self._place(np.minimum(self.free, reserved.spare) if is_late else self.free, job)
+        watts = max(watts, self._boot_watts(placed))
+        if not self._watts_fit(now_s, span_s, watts) or (is_late and watts > reserved.spare_w):
             return None
-        return self._place(np.minimum(self.free, reserved.spare), job)
+        return placed
 
     def _start(self, now_s: int, job: int, placed: Placed) -> None:
         self._take(placed, self.jobs.need[job], self.free)
         self.placed[job] = placed
         self._started_s[job] = now_s
-        self._end_s[job] = now_s + int(self._estimate_s[job])
+        self._begins_s[job] = max([now_s, *(self._on_s[node] for node in placed.node.tolist())])
+        self._end_s[job] = self._begins_s[job] + int(self._estimate_s[job])
         self._counted_w[job] = self.admitted_w[job]
-        self._running_w += float(self.admitted_w[job])
+        self._boot_w[job] = self._boot_watts(placed)
+        self._running_w += max(float(self.admitted_w[job]), self._boot_w[job])
+        for node in placed.node.tolist():
+            self._jobs_on[node] += 1
         if self.composition.is_metered:
             self._unmetered.append(job)
 
@@ -180,10 +205,14 @@ class NodeScheduler(OneFrequency):
 
     def _watts_after(self, time_s: int) -> float:
         """The power of the running jobs that are expected to run beyond ``time_s``."""
-        return sum(float(self._counted_w[job]) for job, end_s in self._end_s.items() if end_s > time_s)
+        return sum(self._watts_of(job, time_s) for job, end_s in self._end_s.items() if end_s > time_s)
+
+    def _watts_of(self, job: int, time_s: int) -> float:
+        """Of a running job, or of the nodes that boot for it."""
+        return max(float(self._counted_w[job]), self._boot_w[job] if time_s < self._begins_s[job] else 0.0)
 
     def _count(self) -> None:
-        self._running_w = sum(float(self._counted_w[job]) for job in self._end_s)
+        self._running_w = sum(self._watts_of(job, self._now_s) for job in self._end_s)
 
     def _read_meters(self) -> None:
         if self._power is None or not self._unmetered:
@@ -201,7 +230,7 @@ class NodeScheduler(OneFrequency):
 
         None if that is never: a later cap or a broken node has made the job impossible.
         """
-        span_s, watts = int(self._estimate_s[head]), float(self.admitted_w[head])
+        span_s, watts = int(self._estimate_s[head]) + self._longest_s, float(self.admitted_w[head])
         free = self.free.copy()
         running = sorted(self._end_s, key=lambda job: (self._end_s[job], job))
         horizon_s = max([self._end_s[running[-1]] if running else now_s, *self.cap.time_s]) + 1
@@ -215,12 +244,35 @@ class NodeScheduler(OneFrequency):
             if spare_w < 0:
                 continue
             placed = self._place(free, head)
-            if placed is not None:
+            spare_w -= max(self._boot_watts(placed) - watts, 0.0)
+            if placed is not None and spare_w >= 0:
                 self._take(placed, self.jobs.need[head], free)
                 return Reservation(time_s, free, spare_w)
         return None
 
     # --- nodes
+
+    def _follow(self, now_s: int) -> None:
+        """Nodes that have been idle for long enough are going off, or off, and boot for the next job."""
+        self._now_s, idle_off_s = now_s, self.composition.idle_off_s
+        for node, group in enumerate(self.groups if idle_off_s else ()):
+            if self._jobs_on[node]:
+                continue
+            idle_s = now_s if self._idle_s[node] is None else self._idle_s[node]
+            self._idle_s[node], self._on_s[node] = idle_s, now_s
+            assert idle_off_s is not None and idle_s is not None
+            if idle_s + idle_off_s < now_s:
+                switch_off_s, boot_s = switch_s(group)
+                self._on_s[node] = max(idle_s + idle_off_s + switch_off_s, now_s) + boot_s
+        self._count()
+
+    def _boot_watts(self, placed: Placed | None) -> float:
+        """Of the nodes that boot for a job there."""
+        return sum(
+            self.groups[node].boot_j / max(switch_s(self.groups[node])[1], 1)
+            for node in (placed.node.tolist() if placed is not None else ())
+            if self._on_s[node] > self._now_s and not self._jobs_on[node]
+        )
 
     def _place(self, room: Int64s, job: int) -> Placed | None:
         """Nodes for all units, or None. Equal situations give equal nodes."""
@@ -234,12 +286,15 @@ class NodeScheduler(OneFrequency):
         if int(fits.sum()) < units:
             return None
         node = np.flatnonzero(fits)
-        if self.composition.placing == "pack":
+        is_cold = np.array(self._on_s)[node] > self._now_s
+        if self.composition.placing == "first":
+            node = node[np.lexsort((node, is_cold))]
+        else:
             blocked = np.zeros(len(node), np.int64)
             for kind in (GPUS, MICS):
                 if not is_needed[kind]:
                     blocked += np.where(room[node, kind] > 0, ACCELERATOR_RANK[kind], 0)
-            node = node[np.lexsort((node, room[node, 0], blocked))]
+            node = node[np.lexsort((node, room[node, 0], is_cold, blocked))]
         before = np.cumsum(fits[node]) - fits[node]
         count = np.minimum(fits[node], np.maximum(units - before, 0))
         used = count > 0

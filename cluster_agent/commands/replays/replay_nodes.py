@@ -116,6 +116,8 @@ def _own(
     needs = "a closed loop on nodes" if setting.closed_loop else ""
     if choice.node_composition.plan is not None:
         needs = "a plan"
+    if choice.node_composition.idle_off_s is not None:
+        needs = "idle_off_s on nodes"
     return replay_warm.own(setting, choice, state_out, state_at, needs)
 
 
@@ -222,6 +224,10 @@ def _lines(measured: dict[str, Any]) -> str:
         f" {100 * measured['watts_known']:.0f} % of the jobs have known watts, the rest are assumed",
         f"scheduling        {measured['passes']} passes, longest {measured['pass_max_s']:.4f} s",
     ]
+    if measured["boots"]:
+        kwh = {part: measured[f"{part}_j"] / 3.6e6 for part in ("idle", "off", "switching")}
+        parts = ", ".join(f"{amount:.1f} kWh {part}" for part, amount in kwh.items())
+        rows.append(f"without jobs      {parts}, {measured['boots']} boots")
     if plans := measured.get("plans"):
         why = "".join(f"; {reason}: {count}" for reason, count in plans["reasons"].items())
         rows.append(

@@ -161,7 +161,7 @@ static int start(list_plan_t *p, int64_t at_s, int32_t job)
         if (need[kind] * model->units[job] > p->all[kind])
             return 0;
     placed_t *found = p->found + p->n_found;
-    int32_t count = node_room_find(model, p->room, job, p->candidates, found);
+    int32_t count = node_room_find(model, p->room, job, NULL, p->candidates, found);
     if (!count)
         return 0;
     p->start_s[job] = at_s;

@@ -21,12 +21,15 @@ static int by_place(const void *a, const void *b)
     const node_room_t *x = a, *y = b;
     if (x->blocked != y->blocked)
         return x->blocked < y->blocked ? -1 : 1;
+    if (x->is_cold != y->is_cold)
+        return x->is_cold - y->is_cold;
     if (x->cores != y->cores)
         return x->cores < y->cores ? -1 : 1;
     return x->node < y->node ? -1 : 1;
 }
 
-int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, node_room_t *candidates, placed_t *found)
+int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, const uint8_t *is_cold,
+                       node_room_t *candidates, placed_t *found)
 {
     const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
     int64_t units = model->units[job], fitting = 0;
@@ -34,19 +37,19 @@ int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, 
 
     for (int32_t node = 0; node < model->n_nodes; node++, room += NODE_KINDS) {
         node_room_t *one = &candidates[count];
-        *one = (node_room_t){.fits = units_that_fit(room, need, units), .node = node};
+        *one = (node_room_t){.fits = units_that_fit(room, need, units), .node = node, .is_cold = is_cold && is_cold[node]};
         fitting += one->fits;
         count += one->fits > 0;
         if (model->placing == PLACE_PACK) {
             one->cores = room[CORES];
             one->blocked = (!need[GPUS] && room[GPUS] > 0 ? GPU_RANK : 0) + (!need[MICS] && room[MICS] > 0 ? MIC_RANK : 0);
-        } else if (fitting >= units) {
+        } else if (fitting >= units && !is_cold) {
             break; /* the nodes with the highest numbers are not needed */
         }
     }
     if (fitting < units)
         return 0;
-    if (model->placing == PLACE_PACK)
+    if (model->placing == PLACE_PACK || is_cold)
         qsort(candidates, (size_t)count, sizeof *candidates, by_place);
     for (; units > 0; n_found++) {
         const node_room_t *one = &candidates[n_found];

@@ -10,13 +10,15 @@
 /* A node that has room for some units, and what decides which comes first. */
 typedef struct {
     int64_t blocked, cores; /* 0 with PLACE_FIRST */
+    int32_t is_cold;
     int64_t fits;
     int32_t node;
 } node_room_t;
 
 /* Finds nodes for all units of the job; `found` has them, and how many these are is returned; 0: there is no room. Both
- * arrays have n_nodes places. */
-int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, node_room_t *candidates, placed_t *found);
+ * arrays have n_nodes places. `is_cold`: per node, whether it is off or boots; NULL: none is. */
+int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, const uint8_t *is_cold,
+                       node_room_t *candidates, placed_t *found);
 
 /* The same for nodes that somebody has chosen: `count`, or 0. */
 int32_t node_room_as_chosen(const unlike_t *model, const int64_t *room, int32_t job, const placed_t *chosen,

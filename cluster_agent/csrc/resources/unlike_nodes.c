@@ -5,6 +5,10 @@
  * expected to run and its own stay within the cap then in force. Between changes of the cap the running jobs only become
  * fewer, so the present and these changes are all the instants to look at. Watts are added in the order of starts, so
  * that equal situations give equal sums. Cost of a job tried: O(nodes) + O(changes of the cap in its span x running).
+ *
+ * Where nodes go off when they are idle, when each is on again follows from the time at which its last job left it, so
+ * there are no timers. A job begins once all its nodes are on, and until then counts the watts of those that boot for
+ * it, if these are more than its own. What fits is tried for the longest boot, as nodes are chosen later.
  */
 #include "resources/unlike_nodes.h"
 
@@ -29,6 +33,14 @@ struct nodes_and_watts {
     int64_t n_placed, capacity;
     int64_t *first;               /* per job, in `placed` */
     int32_t *count;
+    /* only where nodes go off */
+    int64_t pass_s;
+    int64_t longest_s;            /* from the start of a job until its nodes are on; 0: nodes stay on */
+    double *boot_w;               /* per job: of the nodes that boot for it */
+    int32_t *jobs_on;             /* per node, as the next three */
+    int64_t *idle_s;              /* without a job since; -1: since the pass to come */
+    int64_t *on_s;                /* when it is on if a job starts in this pass */
+    uint8_t *is_cold;             /* whether that is later than now */
 };
 
 /****************************************************************
@@ -52,8 +64,20 @@ int32_t scheduler_set_unlike(scheduler_t *s, const unlike_t *model)
     u->found = column(&s->memory, model->n_nodes, sizeof *u->found);
     u->first = column(&s->memory, n, sizeof *u->first);
     u->count = column(&s->memory, n, sizeof *u->count);
+    if (model->idle_off_s) {
+        s->delay_s = column(&s->memory, n, sizeof *s->delay_s);
+        u->boot_w = column(&s->memory, n, sizeof *u->boot_w);
+        u->jobs_on = column(&s->memory, model->n_nodes, sizeof *u->jobs_on);
+        u->idle_s = column(&s->memory, model->n_nodes, sizeof *u->idle_s);
+        u->on_s = column(&s->memory, model->n_nodes, sizeof *u->on_s);
+        u->is_cold = column(&s->memory, model->n_nodes, sizeof *u->is_cold);
+    }
     if (s->memory.is_short)
         return -1;
+    for (int32_t node = 0; model->idle_off_s && node < model->n_nodes; node++) {
+        u->longest_s = greatest(u->longest_s, model->switch_off_s[node] + model->boot_s[node]);
+        u->idle_s[node] = -1;
+    }
     memcpy(u->free, model->has, (size_t)n_values * sizeof *u->free);
     return 0;
 }
@@ -62,19 +86,28 @@ int32_t scheduler_set_unlike(scheduler_t *s, const unlike_t *model)
  * Watts
  ****************************************************************/
 
-/* The power of the running jobs that are expected to run beyond `at_s`. */
-static double watts_after(const scheduler_t *s, int64_t at_s)
+/* The power at `at_s` of the running jobs that are expected to run beyond `end_s`. */
+static double watts_of(const scheduler_t *s, int64_t end_s, int64_t at_s)
 {
     const nodes_and_watts_t *u = s->unlike;
     double watts = 0.0;
-    for (int32_t i = 0; i < u->n_in_order; i++)
-        if (scheduler_expected_end(s, u->in_order[i]) > at_s)
-            watts += u->model.counted_w[u->in_order[i]];
+    for (int32_t i = 0; i < u->n_in_order; i++) {
+        int32_t job = u->in_order[i];
+        if (scheduler_expected_end(s, job) > end_s)
+            watts += u->boot_w && scheduler_begins(s, job) > at_s ? fmax(u->model.counted_w[job], u->boot_w[job])
+                                                                  : u->model.counted_w[job];
+    }
     return watts;
 }
 
-static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t end_s, double watts)
+static double watts_after(const scheduler_t *s, int64_t at_s)
 {
+    return watts_of(s, at_s, at_s);
+}
+
+static int watts_fit(const scheduler_t *s, int64_t now_s, int64_t estimate_s, double watts)
+{
+    int64_t end_s = now_s + estimate_s + s->unlike->longest_s;
     const caps_t *caps = &s->caps;
     int32_t k = caps_after(caps, now_s);
     if (s->unlike->running_w + watts > caps->watts[k ? k - 1 : 0])
@@ -110,7 +143,46 @@ static int32_t place(nodes_and_watts_t *u, const int64_t *room, int32_t job)
     if (model->is_deferred && model->planned_count[job])
         return u->n_found = node_room_as_chosen(model, room, job, model->planned + model->planned_first[job],
                                                 model->planned_count[job], u->found);
-    return u->n_found = node_room_find(model, room, job, u->candidates, u->found);
+    return u->n_found = node_room_find(model, room, job, u->is_cold, u->candidates, u->found);
+}
+
+/* Of the nodes found, those that boot for the job. */
+static double boot_watts(const nodes_and_watts_t *u)
+{
+    double watts = 0.0;
+    for (int32_t i = 0; u->is_cold && i < u->n_found; i++)
+        if (u->is_cold[u->found[i].node] && !u->jobs_on[u->found[i].node])
+            watts += u->model.boot_w[u->found[i].node];
+    return watts;
+}
+
+/* Nodes go off, or will be on; or jobs have left them. */
+static void follow(nodes_and_watts_t *u, int64_t now_s)
+{
+    const unlike_t *m = &u->model;
+    u->pass_s = now_s;
+    for (int32_t node = 0; m->idle_off_s && node < m->n_nodes; node++) {
+        if (!u->jobs_on[node]) {
+            u->idle_s[node] = u->idle_s[node] < 0 ? now_s : u->idle_s[node];
+            int64_t goes_s = u->idle_s[node] + m->idle_off_s;
+            u->on_s[node] = goes_s >= now_s ? now_s : greatest(goes_s + m->switch_off_s[node], now_s) + m->boot_s[node];
+        }
+        u->is_cold[node] = u->on_s[node] > now_s;
+    }
+}
+
+/* The job takes the nodes found, or leaves those that it had (-1). */
+static void occupy_nodes(const scheduler_t *s, int32_t job, int sign)
+{
+    nodes_and_watts_t *u = s->unlike;
+    const placed_t *placed = u->placed + u->first[job];
+    for (int32_t i = 0; u->model.idle_off_s && i < u->count[job]; i++) {
+        int32_t node = placed[i].node;
+        u->jobs_on[node] += sign;
+        u->idle_s[node] = -1;
+        if (sign > 0)
+            s->delay_s[job] = greatest(s->delay_s[job], u->on_s[node] - u->pass_s);
+    }
 }
 
 /* What the job has, or will have, on these nodes is added to `room` (1) or taken from it (-1). */
@@ -120,11 +192,12 @@ static void change(const nodes_and_watts_t *u, int64_t *room, int32_t job, const
 }
 
 /* The job takes the nodes found. 1, or -1: no memory. */
-static int take(memory_t *memory, nodes_and_watts_t *u, int32_t job)
+static int take(scheduler_t *s, int32_t job)
 {
+    nodes_and_watts_t *u = s->unlike;
     if (u->n_placed + u->n_found > u->capacity) {
         int64_t capacity = 2 * u->capacity + u->n_found + 1024;
-        placed_t *placed = resized(memory, u->placed, capacity, sizeof *placed);
+        placed_t *placed = resized(&s->memory, u->placed, capacity, sizeof *placed);
         if (!placed)
             return -1;
         u->placed = placed;
@@ -137,14 +210,18 @@ static int take(memory_t *memory, nodes_and_watts_t *u, int32_t job)
     change(u, u->free, job, u->found, u->n_found, -1);
     u->in_order[u->n_in_order++] = job;
     u->model.counted_w[job] = u->model.admitted_w[job];
-    u->running_w += u->model.admitted_w[job];
+    double boot_w = boot_watts(u);
+    if (u->boot_w)
+        u->boot_w[job] = boot_w;
+    u->running_w += fmax(u->model.admitted_w[job], boot_w);
+    occupy_nodes(s, job, 1);
     return 1;
 }
 
 /* Starts the job on the nodes found. 1, or -1: no memory. */
 static int start(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    if (take(&s->memory, s->unlike, job) < 0)
+    if (take(s, job) < 0)
         return -1;
     scheduler_start(s, now_s, job);
     return 1;
@@ -158,6 +235,14 @@ static void give_back(scheduler_t *s, int32_t job)
         i++;
     memmove(u->in_order + i, u->in_order + i + 1, (size_t)(--u->n_in_order - i) * sizeof *u->in_order);
     change(u, u->free, job, u->placed + u->first[job], u->count[job], 1);
+    occupy_nodes(s, job, -1);
+}
+
+/* Whether the watts of nodes that boot for the job fit, if they are more than its own. */
+static int boots_fit(const scheduler_t *s, int64_t now_s, int64_t estimate_s, double watts)
+{
+    double boot_w = boot_watts(s->unlike);
+    return boot_w <= watts || watts_fit(s, now_s, estimate_s, boot_w);
 }
 
 /****************************************************************
@@ -166,15 +251,17 @@ static void give_back(scheduler_t *s, int32_t job)
 
 static void begin(scheduler_t *s, int64_t now_s)
 {
-    (void)now_s;
     s->free_in_pass = INT64_MAX; /* a job need not have cores */
-    s->unlike->running_w = watts_after(s, INT64_MIN);
+    s->unlike->running_w = watts_of(s, INT64_MIN, now_s);
+    follow(s->unlike, now_s);
 }
 
 static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 {
     nodes_and_watts_t *u = s->unlike;
-    if (!watts_fit(s, now_s, now_s + head->estimate_s, u->model.admitted_w[head->job]) || !place(u, u->free, head->job))
+    double watts = u->model.admitted_w[head->job];
+    if (!watts_fit(s, now_s, head->estimate_s, watts) || !place(u, u->free, head->job) ||
+        !boots_fit(s, now_s, head->estimate_s, watts))
         return 0;
     return start(s, now_s, head->job);
 }
@@ -195,8 +282,11 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
             int32_t job = s->running[ended].job;
             change(u, u->spare, job, u->placed + u->first[job], u->count[job], 1);
         }
-        u->spare_w = spare_watts(s, at_s, at_s + head->estimate_s) - watts;
+        u->spare_w = spare_watts(s, at_s, at_s + head->estimate_s + u->longest_s) - watts;
         if (u->spare_w < 0 || !place(u, u->spare, head->job))
+            continue;
+        u->spare_w -= fmax(boot_watts(u) - watts, 0.0);
+        if (u->spare_w < 0)
             continue;
         change(u, u->spare, head->job, u->found, u->n_found, -1);
         offer->reserved.at_s = at_s;
@@ -210,13 +300,16 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
 {
     nodes_and_watts_t *u = s->unlike;
     double watts = u->model.admitted_w[next->job];
-    int is_late = next->estimate_s > offer->late_s;
+    int is_late = next->estimate_s + u->longest_s > offer->late_s;
 
-    if (!watts_fit(s, now_s, now_s + next->estimate_s, watts) || (is_late && watts > u->spare_w))
+    if (!watts_fit(s, now_s, next->estimate_s, watts) || (is_late && watts > u->spare_w))
         return 0;
     for (int32_t i = 0; is_late && i < u->model.n_nodes * NODE_KINDS; i++)
         u->room[i] = least(u->free[i], u->spare[i]);
-    if (!place(u, is_late ? u->room : u->free, next->job))
+    if (!place(u, is_late ? u->room : u->free, next->job) || !boots_fit(s, now_s, next->estimate_s, watts))
+        return 0;
+    watts = fmax(watts, boot_watts(u));
+    if (is_late && watts > u->spare_w)
         return 0;
     if (is_late) {
         change(u, u->spare, next->job, u->found, u->n_found, -1);
@@ -252,7 +345,7 @@ int32_t scheduler_place(scheduler_t *s, int32_t job, const placed_t *placed, int
         give_back(s, job);
     memcpy(u->found, placed, (size_t)count * sizeof *placed);
     u->n_found = count;
-    return take(&s->memory, u, job) < 0 ? -1 : 0;
+    return take(s, job) < 0 ? -1 : 0;
 }
 
 /****************************************************************

@@ -27,6 +27,9 @@ typedef struct {
     const int64_t *need;       /* and kind: of one unit */
     const double *admitted_w;  /* read when the job is tried; may change until it starts */
     double *counted_w;         /* of running jobs: as admitted, or what the caller has written since */
+    int64_t idle_off_s;        /* nodes go off after so long without a job, and boot for the next; 0: they stay on */
+    const int64_t *switch_off_s, *boot_s; /* per node, as the next; only where they go off */
+    const double *boot_w;
     /* per job, only with a plan, when the caller writes them before each pass, or with a record */
     const uint8_t *is_deferred;    /* 1: not to start in this pass. NULL: there is neither */
     const int32_t *planned_count;  /* nodes that are chosen; 0: none */

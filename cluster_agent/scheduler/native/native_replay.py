@@ -236,6 +236,11 @@ class NativeReplay:
         return self._column(lib.replay_starts(self._replay), np.int64)
 
     @property
+    def decided_s(self) -> Int64s:
+        """When each job got its nodes or processors, which may boot first; meaningful if it was started."""
+        return self._column(lib.scheduler_decided(self._scheduler), np.int64)
+
+    @property
     def end_s(self) -> Int64s:
         """When each job ended, -1: not (yet)."""
         return self._column(lib.replay_ends(self._replay), np.int64)

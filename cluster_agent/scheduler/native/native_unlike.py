@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent._native import ffi
+from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
@@ -74,6 +75,7 @@ class CUnlike:
             ("double", self._counted_w),
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
+        self._idle_off = _idle_off(composition, nodes)
         placing = code("PLACE", composition.placing)
         self.planned: PlannedStarts | None = None
         if composition.plan is not None:
@@ -83,7 +85,7 @@ class CUnlike:
             self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
         self._chosen = _chosen(on, len(jobs)) if on is not None else []
         of_plan = self.planned.columns if self.planned is not None else self._chosen
-        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *of_plan])
+        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *self._idle_off, *of_plan])
 
     def _order(self, queue: Queue, now_s: int) -> Int64s:
         job = queue.job.astype(np.int64)
@@ -164,3 +166,14 @@ def _chosen(on: Mapping[int, Placed], jobs: int) -> list[Any]:
         chosen += zip(placed.node.tolist(), placed.count.tolist(), strict=True)
     columns = ("uint8_t", np.zeros(jobs, np.uint8)), ("int32_t", count), ("int64_t", first)
     return [*(pointer(kind, column) for kind, column in columns), ffi.new("placed_t[]", chosen)]
+
+
+def _idle_off(composition: NodeComposition, nodes: Nodes) -> list[Any]:
+    """The columns of ``unlike_t`` for nodes that go off; nothing costs anything where the machine does not say."""
+    if composition.idle_off_s is None:
+        return [0, ffi.NULL, ffi.NULL, ffi.NULL]
+    spans_s = np.array([switch_s(one) for one in nodes.group] or np.zeros((len(nodes), 2)), np.int64)
+    boot_w = np.array([one.boot_j for one in nodes.group] or np.zeros(len(nodes)), np.float64)
+    boot_w /= np.maximum(spans_s[:, 1], 1)
+    columns = [("int64_t", spans_s[:, 0]), ("int64_t", spans_s[:, 1]), ("double", boot_w)]
+    return [composition.idle_off_s, *(pointer(kind, np.ascontiguousarray(column)) for kind, column in columns)]

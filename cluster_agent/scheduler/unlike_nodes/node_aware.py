@@ -77,6 +77,9 @@ class NodeComposition:
     plan: Planner | None = None
     """Which starts a pass tries (``plans``); where there is no plan, rule and backfill decide."""
     budget: PlanBudget = NO_BUDGET
+    idle_off_s: int | None = None
+    """A node without a job goes off after this time, and boots when a job needs it (``idle_off``); None: it stays on.
+    Not with a plan, which knows no boots."""
 
     def __post_init__(self) -> None:
         if self.plan is not None and self.backfill != "list":
@@ -85,6 +88,10 @@ class NodeComposition:
             raise ValueError(f"iterations={self.budget.iterations}: give 0 or more")
         if self.budget.time_s is not None and not self.budget.time_s > 0:
             raise ValueError(f"time_s={self.budget.time_s:g}: give seconds above 0")
+        if self.plan is not None and self.idle_off_s is not None:
+            raise ValueError("idle_off_s: a plan knows no boots; leave one of them out")
+        if self.idle_off_s is not None and not self.idle_off_s > 0:
+            raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
 
     @property
     def owns_watts(self) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent.cluster import Machine
+from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
 
 Float64s: TypeAlias = npt.NDArray[np.float64]
@@ -36,6 +36,8 @@ class Nodes(msgspec.Struct, frozen=True):
     unit_w: float = 0.0  # per unit
     gpu_w: float = 0.0  # per GPU requested
     mic_w: float = 0.0
+    group: tuple[NodeGroup, ...] = ()
+    """Of each node: what it draws idle and off, and what switching takes; empty: nothing."""
 
     def __len__(self) -> int:
         return len(self.has)
@@ -60,6 +62,7 @@ def nodes_of(machine: Machine) -> Nodes:
         max(max(group.busy_max_w or group.busy_w or (group.idle_w,)) for group in groups),
         max(group.gpu_w for group in groups),
         max(group.mic_w for group in groups),
+        tuple(group for group in groups for _ in range(group.count)),
     )
 
 

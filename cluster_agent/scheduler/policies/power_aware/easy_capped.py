@@ -18,11 +18,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rule: RuleName = "aged-energy"
     placing: Placing = "pack"
+    idle_off_s: int | None = None
 
 
 def compose(params: Params) -> NodeComposition:
     """One reservation, for the head."""
-    return NodeComposition(RULES[params.rule], "easy", params.placing)
+    return NodeComposition(RULES[params.rule], "easy", params.placing, idle_off_s=params.idle_off_s)
 
 
 POLICY = Policy(

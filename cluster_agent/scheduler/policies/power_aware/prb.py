@@ -21,11 +21,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: RuleName = "walltime"
     miss: Literal["list", "strict"] = "list"
     placing: Placing = "first"
+    idle_off_s: int | None = None
 
 
 def compose(params: Params) -> NodeComposition:
     """No reservations."""
-    return NodeComposition(RULES[params.rule], params.miss, params.placing)
+    return NodeComposition(RULES[params.rule], params.miss, params.placing, idle_off_s=params.idle_off_s)
 
 
 POLICY = Policy(
