@@ -61,6 +61,8 @@ class NodeResult:
     from_s: int = 0
     """When it starts."""
     idle_off_s: int | None = None
+    empty: EmptyNodes | None = None
+    """From there on, if jobs that ended before are no longer in it."""
 
     @property
     def unstarted(self) -> int:
@@ -72,10 +74,11 @@ class NodeResult:
         is_over = (self.schedule.end_s >= 0) & (self.schedule.end_s < from_s)
         if is_over.all():
             raise ClusterError(f"{self.trace.path}: all its jobs had ended before: give a trace of later ones")
+        empty = empty_nodes(self, from_s)  # what goes by jobs that have ended
         self.schedule.since(self.moments[from_s], is_over)
         left, kept = self.trace.only(np.flatnonzero(~is_over)), ~is_over
         admitted_w = self.admitted_w[kept]
-        return replace(self, trace=left, start_s=self.start_s[kept], admitted_w=admitted_w, from_s=from_s)
+        return replace(self, trace=left, start_s=self.start_s[kept], admitted_w=admitted_w, from_s=from_s, empty=empty)
 
 
 def replay_nodes(
@@ -208,17 +211,20 @@ class EmptyNodes:
         self.off_j += group.off_w * self._lasts_s(off_s, min(on_s - boot_s, to_s))
         if taken_s < NEVER_S:
             boot_w = group.boot_j / max(boot_s, 1)
-            self.switching_j += boot_w * self._lasts_s(on_s - boot_s, on_s) if boot_s else group.boot_j
+            self.switching_j += boot_w * self._lasts_s(on_s - boot_s, on_s)
             self.idle_j += group.idle_w * self._lasts_s(on_s, to_s)
-            self.boots.append((int(on_s) - boot_s, int(on_s), boot_w))
+            if on_s > self.begin_s:
+                self.boots.append((max(int(on_s) - boot_s, self.begin_s), int(on_s), boot_w))
 
     def _lasts_s(self, from_s: float, to_s: float) -> float:
         return max(to_s - max(from_s, self.begin_s), 0)
 
 
-def empty_nodes(result: NodeResult) -> EmptyNodes:
+def empty_nodes(result: NodeResult, from_s: int = 0) -> EmptyNodes:
     """Of a machine whose file says what its nodes draw; else nothing."""
-    found, jobs = EmptyNodes(result.from_s), result.trace.jobs.jobs
+    if result.empty is not None:
+        return result.empty
+    found, jobs = EmptyNodes(from_s), result.trace.jobs.jobs
     started, groups = np.flatnonzero(result.start_s >= 0), result.nodes.group
     end_s, decided_s = result.start_s + jobs.run_s, result.schedule.decided_s
     last_s = int(end_s[started].max(initial=0))

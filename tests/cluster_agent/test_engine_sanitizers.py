@@ -37,6 +37,11 @@ TESTS = [
     "tests/cluster_agent/test_node_engines_agree.py",
     "tests/cluster_agent/test_warm_start.py::"
     "test_after_another_policy_both_engines_carry_out_its_starts_and_go_on_alike",
+    "tests/cluster_agent/test_warm_watts.py::"
+    "test_after_another_policy_with_watts_its_starts_are_carried_out_and_both_engines_go_on_alike",
+    "tests/cluster_agent/test_warm_traces.py::"
+    "test_on_nodes_another_policy_starts_from_where_the_jobs_are_and_both_engines_go_on_alike",
+    "tests/cluster_agent/test_warm_traces.py::test_in_a_closed_loop_another_policy_starts_from_the_same_submissions",
     "tests/cluster_agent/test_plan_phase.py",
     "tests/cluster_agent/test_policy_planned.py",
     "tests/cluster_agent/test_power_invariants.py",

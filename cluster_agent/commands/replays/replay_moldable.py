@@ -77,7 +77,7 @@ def replay_with_configurations(
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
     composition = choice.moldable_composition
-    own = replay_warm.own(setting, choice, state_out, state_at, needs="configurations")
+    states = replay_warm.states(setting, choice, state_out, state_at, needs="configurations")
     of = world(setting, composition, is_strict)
     for finding in of.findings:
         echo(f"{setting.trace}: {finding}", to_stderr=True)
@@ -92,12 +92,12 @@ def replay_with_configurations(
             to_stderr=True,
         )
     with progress(len(of.jobs)) as advance:
-        of, result = _replayed(setting, composition, of, advance, own.at_s)
+        of, result = _replayed(setting, composition, of, advance, states.at_s)
     if log_file:
         scheduler, simulated = of.scheduler(composition)
         sha256, origin = of.workload.log.sha256, choice.origin
         write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
-    of, result = _since(own, of, result)
+    of, result = _since(states, of, result)
     if swf_file:
         processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
         workload = of.workload_of_jobs()
@@ -112,7 +112,7 @@ def replay_with_configurations(
         made_from = manifest_of(command, of_trace, machine, cap, choice, __version__)
         made_from["trace"]["not_modelled"] = not_modelled(of.workload)
         made_from["configurations"] = of.tables.manifest()
-        made_from |= own.manifest
+        made_from |= states.manifest
         add_loop(made_from, setting.closed_loop, setting.seed)
         times_s, watts, caps_w = power_of(result)
         power = times_s.tolist(), watts.tolist(), caps_w.tolist()
@@ -122,18 +122,18 @@ def replay_with_configurations(
     return 0
 
 
-def _since(own: replay_warm.Own, of: World, result: MoldableResult) -> tuple[World, MoldableResult]:
+def _since(states: replay_warm.States, of: World, result: MoldableResult) -> tuple[World, MoldableResult]:
     """The inputs and the results from the state on, if it starts from one; writes the other."""
 
     def past_at(at_s: int) -> list[StateJob]:
         return with_ways(result, result.moments[at_s])
 
-    if own.from_s is not None and (departure := own.departure(past_at(own.from_s))):
-        raise replay_warm.other_past(own.setting, departure)
-    own.follow(past_at, of.nodes)
-    if own.from_s is None:
+    if states.from_s is not None and (departure := states.departure(past_at(states.from_s))):
+        raise replay_warm.other_past(states.setting, departure)
+    states.follow(past_at, of.nodes)
+    if states.from_s is None:
         return of, result
-    later, kept = result.since(own.from_s)
+    later, kept = result.since(states.from_s)
     return msgspec.structs.replace(of, jobs=later.jobs, row=[of.row[job] for job in kept]), later
 
 

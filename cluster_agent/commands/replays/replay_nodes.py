@@ -54,10 +54,11 @@ def replay_nodes(
             f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
             " replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
-    own = _own(setting, choice, state_out, state_at)
+    states = _states(setting, choice, state_out, state_at)
     given, nodes, limit, power = world(setting, composition, is_strict)
+    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
     _say(given.path, given.findings)
-    result, start = _replayed(own, given, nodes, limit, power)
+    result, start = _replayed(states, given, nodes, limit, power, recorded, loop)
     jobs = result.trace
     _say(jobs.path, jobs.findings[len(given.findings) :])
     _check_started(result, setting)
@@ -65,21 +66,24 @@ def replay_nodes(
         simulated = SimulatedMachine(jobs.jobs.jobs, "instant", recorded=start.recorded if start else None)
         scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes or None, start)
         write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
-    own.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(nodes))
-    later = result if own.from_s is None else result.since(own.from_s)
+    states.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(nodes))
+    later = result if states.from_s is None else result.since(states.from_s)
     measured = measure_nodes(later)
     if out:
-        _write(out, own, result, later, measured)
+        _write(out, states, result, later, measured)
     measured |= pass_times(result)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 1 if result.unstarted else 0
 
 
-def _write(out: str, own: replay_warm.Own, result: NodeResult, later: NodeResult, measured: dict[str, Any]) -> None:
+def _write(
+    out: str, states: replay_warm.States, result: NodeResult, later: NodeResult, measured: dict[str, Any]
+) -> None:
     """``--out``. ``later``: from the state on, if it starts from one."""
-    setting, command = own.setting, ["clusterctl", *sys.argv[1:]]
+    setting, command = states.setting, ["clusterctl", *sys.argv[1:]]
     given_by = setting.machine or "eurora"
-    made_from = node_outputs.manifest(later, given_by, setting.cap, own.choice, command, __version__) | own.manifest
+    made_from = node_outputs.manifest(later, given_by, setting.cap, states.choice, command, __version__)
+    made_from |= states.manifest
     made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
     add_loop(made_from, setting.closed_loop, setting.seed)
     plan = {plan_file.NAME: plan_file.written(result.outcomes, setting, result.trace.sha256)} if result.outcomes else {}
@@ -110,37 +114,44 @@ def world(
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
-def _own(
+def _states(
     setting: Setting, choice: Choice, state_out: str | None = None, state_at: int | None = None
-) -> replay_warm.Own:
+) -> replay_warm.States:
     needs = "a closed loop on nodes" if setting.closed_loop else ""
     if choice.node_composition.plan is not None:
         needs = "a plan"
     if choice.node_composition.idle_off_s is not None:
         needs = "idle_off_s on nodes"
-    return replay_warm.own(setting, choice, state_out, state_at, needs)
+    return replay_warm.states(setting, choice, state_out, state_at, needs)
 
 
 def _replayed(
-    own: replay_warm.Own, given: NodeTrace, nodes: Nodes, limit: PowerCap, power: PowerSource | None
+    states: replay_warm.States,
+    given: NodeTrace,
+    nodes: Nodes,
+    limit: PowerCap,
+    power: PowerSource | None,
+    recorded: Sequence[Outcome] | None,
+    loop: ClosedLoop | None,
 ) -> tuple[NodeResult, NodeStart | None]:
     """The replay; where it starts from the jobs of a state, these."""
-    setting, composition = own.setting, own.choice.node_composition
-    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
-    if own.is_own:
+    setting, composition = states.setting, states.choice.node_composition
+    if states.is_own:
         with progress(len(given.jobs)) as advance:
-            result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, own.at_s)
-        departure = own.departure(on_nodes(result, result.moments[own.from_s])) if own.from_s is not None else ""
+            result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, states.at_s)
+        if states.from_s is None:
+            return result, None
+        departure = states.departure(on_nodes(result, result.moments[states.from_s]))
         if not departure:
             return result, None
         if composition.plan is not None or loop is not None:
             raise replay_warm.other_past(setting, departure)
         replay_warm.say_departure(setting, departure)
-    assert own.start is not None
-    given, start = warm_on(nodes, own.start.path, own.start.state, given)
+    assert states.start is not None
+    given, start = warm_on(nodes, states.start.path, states.start.state, given)
     power = _power(composition, given, nodes)
     with progress(len(given.jobs)) as advance:
-        return run_replay(given, composition, nodes, limit, power, advance, at_s=own.at_s, start=start), start
+        return run_replay(given, composition, nodes, limit, power, advance, at_s=states.at_s, start=start), start
 
 
 def as_submitted(setting: Setting, choice: Choice) -> tuple[int, NativeScheduler]:
@@ -149,7 +160,8 @@ def as_submitted(setting: Setting, choice: Choice) -> tuple[int, NativeScheduler
     jobs, nodes, limit, power = world(setting, composition)
     recorded, start = _recorded_plan(setting, jobs), None
     if setting.closed_loop or setting.state is not None:
-        result, start = _replayed(_own(setting, choice), jobs, nodes, limit, power)
+        loop = _loop(setting, jobs)
+        result, start = _replayed(_states(setting, choice), jobs, nodes, limit, power, recorded, loop)
         jobs = result.trace
     return len(jobs.jobs), scheduler_of(composition, jobs, nodes, limit, recorded, start)
 

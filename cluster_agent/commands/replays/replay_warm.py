@@ -71,8 +71,8 @@ def is_own(state: MachineState, choice: Choice) -> bool:
     return (state.source, state.policy) == ("replay", name_of(choice))
 
 
-class Own(NamedTuple):
-    """``--state`` and ``--state-out`` where only the policy that led to a state goes on from it."""
+class States(NamedTuple):
+    """``--state`` and ``--state-out`` of a replay."""
 
     setting: Setting
     choice: Choice
@@ -115,18 +115,18 @@ class Own(NamedTuple):
             _write(self.out, state, self.start)
 
 
-def own(
+def states(
     setting: Setting, choice: Choice, state_out: str | None = None, state_at: int | None = None, needs: str = ""
-) -> Own:
+) -> States:
     """``WrongUseError`` if another policy led to the state, and what this one ``needs`` is not in it."""
     if setting.state is None:
-        return Own(setting, choice, None, state_out, state_at)
+        return States(setting, choice, None, state_out, state_at)
     check("--state", setting, choice)
     state, sha256 = read_state(setting.state)
     if needs and not is_own(state, choice):
         by = f"--policy {state.policy}" if state.source == "replay" else "the policy of a replay that wrote it"
         raise WrongUseError(f"--state {setting.state}: with {needs} only {by} goes on from it, not {setting.policy}")
-    return Own(setting, choice, Start(setting.state, sha256, state), state_out, state_at)
+    return States(setting, choice, Start(setting.state, sha256, state), state_out, state_at)
 
 
 def other_past(setting: Setting, departure: str) -> StateError:
@@ -185,7 +185,7 @@ def replayed(
     """The replay from the state on: again from the start if that leads to the state, else from its jobs."""
     start = _start(setting, choice)
     state = start.state
-    given = Own(setting, choice, start, None, None)
+    given = States(setting, choice, start, None, None)
     is_again = given.is_own
     while True:
         found = world(setting, choice, start, is_again, is_strict)

@@ -189,19 +189,19 @@ class NativeReplay:
     def moment(self, at_s: int) -> Moment:
         """How things are, once ``run`` has paused for it."""
         decided_s = copied(lib.scheduler_decided(self._scheduler), len(self.jobs), np.int64)
-        found = Moment(at_s, self.submitted, np.where(self.start_s < 0, -1, decided_s), self.end_s)
+        known = at_s, self.submitted, np.where(self.start_s < 0, -1, decided_s), self.end_s
         if self.watts is None:
-            return found
+            return Moment(*known)
         running = self._room[: lib.scheduler_running(self._scheduler, pointer("int32_t", self._room))].tolist()
         done_s = {job: self._done_s(at_s, job) for job in running}
-        more = self.level, done_s, self.kills, self.lost, self.lost_j, self._joules(at_s)
-        return Moment(found.at_s, found.submitted, found.start_s, found.end_s, *more)
+        return Moment(*known, self.level, done_s, self.kills, self.lost, self.lost_j, self._joules(at_s))
 
     def _done_s(self, at_s: int, job: int) -> float:
         assert self.watts is not None
         length_s, since_s = int(self.jobs.run_s[job]), int(lib.scheduler_begins(self._scheduler, job))
         left_s = int(lib.scheduler_finish(self._scheduler, job, length_s)) - max(since_s, at_s)
-        return length_s - left_s / self.watts.slowdown[int(self.level[job])]
+        level = int(lib.scheduler_levels(self._scheduler)[job])
+        return length_s - left_s / self.watts.slowdown[level]
 
     def since(self, moment: Moment, is_over: Bools) -> None:
         """After the run: ``jobs`` and all columns are without these, which had ended then. Power, joules and kills are
