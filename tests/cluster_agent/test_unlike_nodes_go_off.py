@@ -41,6 +41,24 @@ def test_a_job_begins_once_its_node_is_on_again(submit_s: int, begins_s: int, jo
     assert measure_nodes(result)["highest_w"] == (60 if begins_s > submit_s else 40), "a boot draws 60 W"
 
 
+@pytest.mark.parametrize(
+    ("from_s", "joules", "boots"),
+    [
+        (20, (200, 2 * 68, 330), [(100, 105, 60)]),
+        (31, (0, 2 * 68, 315), [(100, 105, 60)]),
+        (50, (0, 2 * 50, 300), [(100, 105, 60)]),
+        (103, (0, 0, 120), [(103, 105, 60)]),
+        (105, (0, 0, 0), []),
+    ],
+)
+def test_a_warm_start_counts_from_its_instant_on(
+    from_s: int, joules: tuple[float, ...], boots: list[tuple[int, int, float]]
+) -> None:
+    result = result_of(POLICY, trace_of([one(0, 10, 40), one(100, 10, 40)]), machine(1))
+    empty = empty_nodes(result, from_s)
+    assert ((empty.idle_j, empty.off_j, empty.switching_j), empty.boots) == (joules, boots)
+
+
 def test_nodes_stay_on_without_a_time() -> None:
     result = result_of("easy-capped", trace_of([one(0, 10, 40), one(100, 10, 40)]), machine(2))
     assert result.start_s.tolist() == [0, 100]

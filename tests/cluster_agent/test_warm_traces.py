@@ -73,6 +73,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         ((str(SAMPLE), "--closed-loop", "queue=20", "--machine", "32"), "fcfs", 40000),
         (NODES, "prb", 30000),
         (NODES, "easy-capped", 30000),
+        (NODES, "easy-capped:idle_off_s=300", 30000),
         (NODES, "easy-power", 30000),
         (NODES, "planned", 30000),
         ((*NODES, "--closed-loop", "queue=20"), "prb", 15000),
@@ -110,6 +111,7 @@ def test_what_follows_from_more_than_jobs_goes_on_from_the_state_of_its_middle(
 @pytest.mark.parametrize(
     ("world", "policy", "at_s", "other", "words"),
     [
+        (NODES, "prb", 30000, ["--policy", "prb:idle_off_s=60"], "with idle_off_s on nodes only --policy prb goes on"),
         (NODES, "prb", 30000, ["--policy", "planned"], "with a plan only --policy prb goes on from it, not planned"),
         (NODES, "planned", 30000, ["--cap", "700"], "planned does not lead to it here (first: job "),
         (
