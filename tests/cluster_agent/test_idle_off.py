@@ -83,6 +83,30 @@ def test_a_cap_delays_a_job_that_would_boot_too_many_nodes() -> None:
     assert replayed(composition, jobs, TAURUS, [Cap(0, 10**6, 406.23)]).start_s.tolist() == [0, 2000]
 
 
+def test_of_a_job_that_is_ended_while_one_of_its_nodes_boots_the_other_can_be_had_without_a_boot() -> None:
+    """Job 1 has booted node 0 by 1152; job 2 boots node 1 until 1252 and is withdrawn before. The cap then allows one
+    processor more on a node that is on, and no boot."""
+    on = load_machine("taurus:nodes=2,cores=2")
+    jobs = jobs_of([(0, 1, 1, 4, 0), (1000, 900, 900, 1, 0), (1100, 900, 900, 3, 0), (1201, 9, 9, 1, 0)])
+    composition = choose("powercap:mode=idle,idle_off_s=300").composition
+    scheduler = NativeScheduler(composition, jobs, on.processors, Watts.of(on, composition.power))
+    scheduler.submit(0, 0)
+    scheduler.decide(0)
+    scheduler.end(0)
+    for now_s in (1, 301, 308):
+        scheduler.advance(now_s)
+        scheduler.decide(now_s)
+    for job, now_s in ((1, 1000), (2, 1100)):
+        scheduler.submit(now_s, job)
+        assert scheduler.decide(now_s) == [job]
+    scheduler.advance(1152)
+    assert scheduler.begins_s(1100, 2) == 1252
+    scheduler.withdraw(2)
+    scheduler.announce([Cap(1200, 10**6, 230.0)], 1200, is_reacting=False)
+    scheduler.submit(1201, 3)
+    assert scheduler.decide(1201) == [3]
+
+
 def test_where_going_off_draws_more_than_idling_a_cap_forbids_it() -> None:
     """Five nodes idle at 150 W; each draws 20 W more while it goes off."""
     jobs, on = jobs_of([(0, 40, 40, 10, 0), (300, 1, 1, 1, 0)]), machine(1.0, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_agent.cap_steps import Cap
+from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.energy_window import Budget
@@ -32,6 +32,15 @@ def test_a_job_that_would_run_into_a_lower_cap_waits_for_its_end() -> None:
     rows = [(0, 5, 5, 2, 0), (0, 12, 12, 2, 0), (1, 5, 5, 1, 0)]
     replay = replayed("powercap:mode=idle", rows, [Cap(10, 20, 250.0)])
     assert replay.start_s.tolist() == [0, 20, 1]
+
+
+@pytest.mark.parametrize(("width", "start_s"), [(2, [0, 20, 40]), (3, [0, -1, 2])])
+def test_under_a_cap_without_an_end_only_a_head_that_can_never_fit_reserves_nothing(
+    width: int, start_s: list[int]
+) -> None:
+    """The cap allows two processors; the last job would run beyond the end of the first."""
+    rows = [(0, 20, 20, 1, 0), (1, 20, 20, width, 0), (2, 30, 30, 1, 0)]
+    assert replayed("powercap:mode=idle", rows, [Cap(0, FOREVER_S, 300.0)]).start_s.tolist() == start_s
 
 
 def test_with_dvfs_it_runs_at_once_at_the_frequency_that_fits() -> None:

@@ -191,3 +191,12 @@ def test_real_logs_are_read(name: str, jobs: int, findings: list[str]) -> None:
     assert len(found.jobs) == jobs
     assert said(found) == findings
     assert (found.jobs.run_s <= found.log.columns[REQUEST, found.row]).all()
+
+
+@pytest.mark.parametrize("names", [(3, 0, 3, -1), (10**15, 7, 10**15, -(10**15))])
+def test_users_have_places_in_the_order_of_their_numbers_however_far_apart_these_are(
+    names: tuple[int, ...], tmp_path: Path
+) -> None:
+    found = workload(tmp_path, *(line(number, user=user) for number, user in enumerate(names)))
+    assert found.jobs.user.tolist() == [2, 1, 2, 0]
+    assert found.users == sorted(set(names))
