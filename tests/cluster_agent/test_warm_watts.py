@@ -242,6 +242,13 @@ def test_a_budget_goes_on_with_the_joules_that_the_state_says(
     assert main(["replay", "--state", str(path), "--machine", str(machine), "--policy", policy, "--out", str(out)]) == 0
     assert int(rows(out / "jobs.csv")[0][8]) == starts_s
     capsys.readouterr()
+    runs = {"job": 1, "submit_s": 0, "width": 1, "request_s": 900, "start_s": 90}
+    path.write_text(json.dumps(of([runs], processors=4, **more)))
+    policy = "energy-budget:joules=200000,from_s=0,to_s=1000"
+    assert main(["replay", "--state", str(path), "--machine", str(machine), "--policy", policy, "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["window_j"] == 890 * 600.0, "until the job ends"
+    assert measured["over_budget_j"] == 890 * 600.0 - 900 * 200.0 - (stored_j or 0.0)
 
 
 def test_jobs_that_had_another_frequency_or_were_killed_keep_what_is_left_and_are_not_learned(
