@@ -328,9 +328,9 @@ int32_t scheduler_running(const scheduler_t *s, int32_t *running)
     return s->n_running;
 }
 
-const int32_t *scheduler_levels(const scheduler_t *s)
+int32_t scheduler_level(const scheduler_t *s, int32_t job)
 {
-    return s->power->level;
+    return s->power->level[job];
 }
 
 const plan_row_t *scheduler_row(const scheduler_t *s)
@@ -338,17 +338,11 @@ const plan_row_t *scheduler_row(const scheduler_t *s)
     return &s->power->rows[s->power->row];
 }
 
-const placement_t *scheduler_placement(const scheduler_t *s)
+void power_decisions(const scheduler_t *s, decisions_t *found)
 {
-    return &s->power->placement;
-}
-
-const int64_t *scheduler_interval_first(const scheduler_t *s)
-{
-    return s->power->interval_first;
-}
-
-const int32_t *scheduler_interval_count(const scheduler_t *s)
-{
-    return s->power->interval_count;
+    const power_t *p = s->power;
+    found->level = p->level;
+    found->intervals = p->placement.intervals;
+    found->interval_first = p->interval_first;
+    found->interval_count = p->interval_count;
 }

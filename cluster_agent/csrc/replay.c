@@ -60,38 +60,12 @@ static void foresee(replay_t *r, events_t *events, int64_t at_s, int32_t job)
         r->has_no_memory = 1;
 }
 
-/* When a cap becomes known or a row of the plan begins. Without jobs to come it does not matter any more. */
+/* When a cap becomes known or a row of the plan begins. */
 static int64_t next_power(const replay_t *r)
 {
-    if (!r->meter || r->ended == r->jobs.n_jobs)
-        return INT64_MAX;
     int64_t row_s = scheduler_next_row(r->scheduler);
     int64_t announced_s = r->announced < r->n_announced ? r->announced_s[r->announced] : INT64_MAX;
     return row_s < announced_s ? row_s : announced_s;
-}
-
-/* When nodes go off, or are off or on. */
-static int64_t next_switch(const replay_t *r)
-{
-    return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_switch(r->scheduler) : INT64_MAX;
-}
-
-/* When the joules of a budget are to be read. */
-static int64_t next_reading(const replay_t *r)
-{
-    return r->meter && r->ended < r->jobs.n_jobs ? scheduler_next_reading(r->scheduler) : INT64_MAX;
-}
-
-/* When another cap is in force. */
-static int64_t next_cap(const replay_t *r)
-{
-    return r->caps_begun < r->caps.n && r->ended < r->jobs.n_jobs ? r->caps.from_s[r->caps_begun] : INT64_MAX;
-}
-
-/* When the caller wants a pass. */
-static int64_t next_wake(const replay_t *r)
-{
-    return r->ended < r->jobs.n_jobs ? r->wake_s : INT64_MAX;
 }
 
 static int64_t next_submission(const replay_t *r)
@@ -336,7 +310,7 @@ static void switch_nodes(replay_t *r)
 {
     while (events_first(&r->begins) <= r->now_s) {
         int32_t job = events_take(&r->begins);
-        meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
+        meter_start(r->meter, job, r->jobs.width[job], scheduler_level(r->scheduler, job));
     }
     scheduler_settle(r->scheduler, r->now_s);
     r->is_pass_due = 1;
@@ -365,7 +339,7 @@ static void start_job(replay_t *r)
     if (r->meter && r->start_s[job] > r->now_s)
         foresee(r, &r->begins, r->start_s[job], job);
     else if (r->meter)
-        meter_start(r->meter, job, r->jobs.width[job], scheduler_levels(r->scheduler)[job]);
+        meter_start(r->meter, job, r->jobs.width[job], scheduler_level(r->scheduler, job));
     foresee(r, &r->ends, ends_at(r, job), job);
     foresee_overrun(r, job, scheduler_expected_end(r->scheduler, job));
 }
@@ -429,7 +403,10 @@ static int hears_ends(const replay_t *r)
 
 /* When the next event of each kind happens, and the first of them; INT64_MAX: never. */
 typedef struct {
-    int64_t submission_s, end_s, overrun_s, power_s, reading_s, switch_s, cap_s, wake_s, first_s;
+    int64_t submission_s, end_s, overrun_s;
+    int64_t power_s, reading_s, switch_s; /* of the plan; joules are to be read; nodes go off, or are off or on */
+    int64_t cap_s, wake_s;                /* another cap is in force; the caller wants a pass */
+    int64_t first_s;
 } next_t;
 
 static int64_t earlier(int64_t a, int64_t b)
@@ -439,15 +416,16 @@ static int64_t earlier(int64_t a, int64_t b)
 
 static next_t look_ahead(replay_t *r)
 {
+    int has_power = r->meter && r->ended < r->jobs.n_jobs; /* without jobs to come it does not matter any more */
     next_t next = {
         .submission_s = next_submission(r),
         .end_s = events_first(&r->ends),
         .overrun_s = events_first(&r->overruns),
-        .power_s = next_power(r),
-        .reading_s = next_reading(r),
-        .switch_s = next_switch(r),
-        .cap_s = next_cap(r),
-        .wake_s = next_wake(r),
+        .power_s = has_power ? next_power(r) : INT64_MAX,
+        .reading_s = has_power ? scheduler_next_reading(r->scheduler) : INT64_MAX,
+        .switch_s = has_power ? scheduler_next_switch(r->scheduler) : INT64_MAX,
+        .cap_s = r->caps_begun < r->caps.n && r->ended < r->jobs.n_jobs ? r->caps.from_s[r->caps_begun] : INT64_MAX,
+        .wake_s = r->ended < r->jobs.n_jobs ? r->wake_s : INT64_MAX,
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
     next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
@@ -567,79 +545,37 @@ int32_t replay_run(replay_t *r, int32_t until_ended)
  * The record
  ****************************************************************/
 
-int64_t replay_now(const replay_t *r)
-{
-    return r->now_s;
-}
-
-int32_t replay_ended(const replay_t *r)
-{
-    return r->ended;
-}
-
-const int32_t *replay_ended_jobs(const replay_t *r)
-{
-    return r->ended_jobs;
-}
-
-int32_t replay_submitted(const replay_t *r)
-{
-    return r->submitted;
-}
-
-int64_t replay_passes(const replay_t *r)
-{
-    return r->passes;
-}
-
 scheduler_t *replay_scheduler(replay_t *r)
 {
     return r->scheduler;
 }
 
-const int64_t *replay_starts(const replay_t *r)
+replayed_t replay_so_far(const replay_t *r)
 {
-    return r->start_s;
-}
-
-const interval_t *replay_intervals(const replay_t *r)
-{
-    return is_placed(r) ? scheduler_placement(r->scheduler)->intervals : r->placement.intervals;
-}
-
-const int64_t *replay_interval_first(const replay_t *r)
-{
-    return is_placed(r) ? scheduler_interval_first(r->scheduler) : r->interval_first;
-}
-
-const int32_t *replay_interval_count(const replay_t *r)
-{
-    return is_placed(r) ? scheduler_interval_count(r->scheduler) : r->interval_count;
-}
-
-const int64_t *replay_ends(const replay_t *r)
-{
-    return r->end_s;
-}
-
-const int32_t *replay_kills(const replay_t *r)
-{
-    return r->kills;
-}
-
-const int64_t *replay_lost(const replay_t *r)
-{
-    return r->lost;
-}
-
-const double *replay_job_uj(const replay_t *r)
-{
-    return r->meter->job_uj;
-}
-
-const double *replay_lost_uj(const replay_t *r)
-{
-    return r->lost_uj;
+    replayed_t found = {
+        .now_s = r->now_s,
+        .passes = r->passes,
+        .submitted = r->submitted,
+        .ended = r->ended,
+        .ended_jobs = r->ended_jobs,
+        .start_s = r->start_s,
+        .end_s = r->end_s,
+        .decisions = scheduler_decisions(r->scheduler),
+        .kills = r->kills,
+        .lost = r->lost,
+        .lost_uj = r->lost_uj,
+    };
+    if (!is_placed(r)) {
+        found.decisions.intervals = r->placement.intervals;
+        found.decisions.interval_first = r->interval_first;
+        found.decisions.interval_count = r->interval_count;
+    }
+    if (r->meter) {
+        found.job_uj = r->meter->job_uj;
+        found.steps = r->meter->steps;
+        found.n_steps = r->meter->n_steps;
+    }
+    return found;
 }
 
 joules_t replay_joules(const replay_t *r, int64_t at_s)
@@ -647,10 +583,4 @@ joules_t replay_joules(const replay_t *r, int64_t at_s)
     meter_t until = *r->meter;
     meter_pass(&until, at_s);
     return until.joules;
-}
-
-const power_step_t *replay_power(const replay_t *r, int64_t *n_steps)
-{
-    *n_steps = r->meter->n_steps;
-    return r->meter->steps;
 }

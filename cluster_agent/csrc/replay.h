@@ -73,30 +73,28 @@ int32_t replay_run(replay_t *replay, int32_t until_ended);
 /* Closed loop: once, before running. `answers` is read now, its columns as long as the replay runs. 0, or -1: no memory. */
 int32_t replay_answer(replay_t *replay, const answers_t *answers);
 
-int64_t replay_now(const replay_t *replay);
-int32_t replay_submitted(const replay_t *replay); /* how many jobs */
-int32_t replay_ended(const replay_t *replay);
-const int32_t *replay_ended_jobs(const replay_t *replay); /* these, in the order of their ends */
-int64_t replay_passes(const replay_t *replay);
 scheduler_t *replay_scheduler(replay_t *replay);
 
-/*
- * Columns of n_jobs; start_s, when it begins to run (once nodes have booted), is -1 for a job that never started, end_s
- * for one that has not ended.
- */
-const int64_t *replay_starts(const replay_t *replay);
-const int64_t *replay_ends(const replay_t *replay);
-/* The processors of job j are the intervals interval_first[j] to interval_first[j] + interval_count[j] - 1. */
-const interval_t *replay_intervals(const replay_t *replay);
-const int64_t *replay_interval_first(const replay_t *replay);
-const int32_t *replay_interval_count(const replay_t *replay);
+/* What has happened so far; columns of n_jobs, in the replay's memory. */
+typedef struct {
+    int64_t now_s, passes;
+    int32_t submitted, ended;  /* how many jobs */
+    const int32_t *ended_jobs; /* these, in the order of their ends */
+    const int64_t *start_s;    /* when it began to run (once nodes had booted); -1: it has not */
+    const int64_t *end_s;      /* -1: it has not ended */
+    decisions_t decisions;     /* with the processors of all jobs */
+    /* only with power: */
+    const int32_t *kills;
+    const int64_t *lost;       /* processor-seconds of runs that were killed, */
+    const double *lost_uj;     /* and their joules */
+    const double *job_uj;
+    const power_step_t *steps; /* the cluster's watts */
+    int64_t n_steps;
+} replayed_t;
 
-/* Only with power: columns of n_jobs, the cluster's joules, and its watts as steps. */
-const int32_t *replay_kills(const replay_t *replay);
-const int64_t *replay_lost(const replay_t *replay); /* processor-seconds of runs that were killed */
-const double *replay_job_uj(const replay_t *replay);
-const double *replay_lost_uj(const replay_t *replay); /* of runs that were killed */
-joules_t replay_joules(const replay_t *replay, int64_t at_s); /* by then; no event comes before */
-const power_step_t *replay_power(const replay_t *replay, int64_t *n_steps);
+replayed_t replay_so_far(const replay_t *replay);
+
+/* Only with power: the cluster's joules by then; no event comes before. */
+joules_t replay_joules(const replay_t *replay, int64_t at_s);
 
 #endif

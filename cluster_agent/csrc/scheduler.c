@@ -378,22 +378,15 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
  * The record
  ****************************************************************/
 
-const int64_t *scheduler_decided(const scheduler_t *s)
+decisions_t scheduler_decisions(const scheduler_t *s)
 {
-    return s->started_s;
-}
-
-const int64_t *scheduler_first_estimates(const scheduler_t *s)
-{
-    return s->first_estimate_s;
-}
-
-const int32_t *scheduler_corrections(const scheduler_t *s)
-{
-    return s->corrections;
-}
-
-const uint8_t *scheduler_overtook(const scheduler_t *s)
-{
-    return s->overtook;
+    decisions_t found = {
+        .decided_s = s->started_s,
+        .first_estimate_s = s->first_estimate_s,
+        .corrections = s->corrections,
+        .overtook = s->overtook,
+    };
+    if (s->power)
+        power_decisions(s, &found);
+    return found;
 }

@@ -266,17 +266,24 @@ int64_t scheduler_held_below(const scheduler_t *scheduler, int32_t job, int64_t 
 /* How many processors of running jobs are where nodes should be off in the present row. */
 int64_t scheduler_beyond(const scheduler_t *scheduler);
 
-/* What was decided about each job, for the record: columns of n_jobs. */
-const int64_t *scheduler_decided(const scheduler_t *scheduler); /* when it was to start, with nodes booted first */
-const int64_t *scheduler_first_estimates(const scheduler_t *scheduler);
-const int32_t *scheduler_corrections(const scheduler_t *scheduler);
-const uint8_t *scheduler_overtook(const scheduler_t *scheduler); /* 1: started past an earlier job of the queue */
+/* What was decided about each job: columns of n_jobs, in the scheduler's memory. */
+typedef struct {
+    const int64_t *decided_s;        /* when it was to start, with nodes booted first */
+    const int64_t *first_estimate_s;
+    const int32_t *corrections;
+    const uint8_t *overtook;         /* 1: started past an earlier job of the queue */
+    /* only with power: */
+    const int32_t *level;
+    /* The processors of job j are the intervals interval_first[j] to interval_first[j] + interval_count[j] - 1. */
+    const interval_t *intervals;
+    const int64_t *interval_first;
+    const int32_t *interval_count;
+} decisions_t;
 
-/* Only with power: the level of each job, and its processors as in replay.h. */
-const int32_t *scheduler_levels(const scheduler_t *scheduler);
-const plan_row_t *scheduler_row(const scheduler_t *scheduler); /* the present one */
-const placement_t *scheduler_placement(const scheduler_t *scheduler);
-const int64_t *scheduler_interval_first(const scheduler_t *scheduler);
-const int32_t *scheduler_interval_count(const scheduler_t *scheduler);
+decisions_t scheduler_decisions(const scheduler_t *scheduler);
+
+/* Only with power: the running job's frequency, and the present row of the plan. */
+int32_t scheduler_level(const scheduler_t *scheduler, int32_t job);
+const plan_row_t *scheduler_row(const scheduler_t *scheduler);
 
 #endif

@@ -265,5 +265,6 @@ void priority_order(scheduler_t *s, int64_t now_s);
  * it has its estimate, power_adopted. */
 int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
 void power_adopted(scheduler_t *s, int32_t job);
+void power_decisions(const scheduler_t *s, decisions_t *found);
 
 #endif

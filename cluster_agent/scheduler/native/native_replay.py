@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, Generic
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,16 @@ from cluster_agent.scheduler.recorded import Recorded, StartsError
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
+
+
+class _Column(Generic[Scalar]):
+    """A column of ``replayed_t``, copied each time."""
+
+    def __init__(self, name: str, dtype: type[Scalar]) -> None:
+        self._source, self._dtype = attrgetter(name), dtype
+
+    def __get__(self, replay: NativeReplay, owner: object) -> npt.NDArray[Scalar]:
+        return replay._column(self._source(replay._so_far), self._dtype)
 
 
 class NativeReplay:
@@ -124,7 +135,7 @@ class NativeReplay:
 
     def _follow(self) -> None:
         """A cap has become known, or a row of the plan begins."""
-        now_s = lib.replay_now(self._replay)
+        now_s = self.now_s
         if self._governor.is_plan_due(now_s):
             self._plan(now_s)
         reaction = reaction_of(self._governor, self._scheduler, self.jobs, now_s)
@@ -136,13 +147,13 @@ class NativeReplay:
     def _prepare_pass(self) -> None:
         """The policy predicts watts, and orders the queue."""
         if self._predicting is not None:
-            ends = np.frombuffer(ffi.buffer(lib.replay_ends(self._replay), 8 * len(self.jobs)), np.int64)
+            ends = np.frombuffer(ffi.buffer(self._so_far.end_s, 8 * len(self.jobs)), np.int64)
             self._predicting.follow(self.submitted, ends)
         if self._unlike is not None:
-            ended = copied(lib.replay_ended_jobs(self._replay), self.ended, np.int32)
+            ended = copied(self._so_far.ended_jobs, self.ended, np.int32)
             self._unlike.follow(ended, self.submitted, queued(self._scheduler, self._room))
         if self._order is not None:
-            now_s = lib.replay_now(self._replay)
+            now_s = self.now_s
             waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
             self.longest_queue = max(self.longest_queue, waiting)
         if self._planned is not None:
@@ -188,7 +199,7 @@ class NativeReplay:
 
     def moment(self, at_s: int) -> Moment:
         """How things are, once ``run`` has paused for it."""
-        decided_s = copied(lib.scheduler_decided(self._scheduler), len(self.jobs), np.int64)
+        decided_s = copied(self._so_far.decisions.decided_s, len(self.jobs), np.int64)
         known = at_s, self.submitted, np.where(self.start_s < 0, -1, decided_s), self.end_s
         if self.watts is None:
             return Moment(*known)
@@ -200,7 +211,7 @@ class NativeReplay:
         assert self.watts is not None
         length_s, since_s = int(self.jobs.run_s[job]), int(lib.scheduler_begins(self._scheduler, job))
         left_s = int(lib.scheduler_finish(self._scheduler, job, length_s)) - max(since_s, at_s)
-        level = int(lib.scheduler_levels(self._scheduler)[job])
+        level = int(lib.scheduler_level(self._scheduler, job))
         return length_s - left_s / self.watts.slowdown[level]
 
     def since(self, moment: Moment, is_over: Bools) -> None:
@@ -213,42 +224,40 @@ class NativeReplay:
     def ended(self) -> int:
         """Jobs that have ended."""
         left_out = 0 if self._kept is None else int((~self._kept).sum())
-        return int(lib.replay_ended(self._replay)) - left_out
+        return int(self._so_far.ended) - left_out
 
     @property
     def passes(self) -> int:
         """Scheduling passes so far."""
-        return int(lib.replay_passes(self._replay))
+        return int(self._so_far.passes)
 
     @property
     def now_s(self) -> int:
         """The time of the last event."""
-        return int(lib.replay_now(self._replay))
+        return int(self._so_far.now_s)
 
     @property
     def submitted(self) -> int:
         """Jobs that have been submitted."""
-        return int(lib.replay_submitted(self._replay))
+        return int(self._so_far.submitted)
 
-    @property
-    def start_s(self) -> Int64s:
-        """When each job was started, -1: not (yet)."""
-        return self._column(lib.replay_starts(self._replay), np.int64)
-
-    @property
-    def decided_s(self) -> Int64s:
-        """When each job got its nodes or processors, which may boot first; meaningful if it was started."""
-        return self._column(lib.scheduler_decided(self._scheduler), np.int64)
-
-    @property
-    def end_s(self) -> Int64s:
-        """When each job ended, -1: not (yet)."""
-        return self._column(lib.replay_ends(self._replay), np.int64)
-
-    @property
-    def level(self) -> Int32s:
-        """Each job's last frequency, 0 the highest. Only with watts, as all that follows up to ``power``."""
-        return self._column(lib.scheduler_levels(self._scheduler), np.int32)
+    start_s = _Column("start_s", np.int64)
+    """When each job was started, -1: not (yet)."""
+    decided_s = _Column("decisions.decided_s", np.int64)
+    """When each job got its nodes or processors, which may boot first; meaningful if it was started."""
+    end_s = _Column("end_s", np.int64)
+    """When each job ended, -1: not (yet)."""
+    first_estimate_s = _Column("decisions.first_estimate_s", np.int64)
+    corrections = _Column("decisions.corrections", np.int32)
+    """How often each job ran longer than its estimate."""
+    overtook = _Column("decisions.overtook", np.bool_)
+    """Which jobs were started past an earlier one of the queue."""
+    interval_first = _Column("decisions.interval_first", np.int64)
+    """Where each job's processors begin in ``c_intervals``."""
+    interval_count = _Column("decisions.interval_count", np.int32)
+    """How many intervals of processors each job got."""
+    level = _Column("decisions.level", np.int32)
+    """Each job's last frequency, 0 the highest. Only with watts, as all that follows up to ``power``."""
 
     @property
     def requeues(self) -> bool:
@@ -258,22 +267,22 @@ class NativeReplay:
     @property
     def kills(self) -> Int32s:
         """How often each job was killed."""
-        return self._later("kills", lib.replay_kills(self._replay), np.int32)
+        return self._later("kills", self._so_far.kills, np.int32)
 
     @property
     def lost(self) -> Int64s:
         """Processor-seconds of each job's killed runs."""
-        return self._later("lost", lib.replay_lost(self._replay), np.int64)
+        return self._later("lost", self._so_far.lost, np.int64)
 
     @property
     def job_j(self) -> npt.NDArray[np.float64]:
         """Joules of each job, killed runs included."""
-        return self._column(lib.replay_job_uj(self._replay), np.float64) / UW
+        return self._column(self._so_far.job_uj, np.float64) / UW
 
     @property
     def lost_j(self) -> npt.NDArray[np.float64]:
         """Joules of each job's killed runs."""
-        return self._later("lost_j", lib.replay_lost_uj(self._replay), np.float64, UW)
+        return self._later("lost_j", self._so_far.lost_uj, np.float64, UW)
 
     @property
     def boots(self) -> int:
@@ -311,11 +320,10 @@ class NativeReplay:
         return table[:, 0].astype(np.int64), table[:, 1] / UW, caps
 
     def _power_table(self, is_whole: bool = False) -> Int64s:
-        count = ffi.new("int64_t *")
-        steps = lib.replay_power(self._replay, count)
-        if not count[0]:
+        found = self._so_far
+        if not found.n_steps:
             return np.empty((0, 3), np.int64)
-        table = np.frombuffer(ffi.buffer(steps, 24 * count[0]), np.int64).reshape(-1, 3)
+        table = np.frombuffer(ffi.buffer(found.steps, 24 * found.n_steps), np.int64).reshape(-1, 3)
         if self._since is None or is_whole:
             return table
         last = max(int(np.searchsorted(table[:, 0], self._since.at_s, "right")) - 1, 0)
@@ -333,43 +341,22 @@ class NativeReplay:
     @property
     def used(self) -> list[float]:
         """Per user, the share of the machine that was used recently (processor-seconds). Only with priorities."""
-        now_s = lib.replay_now(self._replay)
+        now_s = self.now_s
         return [lib.scheduler_used(self._scheduler, now_s, user) for user in range(self.jobs.n_users)]
-
-    @property
-    def first_estimate_s(self) -> Int64s:
-        """Each job's first estimate."""
-        return self._column(lib.scheduler_first_estimates(self._scheduler), np.int64)
-
-    @property
-    def corrections(self) -> Int32s:
-        """How often each job ran longer than its estimate."""
-        return self._column(lib.scheduler_corrections(self._scheduler), np.int32)
-
-    @property
-    def overtook(self) -> Bools:
-        """Which jobs were started past an earlier one of the queue."""
-        return self._column(lib.scheduler_overtook(self._scheduler), np.bool_)
-
-    @property
-    def interval_first(self) -> Int64s:
-        """Where each job's processors begin in ``intervals``."""
-        return self._column(lib.replay_interval_first(self._replay), np.int64)
-
-    @property
-    def interval_count(self) -> Int32s:
-        """How many intervals of processors each job got."""
-        return self._column(lib.replay_interval_count(self._replay), np.int32)
 
     @property
     def c_intervals(self) -> Any:
         """``interval_t *``; belongs to this replay."""
-        return lib.replay_intervals(self._replay)
+        return self._so_far.decisions.intervals
 
     def processors(self, job: int) -> list[tuple[int, int]]:
         """The processors of a job as (first, last), both included."""
         first, count = self.interval_first[job], self.interval_count[job]
         return [(one.first, one.last) for one in self.c_intervals[int(first) : int(first + count)]]
+
+    @property
+    def _so_far(self) -> Any:
+        return lib.replay_so_far(self._replay)
 
     def _later(self, name: str, source: Any, dtype: type[Scalar], per: float = 1) -> npt.NDArray[Any]:
         found: npt.NDArray[Any] = copied(source, len(self._kept) if self._kept is not None else len(self.jobs), dtype)

@@ -43,10 +43,10 @@ NEVER_S: Final = 2**63 - 1
 def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
     """The running jobs of a native scheduler as *react* sees them."""
     room = ffi.new("int32_t[]", max(len(jobs), 1))
-    levels, start_s = lib.scheduler_levels(scheduler), lib.scheduler_decided(scheduler)
+    start_s = lib.scheduler_decisions(scheduler).decided_s
     rows = []
     for job in room[0 : lib.scheduler_running(scheduler, room)]:
-        width, level = int(jobs.width[job]), levels[job]
+        width, level = int(jobs.width[job]), lib.scheduler_level(scheduler, job)
         limit_s = lib.scheduler_finish(scheduler, job, int(jobs.request_s[job]))
         drawn_uw = width * (lib.scheduler_extra_uw(scheduler, job, level) + watts.idle_uw)
         rows.append((start_s[job], job, width, level, watts.lowest_of(job), limit_s, drawn_uw / UW))
@@ -248,7 +248,7 @@ class NativeScheduler:
 
     def level(self, job: int) -> int:
         """The frequency of a running job."""
-        return 0 if self._watts is None else int(lib.scheduler_levels(self._scheduler)[job])
+        return 0 if self._watts is None else int(lib.scheduler_level(self._scheduler, job))
 
     def begins_s(self, now_s: int, job: int) -> int:
         """When a job begins to run whose start was decided now."""
@@ -360,7 +360,7 @@ def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) 
     """Put the native queue into the order of a policy's Python phase, and return its length; ``room``: as above."""
     n = len(jobs)
     waiting = queued(scheduler, room)
-    estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_first_estimates(scheduler), 8 * n), np.int64)
+    estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_decisions(scheduler).first_estimate_s, 8 * n), np.int64)
     positions = served(order, columns(jobs, waiting, estimate_s), now_s)
     lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(waiting[positions])))
     return len(waiting)
