@@ -20,8 +20,16 @@ NODES, CAP = 8, constant(1000.0)
 
 policies = st.sampled_from(
     [
-        *("rmap:policy=traditional", "rmap:policy=naive", "rmap", "rmap:th=0.3", "rmap:th=inf", "rmap:th=1,near=0.2"),
-        *("rmap:policy=naive,near=0.3", "rmap:priority=1.7,th=inf"),
+        *(
+            "rmap:policy=traditional",
+            "rmap:policy=naive",
+            "rmap",
+            "rmap:th=0.3",
+            "rmap:th=inf",
+            "rmap:th=1,near=0.2",
+            "rmap:priority=1.5",
+        ),
+        *("rmap:policy=naive,near=0.3", "rmap:priority=1.7,th=inf", "rmap:priority=1.5"),
         *("moldable", "moldable:rule=cores-endtime", "moldable:rule=energy", "moldable:rule=energy,slowdown=2.5"),
     ]
 )

@@ -95,6 +95,20 @@ def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
         assert replay_moldable(composition, jobs, 64, constant(1000.0)).start_s.tolist() == [0, 100, 2, 150, 4]
 
 
+def test_nobody_overtakes_a_head_that_waits_for_another_row_than_its_share_pays_for() -> None:
+    """Its share of 600 W, of 400, pays for a row that never has room; the other row has it at 10 s. The last job would
+    run on next to both, until then."""
+    rows = [
+        (Configuration(3, 16, 115, 10, 300),),
+        (Configuration(4, 16, 115, 20, 500), Configuration(2, 16, 115, 100, 200)),
+        (Configuration(1, 16, 115, 50, 100),),
+    ]
+    jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (1, 1, 100, 4, 0), (2, 1, 50, 4, 0)]), tuple(rows))
+    policy = "rmap:priority=1.5,th=inf"
+    for composition in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
+        assert replay_moldable(composition, jobs, 4, constant(400.0)).start_s.tolist() == [0, 10, 10]
+
+
 def test_near_takes_the_fewest_watts_among_rows_as_fast() -> None:
     """The paper's naive takes many nodes for less than a hundredth of the time."""
     rows = (Configuration(8, 16, 80, 100.0, 900), Configuration(6, 16, 80, 100.9, 700))

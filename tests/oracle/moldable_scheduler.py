@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from cluster_agent.cluster import UW
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s, whole_uw
@@ -75,6 +77,8 @@ class MoldableScheduler(OneFrequency):
         head, *others = self.queue
         row = self._choose(self._choice_input(now_s, head))
         at_s = None if row is None else self._earliest_s(now_s, row)
+        if at_s is None and self._starts_alone(now_s, head):
+            return started  # it waits for another row than the chosen one, until nobody runs at the latest
         return started + self._backfill(now_s, others, row, at_s)
 
     def next_change_s(self) -> int | None:
@@ -112,6 +116,21 @@ class MoldableScheduler(OneFrequency):
         """The configuration in which the job could start, if it is the one that is chosen."""
         row = self._choose(self._choice_input(now_s, job))
         return row if row is not None and self._earliest_s(now_s, row) == now_s else None
+
+    def _starts_alone(self, now_s: int, job: int) -> bool:
+        """Whether it would start if nobody else ran, as far as no other cap is known."""
+        if self.cap.next_change_s(now_s) is not None:
+            return False
+        most_w = self.cap.at(now_s)
+
+        def earliest_s(row: Configuration) -> int | None:
+            return now_s if row.nodes <= self.nodes and row.uw <= whole_uw(most_w) else None
+
+        given = replace(
+            self._choice_input(now_s, job), free_nodes=self.nodes, free_w=whole_uw(most_w) / UW, earliest_s=earliest_s
+        )
+        row = self._choose(given)
+        return row is not None and earliest_s(row) is not None
 
     def _choice_input(self, now_s: int, job: int) -> ChoiceInput:
         jobs = self.jobs.jobs

@@ -435,15 +435,34 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
     return 1;
 }
 
-/* The head's nodes and watts at the earliest time at which there are both. */
+/* Whether the job would start if nobody else ran, as far as no other cap is known. */
+static int starts_alone(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    ways_t *w = s->ways;
+    int64_t free = s->free, free_uw = w->free_uw;
+    s->free = s->composition.processors;
+    w->free_uw = w->cluster_uw;
+    w->version++;
+    int32_t row = w->changes ? NONE : starts_now(s, now_s, job);
+    s->free = free;
+    w->free_uw = free_uw;
+    w->version++;
+    return row != NONE;
+}
+
+/* The head's nodes and watts at the earliest time at which there are both. A head that waits for another row than the
+ * chosen one, which never has room, gets the cluster to itself; one that cannot start at these watts has nothing. */
 static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_t *offer)
 {
     ways_t *w = s->ways;
     int32_t row = head ? w->head_row : NONE;
     int64_t at_s = row == NONE ? INT64_MAX : earliest_s(s, now_s, head->job, row);
     bound(s, offer);
-    if (at_s == INT64_MAX) /* not at these watts; a replay drops such jobs before it begins */
+    if (at_s == INT64_MAX) {
+        if (head && starts_alone(s, now_s, head->job))
+            offer->widest = -1;
         return;
+    }
     room_t room = room_over(s, ended_by(s, at_s, 0), at_s, at_s + length_s(w, head->job, row));
     offer->reserved.at_s = at_s;
     offer->reserved.left_over = room.nodes - w->model.rows[row].nodes;
