@@ -581,6 +581,7 @@ replayed_t replay_so_far(const replay_t *r)
 joules_t replay_joules(const replay_t *r, int64_t at_s)
 {
     meter_t until = *r->meter;
-    meter_pass(&until, at_s);
+    if (at_s > until.at_s) /* before the first job nothing is drawn */
+        meter_pass(&until, at_s);
     return until.joules;
 }

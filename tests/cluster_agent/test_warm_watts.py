@@ -100,8 +100,7 @@ def check_parts(cold: Result, warmed: Result, until_s: int) -> None:
     later = warmed.since(until_s).schedule
     times_s, power_w, _ = later.power
     last_s = max(int(whole.end_s.max()), int(times_s[-1]))
-    if until_s >= int(whole.power[0][0]):
-        assert abs((power_w * np.diff([*times_s, max(last_s, until_s)])).sum() - later.joules["cluster"]) < 1e-6
+    assert abs((power_w * np.diff([*times_s, max(last_s, until_s)])).sum() - later.joules["cluster"]) < 1e-6
     assert int(later.kills.sum()) <= int(whole.kills.sum())
     for part, joules in whole.joules.items():
         assert abs(before.joules[part] + later.joules[part] - joules) < 1e-6
@@ -319,3 +318,19 @@ def test_what_does_not_count_of_a_state_is_said(tmp_path: Path, capsys: pytest.C
     path.write_text(json.dumps(of([RUNS], source="partition")))
     assert main(["replay", "--state", str(path), "--machine", "taurus"]) == 2
     assert "jobs of a partition have whole nodes: give nodes of one core (taurus:cores=1)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("at_s", [10, 110])
+def test_where_the_last_job_ends_with_the_state_its_mean_power_is_unknown(
+    at_s: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A state of before the first job, too: power counts from that job on."""
+    (log := tmp_path / "log.swf").write_text("; MaxProcs: 1\n1 100 -1 10 1 -1 -1 1 10 -1 1 1 1 -1 1 -1 -1 -1\n")
+    given = ["replay", str(log), "--policy", "easy", "--machine", "taurus:nodes=1,cores=1"]
+    assert main([*given, "--state-at", str(at_s), "--state-out", str(tmp_path / "state"), "--json"]) == 0
+    cold = json.loads(capsys.readouterr().out)
+    assert main([*given, "--state", str(tmp_path / "state"), "--out", str(tmp_path / "out")]) == 0
+    measured = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    is_over = at_s == 110
+    assert (measured["energy_j"], measured["mean_w"]) == ((0, None) if is_over else (cold["energy_j"], cold["mean_w"]))
+    assert ("power             mean unknown" in capsys.readouterr().out) is is_over

@@ -350,10 +350,11 @@ def _lines(measured: dict[str, Any]) -> str:
         f"throughput        {measured['throughput_jobs_per_h']:.2f} jobs/h",
     ]
     if measured["energy_j"] is not None:
+        mean = "unknown" if measured["mean_w"] is None else f"{measured['mean_w']:.0f} W"
         rows += [
             f"energy            {measured['energy_j'] / 3.6e6:.1f} kWh, of which idle {measured['idle_j'] / 3.6e6:.1f},"
             f" off {measured['off_j'] / 3.6e6:.1f}, switching {measured['switching_j'] / 3.6e6:.1f}",
-            f"power             mean {measured['mean_w']:.0f} W  highest {measured['peak_w']:.0f} W"
+            f"power             mean {mean}  highest {measured['peak_w']:.0f} W"
             f"  above the cap {measured['over_cap_ws']:.0f} W s",
             f"killed            {measured['kills']} times, {measured['lost_processor_s']} processor-seconds lost",
         ]

@@ -293,8 +293,10 @@ class NativeReplay:
     def joules(self) -> dict[str, float]:
         """Joules of the ``cluster``, of ``idle`` processors with chassis and racks, ``off`` nodes, and
         ``switching``."""
-        before = self._since.joules if self._since is not None else {}
-        return {part: found_j - before.get(part, 0.0) for part, found_j in self._joules(self.now_s).items()}
+        if self._since is None:
+            return self._joules(self.now_s)
+        found = self._joules(max(self.now_s, self._since.at_s))  # nothing may happen after that moment
+        return {part: found_j - self._since.joules[part] for part, found_j in found.items()}
 
     def _joules(self, at_s: int) -> dict[str, float]:
         found = lib.replay_joules(self._replay, at_s)
