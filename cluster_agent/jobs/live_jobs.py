@@ -161,7 +161,7 @@ class Partition:
         self._store.save(job)
 
     def requeue(self, job: Job) -> None:
-        """Run the job again from its start; if it runs, it is ended first."""
+        """Run the job again from its start; if it runs, it is ended first. ``WrongUseError`` as in ``submit``."""
         if job.state == "queued":
             return
         job.is_cancelled = False
@@ -169,6 +169,8 @@ class Partition:
             job.reason = REQUEUE
             self.runs.stop(self.runs.of(job), REQUEUE)
         else:
+            if job.attempt == 0:
+                self._postponed.check(job)
             self.jobs[job.id] = job
             self._queue_again(job, "queued again by hand")
         self._store.save(job)
@@ -635,7 +637,7 @@ class Partition:
         """To the end of the queue, since its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
         job.nodes, job.queued_s, job.expected_end_s, job.configured = [], self._now(), None, None
-        if self._fits(job):
+        if not self._postponed.postpone(job) and self._fits(job):
             self._fresh.append(job)
 
     def _save_every(self, seconds: float) -> None:

@@ -33,11 +33,12 @@ class Postponed:
 
     def check(self, job: Job) -> None:
         """``WrongUseError`` for a job that waits for one that never was, or that can no longer be done."""
+        what = f"job {job.id}" if job.id else "it"
         for number in (*job.spec.after, *job.spec.after_done):
             if number not in self._alive and self._ended_as(number) is None:
-                raise WrongUseError(f"it is to wait for job {number}, and there is no such job")
+                raise WrongUseError(f"{what} is to wait for job {number}, and there is no such job")
         if failed := self._failed(job):
-            raise WrongUseError(f"it is to wait until job {failed[0]} is done, and that is {failed[1]}")
+            raise WrongUseError(f"{what} is to wait until job {failed[0]} is done, and that is {failed[1]}")
 
     def postpone(self, job: Job) -> bool:
         """Keep it if it has to wait, or, after a restart, to be cancelled; a job that has run before has waited."""

@@ -167,7 +167,7 @@ class JobRequests:
     def _requeue(self, caller: Caller, request: Requeue) -> Sentences:
         jobs = self._own(caller, request.jobs)
         with self._side.changing() as live:
-            for job in jobs:
+            for job in sorted(jobs, key=lambda job: job.id):  # a job that others wait for before these
                 live.requeue(job)
         return [
             f"job {job.id} is {'queued' if job.state == 'queued' else 'ended first, then queued again'}" for job in jobs

@@ -141,3 +141,24 @@ def test_through_restarts_and_cancellations_none_starts_too_early_and_all_end(da
             assert all(ended[number].state == "done" for number in job.spec.after_done)
         elif job.reason:
             assert any(ended[number].state != "done" for number in job.spec.after_done)
+
+
+def test_a_chain_that_is_queued_again_is_one_again_and_stays_so_over_a_restart() -> None:
+    fake = Fake(2)
+    first = fake.submit(5)
+    needs = fake.submit(5, after_done=[first.id])
+    fake.partition.cancel(first)
+    fake.settle()
+    with pytest.raises(WrongUseError, match=f"job {needs.id} is to wait until job {first.id} is done, and that is can"):
+        fake.partition.requeue(needs)
+    assert not fake.partition.jobs
+    fake.partition.requeue(first)
+    fake.partition.requeue(needs)
+    fake.step()
+    assert (first.state, needs.state) == ("running", "queued")
+    fake.kill_and_restart()
+    fake.settle()
+    fake.until(lambda: not fake.partition.jobs)
+    first, needs = fake.store.find([first.id, needs.id])
+    assert (first.state, needs.state) == ("done", "done")
+    assert first.ended_s <= needs.started_s  # type: ignore[operator]
