@@ -109,7 +109,7 @@ def _task(request: Submit, task: int) -> Submit:
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    """``12``, ``12-15`` and lists of these."""
+    """``12``, ``12-15`` and lists of these, each number once."""
     found: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -119,7 +119,7 @@ def _numbers(option: str, text: str) -> list[int]:
         if len(found) + last - first >= MOST_NUMBERS:
             raise WrongUseError(f"{option} {text}: more than {MOST_NUMBERS}")
         found += range(first, last + 1)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:

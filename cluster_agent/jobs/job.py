@@ -35,8 +35,8 @@ KIB_PER_GB: Final = 1 << 20
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 
-Numbers: TypeAlias = Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=1000)]
-"""Jobs by their number."""
+Numbers: TypeAlias = Annotated[list[Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]], Meta(max_length=1000)]
+"""Jobs by their number, as SQLite numbers rows."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

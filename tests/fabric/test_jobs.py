@@ -181,7 +181,7 @@ def as_user(uid: int, cluster: Cluster, *arguments: str) -> Done:
 
 
 def test_an_array_runs_with_its_numbers_and_a_job_waits_until_all_of_it_is_done(cluster):
-    jobs = submit_array(cluster, "sleep 0.3; echo $NODECTL_TASK >>tasks", "--array", "3-5,9", "-J", "part")
+    jobs = submit_array(cluster, "sleep 0.3; echo $NODECTL_TASK >>tasks", "--array", "3-5,9,4", "-J", "part")
     assert list(jobs) == ["3", "4", "5", "9"]
     first, last = min(jobs.values()), max(jobs.values())
     after = submit(cluster, "cat tasks >whole", "--after-done", f"{first}-{last}")

@@ -144,6 +144,7 @@ def test_answers_have_the_names_that_scripts_and_older_commands_know():
         ("why", {"node": "x" * 97}, "why: node: expected text of length <= 96"),
         ("cancel", {"jobs": [1, "2"]}, "cancel: jobs[1]: expected a whole number, got text"),
         ("cancel", {"jobs": []}, "cancel: jobs: expected a list of length >= 1"),
+        ("submit", {"command": ["a"], "walltime_s": 9, "workdir": "/", "after": [1 << 63]}, "submit: after[0]: "),
         ("budget-set", {"w": math.nan}, "budget-set: w: expected a number > 0.0"),
         ("budget-set", {"w": math.inf}, "budget-set: w: expected a number <= 1000000000000.0"),
         ("budget-schedule", {"steps": [[math.nan, 5]], "source": ""}, "budget-schedule: steps[0][0]: expected a"),
