@@ -273,6 +273,9 @@ def test_the_times_of_a_live_state_and_of_a_log_meet_by_the_logs_unix_start_time
 def test_options_that_belong_together_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(SAMPLE), "--state-at", "5"]) == 2
     assert "--state-out FILE and --state-at SECONDS go together" in capsys.readouterr().err
+    # a file that nothing could read
+    assert main(["replay", str(SAMPLE), "--state-at", str(2**40 + 1), "--state-out", "never"]) == 2
+    assert "is not in the range 0<=x<=1099511627776" in capsys.readouterr().err
     assert main(["replay"]) == 2
     assert "give a TRACE, or --state FILE" in capsys.readouterr().err
 

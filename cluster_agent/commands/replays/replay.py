@@ -25,7 +25,7 @@ from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
-from cluster_agent.workloads.job_log import Workload, machine_of, prepare
+from cluster_agent.workloads.job_log import LONGEST_S, Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
 from cluster_agent.workloads.text_tables import has_nodes
@@ -71,7 +71,7 @@ MOST_PROCESSORS = 2**31 - 1
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of --closed-loop's random values (default: 0).")
 @click.option("--state", metavar="FILE", help="Start with the jobs of a machine (see `clusterctl state export`).")
 @click.option("--state-out", metavar="FILE", help="Write such a state from the middle of this replay.")
-@click.option("--state-at", metavar="SECONDS", type=click.IntRange(0), help="When, in seconds of the log.")
+@click.option("--state-at", metavar="SECONDS", type=click.IntRange(0, LONGEST_S), help="When, in seconds of the log.")
 @click.option(
     "--log", "log_file", metavar="FILE", help="Write every event and decision (see check-log); .gz compresses."
 )
