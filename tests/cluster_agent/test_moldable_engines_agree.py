@@ -127,3 +127,12 @@ def test_a_head_keeps_its_watts_over_its_whole_span_where_the_cap_drops_meanwhil
     cap = PowerCap((0, 30, 60), (1000.0, 600.0, 1000.0))
     for policy in ("rmap:policy=traditional", "moldable"):
         assert replay_moldable(choose(policy).moldable_composition, jobs, NODES, cap).start_s.tolist() == [0, 20, 40]
+
+
+@pytest.mark.parametrize(("ends", "start_s"), [([2, 4], 4), ([2, 4, 6, 7], 7), ([2, 4, 6, 9], 0)])
+def test_a_faster_configuration_is_waited_for_until_it_has_its_watts_to_its_end(ends: list[int], start_s: int) -> None:
+    """500 W for 5 s, which caps of 100 W allow only between them, or 90 W for 13 s at once."""
+    rows = (Configuration(1, 16, 115, 5, 500), Configuration(1, 8, 65, 13, 90))
+    cap = PowerCap((0, *ends), tuple([1000.0, 100.0][at % 2] for at in range(len(ends) + 1)))
+    jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 1, 0)]), [rows])
+    assert replay_moldable(choose("moldable").moldable_composition, jobs, NODES, cap).start_s.tolist() == [start_s]

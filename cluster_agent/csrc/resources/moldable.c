@@ -147,8 +147,6 @@ static room_t room_over(scheduler_t *s, int32_t ends, int64_t at_s, int64_t end_
     const room_t *by_ends = room_by_ends(s);
     const caps_t *caps = &s->caps;
     room_t found = by_ends[ends];
-    if (!s->ways->changes)
-        return found;
     int32_t k = caps_after(caps, at_s);
     found.uw += cap_uw(caps->watts[k ? k - 1 : 0]) - s->ways->cluster_uw;
     for (; k < caps->n && caps->from_s[k] < end_s; k++) {
@@ -158,23 +156,41 @@ static room_t room_over(scheduler_t *s, int32_t ends, int64_t at_s, int64_t end_
     return found;
 }
 
-static int has_room(scheduler_t *s, int32_t ends, int64_t at_s, int32_t job, int32_t row)
+/* The first instant at which a job that starts at `at_s` in this row has no room; INT64_MAX: it has room until its end. */
+static int64_t lacks_room_s(scheduler_t *s, int32_t ends, int64_t at_s, int32_t job, int32_t row)
 {
-    room_t room = room_over(s, ends, at_s, at_s + length_s(s->ways, job, row));
-    return fits(&s->ways->model.rows[row], room.nodes, room.uw);
+    const room_t *by_ends = room_by_ends(s);
+    const ways_t *w = s->ways;
+    const configuration_t *one = &w->model.rows[row];
+    const caps_t *caps = &s->caps;
+    int64_t end_s = at_s + length_s(w, job, row);
+    int32_t k = caps_after(caps, at_s);
+    if (!fits(one, by_ends[ends].nodes, by_ends[ends].uw + cap_uw(caps->watts[k ? k - 1 : 0]) - w->cluster_uw))
+        return at_s;
+    for (; k < caps->n && caps->from_s[k] < end_s; k++) {
+        ends = ended_by(s, caps->from_s[k], ends);
+        if (one->uw > by_ends[ends].uw + cap_uw(caps->watts[k]) - w->cluster_uw)
+            return caps->from_s[k];
+    }
+    return INT64_MAX;
 }
 
 static int fits_now(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
 {
     return row != NONE && fits(&s->ways->model.rows[row], s->free, s->ways->free_uw) &&
-           (!s->ways->changes || has_room(s, 0, now_s, job, row));
+           (!s->ways->changes || lacks_room_s(s, 0, now_s, job, row) == INT64_MAX);
 }
 
+/* No start by an instant without room is possible, so the search goes on behind it: it sees each change once. */
 static int64_t earliest_under_changes(scheduler_t *s, int64_t now_s, int32_t job, int32_t row)
 {
-    int64_t at_s = now_s;
-    for (int32_t ends = 0; at_s < INT64_MAX && !has_room(s, ends, at_s, job, row); ends = ended_by(s, at_s, ends))
-        at_s = greatest(at_s, scheduler_next_change(s, at_s, ends)); /* jobs that are late end at any moment */
+    int64_t at_s = now_s, lacks_s;
+    for (int32_t ends = 0; at_s < INT64_MAX && (lacks_s = lacks_room_s(s, ends, at_s, job, row)) < INT64_MAX;
+         ends = ended_by(s, at_s, ends)) {
+        if (lacks_s > at_s)
+            ends = ended_by(s, lacks_s, ends);
+        at_s = greatest(at_s, scheduler_next_change(s, lacks_s, ends)); /* jobs that are late end at any moment */
+    }
     return at_s;
 }
 
