@@ -14,7 +14,7 @@ import msgspec
 from click.core import ParameterSource
 
 from cluster_agent.commands.nodes import json_option, socket_option
-from cluster_agent.errors import ClusterError, WrongUseError, without_types
+from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
@@ -85,10 +85,11 @@ def submit(context: click.Context, /, **given: Any) -> None:
     try:
         for task in tasks:
             jobs[task] = ask(given["socket"], _task(request, task))
-    except ClusterError as error:
-        so_far = f" (accepted before: jobs {', '.join(map(str, jobs.values()))})" if jobs else ""
-        raise type(error)(f"{error}{so_far}") from None
-    echo(json_text({"jobs": jobs}) if given["as_json"] else "\n".join(f"job {job}" for job in jobs.values()))
+            if not given["as_json"]:
+                echo(f"job {jobs[task]}")
+    finally:  # an error or Ctrl-C leaves those that were accepted
+        if given["as_json"]:
+            echo(json_text({"jobs": jobs}))
 
 
 def _request(spec: dict[str, Any]) -> Submit:
