@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cluster_agent.replay.node_run import NodeResult, power_over_time
-from cluster_agent.replay.outputs import manifest_of
+from cluster_agent.replay.outputs import CSV_COLUMNS, manifest_of
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import Choice
@@ -35,8 +35,9 @@ def write(
         "admitted_w": [float(one) for one in result.admitted_w],
     }
     rows = [_row(result, job) for job in range(len(jobs))]
+    columns = {name: [row.get(name) for row in rows] for name in CSV_COLUMNS.split(",")}
     steps = power.time_s.tolist(), power.watts.tolist(), power.cap_w.tolist()
-    return write_rows(directory, rows, more, steps, metrics, manifest, files)
+    return write_rows(directory, columns, more, steps, metrics, manifest, files)
 
 
 def manifest(

@@ -23,7 +23,7 @@ NUMBERS = {"stretch", "consumed_energy"}
 
 def write_rows(
     directory: str,
-    rows: Sequence[Mapping[str, Any]],
+    jobs: Mapping[str, Sequence[Any]],
     more: Mapping[str, Sequence[Any]],
     power: tuple[Sequence[float], Sequence[float], Sequence[float]],
     metrics: Mapping[str, Any],
@@ -32,23 +32,23 @@ def write_rows(
 ) -> list[str]:
     """Write all files into ``directory``; returns lines about files that need a package that is missing.
 
-    ``rows`` have values under the names of ``CSV_COLUMNS``, ``more`` a value per job, ``power`` times, watts and caps
-    (infinite: none), ``files`` the content of others.
+    ``jobs`` has columns by the names of ``CSV_COLUMNS`` (None, or none at all: empty), ``more`` others, ``power``
+    times, watts and caps (infinite: none), ``files`` the content of others.
     """
     steps = [
         (int(time_s), float(watts), None if cap_w == float("inf") else float(cap_w))
         for time_s, watts, cap_w in zip(*power, strict=True)
     ]
     notes = []
+    empty = [None] * len(jobs["job_id"])
+    columns = {name: jobs.get(name, empty) for name in CSV_COLUMNS.split(",")}
     with written_whole.folder(directory) as root:
         with (root / "jobs.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, CSV_COLUMNS.split(","), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+            csv.writer(file, lineterminator="\n").writerows([tuple(columns), *zip(*columns.values(), strict=True)])
         with (root / "power.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([("time", "watts", "cap"), *steps])
         try:
-            _write_parquet(root, rows, more, steps)
+            _write_parquet(root, columns, more, steps)
         except ModuleNotFoundError:
             notes.append(
                 "jobs.parquet, power.parquet are not written: they need pyarrow (pip install 'nodectl[export]')"
@@ -61,7 +61,7 @@ def write_rows(
 
 def _write_parquet(
     root: Path,
-    rows: Sequence[Mapping[str, Any]],
+    given: Mapping[str, Sequence[Any]],
     more: Mapping[str, Sequence[Any]],
     steps: Sequence[tuple[int, float, float | None]],
 ) -> None:
@@ -69,13 +69,12 @@ def _write_parquet(
     import pyarrow.parquet as pq
 
     columns: dict[str, Any] = {}
-    for name in CSV_COLUMNS.split(","):
+    for name, values in given.items():
         kind = pa.string() if name in TEXTS else pa.float64() if name in NUMBERS else pa.int64()
-        values = [row.get(name) for row in rows]
         if name in NUMBERS:
             values = [None if value is None else float(value) for value in values]
         columns[name] = pa.array(values, kind, from_pandas=False)
-    columns["success"] = pa.array([bool(row["success"]) for row in rows])
+    columns["success"] = pa.array([bool(one) for one in given["success"]])
     columns |= {name: pa.array(list(values)) for name, values in more.items()}
     pq.write_table(pa.table(columns), root / "jobs.parquet", compression="zstd")
     kinds = (pa.int64(), pa.float64(), pa.float64())

@@ -116,7 +116,7 @@ def replay_with_configurations(
         add_loop(made_from, setting.closed_loop, setting.seed)
         times_s, watts, caps_w = power_of(result)
         power = times_s.tolist(), watts.tolist(), caps_w.tolist()
-        for note in write_rows(out, _rows(of, result), _more(of, result), power, measured, made_from):
+        for note in write_rows(out, _columns(of, result), _more(of, result), power, measured, made_from):
             echo(note, to_stderr=True)
     echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
     return 0
@@ -198,32 +198,27 @@ def _cap(text: str | None, machine: Machine) -> PowerCap:
     return PowerCap(cap.time_s, tuple(most_w if watts == float("inf") else watts for watts in cap.watts))
 
 
-def _rows(of: World, result: MoldableResult) -> list[dict[str, Any]]:
-    name, jobs = workload_name(of.workload), of.jobs.jobs
-    rows = []
-    for job in range(len(of.jobs)):
-        start_s, end_s, submit_s = int(result.start_s[job]), int(result.end_s[job]), int(jobs.submit_s[job])
-        chosen = result.chosen[job]
-        assert chosen is not None
-        rows.append(
-            {
-                "job_id": str(jobs.number[job]),
-                "workload_name": name,
-                "submission_time": submit_s,
-                "requested_number_of_resources": int(jobs.width[job]),
-                "requested_time": int(jobs.request_s[job]),
-                "success": 1,
-                "final_state": "COMPLETED_SUCCESSFULLY",
-                "starting_time": start_s,
-                "execution_time": end_s - start_s,
-                "finish_time": end_s,
-                "waiting_time": start_s - submit_s,
-                "turnaround_time": end_s - submit_s,
-                "stretch": f"{(end_s - submit_s) / (end_s - start_s):.6f}",
-                "consumed_energy": f"{chosen.watts * (end_s - start_s):.1f}",
-            }
-        )
-    return rows
+def _columns(of: World, result: MoldableResult) -> dict[str, list[Any]]:
+    """Those of Batsim."""
+    jobs, n = of.jobs.jobs, len(of.jobs)
+    run_s, turnaround_s = (result.end_s - since_s for since_s in (result.start_s, jobs.submit_s))
+    energy_j = np.array([one.watts for one in result.chosen if one is not None], np.float64) * run_s
+    return {
+        "job_id": list(map(str, jobs.number.tolist())),
+        "workload_name": [workload_name(of.workload)] * n,
+        "submission_time": jobs.submit_s.tolist(),
+        "requested_number_of_resources": jobs.width.tolist(),
+        "requested_time": jobs.request_s.tolist(),
+        "success": [1] * n,
+        "final_state": ["COMPLETED_SUCCESSFULLY"] * n,
+        "starting_time": result.start_s.tolist(),
+        "execution_time": run_s.tolist(),
+        "finish_time": result.end_s.tolist(),
+        "waiting_time": (result.start_s - jobs.submit_s).tolist(),
+        "turnaround_time": turnaround_s.tolist(),
+        "stretch": [f"{one:.6f}" for one in (turnaround_s / run_s).tolist()],
+        "consumed_energy": [f"{one:.1f}" for one in energy_j.tolist()],
+    }
 
 
 def _more(of: World, result: MoldableResult) -> dict[str, list[Any]]:
