@@ -9,7 +9,7 @@ import pytest
 
 from cluster_agent.budget import ledger
 from cluster_agent.fabric import admin, descriptors, front_supervisor, people, router
-from cluster_agent.serve import job_requests
+from cluster_agent.serve.config import JobSettings
 from nodectl.member import cluster_link
 from nodectl.wire import job_messages, power_messages
 from nodectl.writer_process import remote_writer, writer_protocol
@@ -58,7 +58,7 @@ def test_every_test_that_the_page_names_exists() -> None:
         (r"of the (\d+) that the unit allows", int(unit_setting("clusterctl.service", "LimitNOFILE"))),
         (r"(\d+) messages a second and key", router.RATE),
         (r"(\d+) kinds a peer", router.COMPLAINTS),
-        (r"(\d+ \d+) jobs a user", f"{job_requests.MOST_JOBS // 1000} {job_requests.MOST_JOBS % 1000:03}"),
+        (r"(\d+ \d+) jobs a user", f"{JobSettings().jobs_per_user:,}".replace(",", " ")),
         (r"non-blocking, (\d+) s, 256 KiB", people.PATIENCE_S),
         (r"non-blocking, 5 s, (\d+) KiB", people.MAX_REQUEST / KIB),
         (r"(\d+) connections a user", admin.SHARE),

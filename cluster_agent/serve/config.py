@@ -143,6 +143,10 @@ class JobSettings(msgspec.Struct, frozen=True):
     start_within_s: Annotated[
         float, Meta(description="A start that a node does not confirm is given up after so long.", ge=5)
     ] = 60.0
+    jobs_per_user: Annotated[
+        int,
+        Meta(description="So many jobs of one user may wait and run; all are in memory.", ge=1, le=1_000_000),
+    ] = 20_000
     power: PowerSettings | None = None
 
     @property

@@ -41,9 +41,6 @@ from cluster_agent.serve.people_protocol import (
 from cluster_agent.workloads.state_file import MachineState
 from nodectl.shell.errors import nearest
 
-MOST_JOBS: Final = 20_000
-"""Ours: jobs of a user that may wait and run; all of them are in the cluster agent's memory."""
-
 REQUESTS: Final = (
     Submit, MeasureNode, ListJobs, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume, SwitchPower,
 )  # fmt: skip
@@ -109,10 +106,9 @@ class JobRequests:
             raise WrongUseError(
                 f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
             )
-        if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= MOST_JOBS:
-            raise ClusterError(
-                f"{MOST_JOBS} jobs of {caller.name} wait or run already: submit more when some have ended"
-            )
+        most = self._side.jobs_per_user
+        if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= most:
+            raise ClusterError(f"{most} jobs of {caller.name} wait or run already: submit more when some have ended")
         with self._side.changing() as live:
             return live.submit(caller.uid, caller.name, spec, [node] if node else [], bool(node)).id
 

@@ -80,7 +80,7 @@ class JobService:
     ) -> None:
         self.can_switch = can_switch
         """Whether nodes are switched off and on."""
-        self.policy = settings.policy
+        self.policy, self.jobs_per_user = settings.policy, settings.jobs_per_user
         self._settings, self._store, self._send, self._speaks, self._say = settings, store, send, speaks, say
         self.now = now or steady_time()
         self._names = set(nodes)

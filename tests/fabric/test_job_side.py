@@ -38,7 +38,9 @@ ROOT_USER, EVE = Caller(0, "root", "admin"), Caller(1000, "eve", "viewer")
 class Side:
     """A side with made-up nodes: what it sends is in ``sent``; ``speak`` is a second in which they report."""
 
-    def __init__(self, tmp_path: Path, nodes: int = 2, models: Models | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, nodes: int = 2, models: Models | None = None, settings: JobSettings | None = None
+    ) -> None:
         self.now_s = 1_000_000.0
         self.sent: list[tuple[str, Message | JobQuery]] = []
         self.said: list[str] = []
@@ -49,8 +51,8 @@ class Side:
         self.database = Database(tmp_path / "a.db")
         self.store = JobStore(self.database)
         self.side = JobService(
-            JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older, self.said.append,
-            lambda: self.now_s, models=models or {},
+            settings or JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older,
+            self.said.append, lambda: self.now_s, models=models or {},
         )  # fmt: skip
         self.ask = JobRequests(self.side).handlers
 
@@ -397,9 +399,8 @@ def test_environment_and_script_are_shown_to_the_owner_and_to_administrators_alo
         assert "secret" not in got and "(its owner's)" in got
 
 
-def test_a_user_who_has_as_many_jobs_as_a_user_may_have_submits_no_more_and_the_others_do(tmp_path, monkeypatch):
-    monkeypatch.setattr("cluster_agent.serve.job_requests.MOST_JOBS", 2)
-    made = Side(tmp_path)
+def test_a_user_who_has_as_many_jobs_as_a_user_may_have_submits_no_more_and_the_others_do(tmp_path):
+    made = Side(tmp_path, settings=JobSettings(jobs_per_user=2))
     jobs = [made.submit(EVE), made.submit(EVE)]
     with pytest.raises(ClusterError, match="2 jobs of eve wait or run already"):
         made.submit(EVE)
