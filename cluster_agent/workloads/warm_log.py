@@ -223,11 +223,10 @@ def _joined(start: Start, jobs: list[StateJob], log: Log | None, is_own: bool = 
             late.append(row_of[job.job])
     if late:
         what, fix = "jobs that run in the state and had ended in the log", "take the state later"
-        findings.append(_finding(log, np.array(late), what, "taken as ending with the state", fix))
+        findings.append(Finding(what, "taken as ending with the state", len(late), int(log.lines[late].min()), fix))
     is_early[list(row_of.values())] = False
     if is_early.any():
-        what, fix = "jobs submitted before the state that it does not have", "add them to the state, or delete them"
-        findings.append(_finding(log, np.flatnonzero(is_early), what, "dropped", fix))
+        findings.append(not_in_state(log.lines[is_early]))
     alone = [job for job in jobs if job.job not in row_of]
     columns = np.concatenate([_columns(start, alone, is_own), columns[:, ~is_early]], axis=1)
     line = np.concatenate([np.array([lines[job.job] for job in alone], np.int64), log.lines[~is_early]])
@@ -235,6 +234,12 @@ def _joined(start: Start, jobs: list[StateJob], log: Log | None, is_own: bool = 
         order = np.argsort(columns[SUBMIT], kind="stable")
         columns, line = columns[:, order], line[order]
     return Log(log.path, log.sha256, log.header, columns, line, tuple(findings)), alone
+
+
+def not_in_state(lines: Int64s) -> Finding:
+    """That the jobs of these lines are left out."""
+    what, fix = "jobs submitted before the state that it does not have", "add them to the state, or delete them"
+    return Finding(what, "dropped", len(lines), int(lines.min()), fix)
 
 
 def shift_s(start: Start, log: Log | None) -> int:
@@ -328,7 +333,3 @@ def _columns(start: Start, jobs: list[StateJob], is_own: bool) -> Int64s:
         row[RUN] = _length_s(start, job, None)
         row[REQUEST] = -1 if job.request_s is None else _requested_s(start, job, job.request_s)
     return columns
-
-
-def _finding(log: Log, rows: Int64s, what: str, done: str, fix: str) -> Finding:
-    return Finding(what, done, len(rows), int(log.lines[rows].min()), fix)

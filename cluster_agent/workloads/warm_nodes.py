@@ -17,7 +17,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.state_file import MachineState, StateError, StateJob
-from cluster_agent.workloads.swf import Finding
+from cluster_agent.workloads.warm_log import not_in_state
 
 
 class NodeStart(msgspec.Struct, frozen=True):
@@ -33,9 +33,7 @@ def warm_on(nodes: Nodes, path: str, state: MachineState, trace: NodeTrace) -> t
     is_kept = (trace.jobs.jobs.submit_s >= state.t0_s) | np.isin(trace.jobs.jobs.number, list(of))
     findings = trace.findings
     if not is_kept.all():
-        what, fix = "jobs submitted before the state that it does not have", "add them to the state, or delete them"
-        line = int(trace.line[~is_kept].min())
-        findings = (*findings, Finding(what, "dropped", int((~is_kept).sum()), line, fix))
+        findings = (*findings, not_in_state(trace.line[~is_kept]))
     trace = trace.only(np.flatnonzero(is_kept))
     jobs = trace.jobs.jobs
     index = {number: job for job, number in enumerate(jobs.number.tolist())}

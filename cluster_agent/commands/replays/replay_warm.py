@@ -134,11 +134,12 @@ def other_past(setting: Setting, departure: str) -> StateError:
     return StateError(f"{setting.state}: {departure}: give the trace, machine, cap and options that it was taken with")
 
 
-def world(setting: Setting, choice: Choice, start: Start, own: bool, is_strict: bool = False) -> World:
+def _world(
+    setting: Setting, choice: Choice, start: Start, watts: Watts | None, caps: list[Cap], own: bool, is_strict: bool
+) -> World:
     """The jobs of the state and the log. ``own``: as the policy itself had them before the state, else from the state
     on."""
     composition = choice.composition
-    watts, caps = watts_of(setting, composition)
     log = None if setting.trace == setting.state else read_swf(setting.trace)
     processors = watts.machine.processors if watts else start.state.processors
     processors = processors if watts or not setting.machine else processors_of(setting.machine)
@@ -168,27 +169,27 @@ def _with_budget(watts: Watts | None, start: Start, later_s: int, own: bool) -> 
     return replace(watts, budget=budget_from(budget, state))
 
 
-def _start(setting: Setting, choice: Choice) -> Start:
-    assert setting.state is not None
-    check("--state", setting, choice)
-    state, sha256 = read_state(setting.state)
-    watts, _ = watts_of(setting, choice.composition)
-    if watts is not None and watts.machine.node.cores > 1 and state.source == "partition":
+def _at_pace(setting: Setting, start: Start, watts: Watts | None) -> Start:
+    """The start on the machine of this replay."""
+    if watts is None:
+        return start
+    if watts.machine.node.cores > 1 and start.state.source == "partition":
         fix = f"give nodes of one core ({watts.machine.name}:cores=1)"
         raise WrongUseError(f"--machine {setting.machine}: jobs of a partition have whole nodes: {fix}")
-    return Start(setting.state, sha256, state, watts.slowdown if watts else None)
+    return replace(start, slowdown=watts.slowdown)
 
 
 def replayed(
     setting: Setting, choice: Choice, is_strict: bool = False, at_s: Sequence[int] = ()
 ) -> tuple[World, Result]:
     """The replay from the state on: again from the start if that leads to the state, else from its jobs."""
-    start = _start(setting, choice)
+    given = states(setting, choice)
+    assert given.start is not None
+    watts, caps = watts_of(setting, choice.composition)
+    start, is_again = _at_pace(setting, given.start, watts), given.is_own
     state = start.state
-    given = States(setting, choice, start, None, None)
-    is_again = given.is_own
     while True:
-        found = world(setting, choice, start, is_again, is_strict)
+        found = _world(setting, choice, start, watts, caps, is_again, is_strict)
         try:
             result = _run(choice, found, [state.t0_s, *at_s])
         except StartsError:  # in another closed loop other jobs have come

@@ -455,11 +455,13 @@ static int start_head(scheduler_t *s, int64_t now_s, const waiting_t *head)
 static int starts_alone(scheduler_t *s, int64_t now_s, int32_t job)
 {
     ways_t *w = s->ways;
+    if (w->changes)
+        return 0;
     int64_t free = s->free, free_uw = w->free_uw;
     s->free = s->composition.processors;
     w->free_uw = w->cluster_uw;
     w->version++;
-    int32_t row = w->changes ? NONE : starts_now(s, now_s, job);
+    int32_t row = starts_now(s, now_s, job);
     s->free = free;
     w->free_uw = free_uw;
     w->version++;
