@@ -1,4 +1,4 @@
-"""``python -m docs.generator.word_count``: how many words of the pages people have written, page by page.
+"""The pages that people write, and which of their lines are written by hand.
 
 Written by hand are ``README.md`` and the pages of ``docs/``, but not:
 
@@ -6,20 +6,15 @@ Written by hand are ``README.md`` and the pages of ``docs/``, but not:
 - ``docs/reference/`` and ``docs/man/``, which the code makes;
 - fenced blocks: commands, files and code, which tests run or compare;
 - tables whose rows are in ``benchmarks/published/``, which ``tests/test_published.py`` compares.
-
-A word is what stands between blanks and has a letter or a digit. ``MOST`` may fall but not rise: what is new takes the
-place of something.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-MOST: Final = 24_000
 
 
 def pages() -> list[Path]:
@@ -40,21 +35,3 @@ def written(text: str) -> Iterator[str]:
             is_named = is_named and not line
             if line and not is_made:
                 yield line
-
-
-def words(text: str) -> int:
-    """How many words of a page people have written."""
-    return sum(len(re.findall(r"\S*\w\S*", line)) for line in written(text))
-
-
-def main() -> int:
-    """Print the count of each page; 1 if all together have more than ``MOST``."""
-    counts = {page: words(page.read_text()) for page in pages()}
-    for page, count in counts.items():
-        print(f"{count:6} {page.relative_to(ROOT)}")
-    print(f"{sum(counts.values()):6} of {MOST}")
-    return int(sum(counts.values()) > MOST)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
