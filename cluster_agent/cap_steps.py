@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from cluster_agent.errors import WrongUseError
+from nodectl.shell.plain_text import fields_by_line, read_text
 
 FOREVER_S: Final = 2**62
 WINDOWS: Final = ("from_s", "to_s", "watts")
@@ -62,15 +62,11 @@ def read_caps(text: str) -> list[Cap]:
 
 def _rows(path: str) -> list[tuple[int, list[str]]]:
     """The lines that are neither empty nor comments, with their numbers."""
-    import csv  # only here: most replays have no file of caps
-
     try:
-        content = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise WrongUseError(f"{path}: cannot read the caps: {reason}") from None
-    lines = enumerate(csv.reader(content.splitlines()), 1)
-    return [(number, row) for number, row in lines if any(row) and row[0][:1] != "#"]
+        lines = fields_by_line(read_text(path))
+        return [(number, row) for number, row in lines if any(row) and row[0][:1] != "#"]
+    except OSError as error:
+        raise WrongUseError(f"{path}: cannot read the caps: {error.strerror}") from None
 
 
 def _cap(values: Mapping[str, float]) -> Cap:

@@ -20,6 +20,7 @@ import msgspec
 
 from cluster_agent.errors import WrongUseError, without_types
 from nodectl.shell.errors import nearest
+from nodectl.shell.plain_text import read_text
 from nodectl.shell.settings import decode_toml, line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
@@ -176,10 +177,9 @@ def shipped_names() -> list[str]:
 def read(path: Path) -> MachineFile:
     """Read a machine file; the ``WrongUseError`` names file, line and key."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise WrongUseError(f"{path}: cannot read the machine: {reason}") from None
+        text = read_text(path)
+    except OSError as error:
+        raise WrongUseError(f"{path}: cannot read the machine: {error.strerror}") from None
     try:
         found = decode_toml(text, MachineFile)
     except msgspec.ValidationError as error:

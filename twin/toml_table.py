@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from pmu.foreign_text import foreign_text
 from twin.errors import TwinError, nearest
 
 _T = TypeVar("_T")
@@ -30,11 +31,9 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 def read_toml(path: Path, kind: type[_T]) -> _T:
     """The file as a ``kind``; TwinError with file, line and key if it is invalid."""
     try:
-        text = path.read_text()
+        text = _text(path)
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TwinError(f"{path}: is not UTF-8 text") from None
     try:
         given = tomllib.loads(text)
         for steps in _endless(given, []):
@@ -50,7 +49,11 @@ def read_toml(path: Path, kind: type[_T]) -> _T:
 
 def place(path: Path, *steps: str) -> str:
     """``FILE:LINE`` of the key at the end of the steps, for errors that concern several keys."""
-    return f"{path}:{_line(path.read_text(), list(steps[:-1]), steps[-1])}"
+    return f"{path}:{_line(_text(path), list(steps[:-1]), steps[-1])}"
+
+
+def _text(path: Path) -> str:
+    return foreign_text(path.read_bytes())
 
 
 def _endless(given: Any, steps: list[str]) -> Iterator[list[str]]:

@@ -25,6 +25,7 @@ from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, T
 from calibration.table.uncore_values import uncore_values
 from nodectl.calibrated.node_identity import Identity
 from nodectl.calibrated.sealed_file import SealedFileError, write_whole
+from nodectl.shell.plain_text import read_text, rows_by_name
 
 COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Point))
 NEEDED: Final = ("kernel", "level", "cores", "khz", "units_per_s", "package_w")
@@ -57,12 +58,11 @@ def csv_of(table: Table) -> str:
 def table_from_csv(path: Path, identity: Identity, measured_at: str, expires_at: str) -> Table:
     """The table of an external sweep; ``SealedFileError`` names the line that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise SealedFileError(f"{path}: cannot be read: {reason}") from None
+        found = _rows(path, read_text(path))
+    except OSError as error:
+        raise SealedFileError(f"{path}: cannot be read: {error.strerror}") from None
     rows: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
-    for number, row in _rows(path, text):
+    for number, row in found:
         kernel, level, values = _row(path, number, row)
         series = rows.setdefault((kernel, level), {})
         if int(values["khz"]) in series:
@@ -154,31 +154,26 @@ def _text(value: str) -> str:
 
 
 def _rows(path: Path, text: str) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(text))
-    try:
-        names = [name.strip() for name in reader.fieldnames or ()]
-        if missing := [name for name in NEEDED if name not in names]:
-            raise SealedFileError(f"{path}:1: the column {missing[0]} is missing (needed: {', '.join(NEEDED)})")
-        if unknown := [name for name in names if name not in (*NEEDED, *OPTIONAL)]:
-            raise SealedFileError(f"{path}:1: unknown column {unknown[0]!r}")
-        reader.fieldnames = names
-        rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:
-        raise SealedFileError(f"{path}:{reader.line_num}: {error}") from None
+    names, found = rows_by_name(text)
+    if missing := [name for name in NEEDED if name not in names]:
+        raise SealedFileError(f"{path}:1: the column {missing[0]} is missing (needed: {', '.join(NEEDED)})")
+    if unknown := [name for name in names if name not in (*NEEDED, *OPTIONAL)]:
+        raise SealedFileError(f"{path}:1: unknown column {unknown[0]!r}")
+    rows = list(found)
     if len(rows) > MOST_ROWS:
         raise SealedFileError(f"{path}: has more than {MOST_ROWS} rows")
     return rows
 
 
-def _row(path: Path, number: int, row: Mapping[str, str | None]) -> tuple[str, str, dict[str, float]]:
-    kernel, level = (row["kernel"] or "").strip(), (row["level"] or "").strip()
+def _row(path: Path, number: int, row: Mapping[str, str]) -> tuple[str, str, dict[str, float]]:
+    kernel, level = row["kernel"].strip(), row["level"].strip()
     if not kernel:
         raise SealedFileError(f"{path}:{number}: the kernel has no name")
     if level not in LEVELS:
         raise SealedFileError(f"{path}:{number}: level {level!r} is none of {', '.join(LEVELS)}")
     values: dict[str, float] = {}
     for name in (*NEEDED[2:], *OPTIONAL):
-        text = (row.get(name) or "").strip()
+        text = row.get(name, "").strip()
         if not text and name in OPTIONAL:
             values[name] = math.nan
             continue

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -20,7 +19,7 @@ from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
 from nodectl.shell.duration import seconds
-from nodectl.shell.plain_text import echo, json_text
+from nodectl.shell.plain_text import echo, json_text, read_text
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16
@@ -158,7 +157,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _read_script(path: str) -> str:
     try:
-        text = sys.stdin.read(MAX_SCRIPT + 1) if path == "-" else Path(path).read_text()
+        text = sys.stdin.read(MAX_SCRIPT + 1) if path == "-" else read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUseError(f"{path}: cannot read the script: {getattr(error, 'strerror', error)}") from None
     if not text.strip():

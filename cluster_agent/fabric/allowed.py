@@ -15,6 +15,7 @@ from typing import Final
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from nodectl.shell.errors import nearest
+from nodectl.shell.plain_text import read_text
 from nodectl.wire.keys import create_private, is_key
 
 ROLES: Final = ("node", "admin", "viewer")
@@ -69,13 +70,13 @@ class Allowed:
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen == self._seen:
                 return False
-            text = self.path.read_text()
+            text = read_text(self.path)
         except FileNotFoundError:
             seen, text = (0, 0, 0), ""
             if self._seen == seen:
                 return False
-        except (OSError, UnicodeDecodeError) as error:
-            raise ClusterError(f"{self.path}: cannot read the allow list: {error}") from None
+        except OSError as error:
+            raise ClusterError(f"{self.path}: cannot read the allow list: {error.strerror}") from None
         self._by_key = {entry.public: entry for entry in _entries(self.path, text)}
         self._seen = seen
         return True

@@ -22,6 +22,7 @@ from typing import Final
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.serve.budget_schedule import divide, parse_schedule, refuse_low
+from nodectl.shell.plain_text import read_text
 
 MOST_BYTES: Final = 65_536
 """Ours: some two thousand lines, as many as a schedule may have."""
@@ -61,11 +62,11 @@ class Feed:
             if seen != self._seen:
                 self._seen = seen
                 self._problem = ""
-                fed = self._parse(self._path.read_text(), wall_s())
+                fed = self._parse(read_text(self._path), wall_s())
                 self._fresh_s = now_s
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             self._seen = ()
-            self._problem = f"{self._path}: cannot read the feed: {getattr(error, 'strerror', None) or error}"
+            self._problem = f"{self._path}: cannot read the feed: {error.strerror}"
         except WrongUseError as error:
             self._problem = str(error)
         old_s = now_s - self._fresh_s

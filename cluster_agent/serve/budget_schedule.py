@@ -9,14 +9,15 @@ from pathlib import Path
 
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.errors import WrongUseError
+from nodectl.shell.plain_text import read_text
 
 
 def read_schedule(path: Path) -> list[tuple[float, int]]:
     """(Unix seconds, mW) in order of time; an error names the line."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUseError(f"{path}: cannot read the schedule: {getattr(error, 'strerror', error)}") from None
+        text = read_text(path)
+    except OSError as error:
+        raise WrongUseError(f"{path}: cannot read the schedule: {error.strerror}") from None
     return parse_schedule(path, text)
 
 

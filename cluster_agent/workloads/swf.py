@@ -1,4 +1,4 @@
-"""Job logs in Standard Workload Format, plain or gzipped.
+"""Job logs in Standard Workload Format, plain or packed.
 
 A log is lines of ``; Key: value`` and lines of 18 columns, one per job, -1 where unknown
 (https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). Real ones have no header, more columns, broken lines and
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import zlib
 from io import BytesIO
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import numpy as np
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.job_columns import Int64s
+from nodectl.shell.plain_text import utf8
 
 NUMBER, SUBMIT, WAIT, RUN, ALLOCATED, CPU_USED, MEMORY_USED, WANTED, REQUEST, MEMORY_WANTED = range(10)
 STATUS, USER, GROUP, EXECUTABLE, QUEUE, PARTITION, PRECEDING, THINK = range(10, 18)
@@ -27,7 +27,9 @@ STATUS, USER, GROUP, EXECUTABLE, QUEUE, PARTITION, PRECEDING, THINK = range(10, 
 FAILED, COMPLETED, CANCELLED = 0, 1, 5
 """Values of STATUS; a job may be cancelled before or after its start."""
 
-GZIP_MAGIC = b"\x1f\x8b"
+PARTIAL = (2, 4)
+"""The least and the highest STATUS of a line that is one part of a run which was suspended or restarted. The line of the
+whole job stands above its parts and has the time of all of them."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -62,11 +64,10 @@ def read_swf(path: str) -> Log:
     """Read a log. ``TraceError`` if there is none, or no job in it."""
     raw = _bytes(path)
     sha256 = hashlib.sha256(raw).hexdigest()
-    if raw.startswith(GZIP_MAGIC):
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise TraceError(f"{path}: damaged gzip file ({error}); fetch it again") from None
+    try:
+        raw = utf8(raw)
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
     capacity = raw.count(b"\n") + 1
     columns = np.empty((lib.SWF_COLUMNS, capacity), np.int64)
     lines = np.empty(capacity, np.int64)
@@ -83,7 +84,8 @@ def read_swf(path: str) -> Log:
     if not found.jobs:
         seen = f"; {findings[0]}" if findings else ""
         raise TraceError(f"{path}: no job lines{seen}; a job line of the Standard Workload Format has 18 columns")
-    return Log(path, sha256, _header(raw), columns[:, : found.jobs], lines[: found.jobs], findings)
+    columns, lines, partial = _without_parts(columns[:, : found.jobs], lines[: found.jobs])
+    return Log(path, sha256, _header(raw), columns, lines, (*findings, *partial))
 
 
 def compressed(content: bytes) -> bytes:
@@ -110,6 +112,18 @@ def _header(raw: bytes) -> dict[str, str]:
         if colon and value and " " not in key:
             header[key] = f"{header[key]}; {value}" if key == "Note" and key in header else header.get(key, value)
     return header
+
+
+def _without_parts(columns: Int64s, lines: Int64s) -> tuple[Int64s, Int64s, list[Finding]]:
+    """Without the parts of runs whose job has a line of its own."""
+    is_part = (columns[STATUS] >= PARTIAL[0]) & (columns[STATUS] <= PARTIAL[1])
+    if is_part.any():
+        is_part &= np.isin(columns[NUMBER], columns[NUMBER][~is_part])
+    if not is_part.any():
+        return columns, lines, []
+    what, fix = "partial executions of jobs that have a line of their own", "delete them"
+    found = Finding(what, "dropped", int(is_part.sum()), int(lines[is_part].min()), fix)
+    return columns[:, ~is_part], lines[~is_part], [found]
 
 
 def _findings(found: ffi.CData) -> tuple[Finding, ...]:

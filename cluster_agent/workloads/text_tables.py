@@ -1,47 +1,45 @@
-"""Tables as text files, plain or gzipped; errors say the file and how to fix it."""
+"""Tables as text files, packed or not; errors say the file and how to fix it."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from cluster_agent.workloads.swf import GZIP_MAGIC, TraceError
+from cluster_agent.workloads.swf import TraceError
+from nodectl.shell.plain_text import foreign_text, rows_by_name
 
-FIRST_LINE_BYTES = 1 << 14
+FIRST_BYTES: Final = 1 << 14
 """Ours: the longest header of a table."""
 
 
 def first_line(path: str) -> str:
-    """The first line, without reading the rest; ``TraceError`` if there is no such file."""
+    """The first line that is not empty, without reading the rest of a file that is not packed by bzip2 or xz;
+    ``TraceError`` if there is no such file."""
     try:
         with open(path, "rb") as file:
-            is_zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-            file.seek(0)
-            raw = gzip.GzipFile(fileobj=file).read(FIRST_LINE_BYTES) if is_zipped else file.read(FIRST_LINE_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(path, error) from None
-    except OSError as error:
+            raw = file.read(FIRST_BYTES)
+            if raw.startswith(b"\x1f\x8b"):
+                raw = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(raw, FIRST_BYTES)
+            elif raw.startswith((b"BZh", b"\xfd7zXZ")):
+                raw += file.read()
+        text = foreign_text(raw[: len(raw) & ~3], "replace")  # whole characters, also of UTF-32
+    except (OSError, zlib.error) as error:
         raise _unreadable(path, error) from None
-    return raw.decode("utf-8", "replace").partition("\n")[0].rstrip("\r")
+    return next((line for line in text.split("\n") if line.strip()), "")
 
 
 def text_of(path: str) -> tuple[str, str]:
-    """The whole text, and the SHA-256 of the file as it is on disk."""
+    """The whole text, and the SHA-256 of the file as it is on disk. What is not UTF-8 in it (a job's name of an older
+    system) is replaced."""
     try:
         raw = Path(path).read_bytes()
+        return foreign_text(raw, "replace"), hashlib.sha256(raw).hexdigest()
     except OSError as error:
         raise _unreadable(path, error) from None
-    sha256 = hashlib.sha256(raw).hexdigest()
-    if raw.startswith(GZIP_MAGIC):
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise _damaged(path, error) from None
-    return raw.decode("utf-8", "replace"), sha256
 
 
 def is_eurora(path: str) -> bool:
@@ -50,8 +48,12 @@ def is_eurora(path: str) -> bool:
 
 
 def is_sacct(path: str) -> bool:
-    """Whether it is the text of sacct (``sacct``): its first line names the columns."""
-    return "JobID" in first_line(path).split("|")
+    """Whether it is the text of sacct (``sacct``), by its first line: it names the columns, or it has so many bars that
+    nothing else can have been meant."""
+    line = first_line(path)
+    if line.lstrip().startswith(";"):  # a comment of a job log
+        return False
+    return line.count("|") >= 3 or re.search(r"\bjobid(raw)?\b", line, re.IGNORECASE) is not None
 
 
 def has_nodes(path: str) -> bool:
@@ -61,18 +63,22 @@ def has_nodes(path: str) -> bool:
 
 def rows_of(path: str) -> tuple[Iterator[tuple[int, dict[str, str]]], str]:
     """The rows of a CSV with a header, each with its line number; and the file's SHA-256."""
-    import csv  # only here: a replay of a job log is short, and imports would double its time
-
     text, sha256 = text_of(path)
-    reader = csv.DictReader(io.StringIO(text))
-    if not reader.fieldnames:
+    try:
+        header, rows = rows_by_name(text)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not header:
         raise TraceError(f"{path}: it is empty; fetch it again")
-    return ((reader.line_num, row) for row in reader), sha256
+    return _named(path, rows), sha256
 
 
-def _damaged(path: str, error: Exception) -> TraceError:
-    return TraceError(f"{path}: damaged gzip file ({error}); fetch it again")
+def _named(path: str, rows: Iterator[tuple[int, dict[str, str]]]) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        yield from rows
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
-def _unreadable(path: str, error: OSError) -> TraceError:
-    return TraceError(f"{path}: {error.strerror or error}; name a readable trace or table")
+def _unreadable(path: str, error: Exception) -> TraceError:
+    return TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; name a readable trace or table")

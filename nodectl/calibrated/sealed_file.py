@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.plain_text import read_text
 
 SEAL: Final = "# sha256 "
 MOST_BYTES: Final = 64 << 20
@@ -49,11 +50,9 @@ def sealed_text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SealedFileError(f"{path}: is no table: it has more than {MOST_BYTES >> 20} MiB")
-        whole = path.read_text(encoding="utf-8")
+        whole = read_text(path)
     except OSError as error:
         raise SealedFileError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SealedFileError(f"{path}: is no table: it is no text") from None
     text, seal, digest = whole.rpartition(SEAL)
     if not seal or not digest.endswith("\n"):
         raise SealedFileError(f"{path}: is no table, or its end is missing (no sha256 line)")

@@ -1,4 +1,4 @@
-"""Text from elsewhere, made safe for terminals and logs.
+"""Text from elsewhere: read from files of any encoding (``pmu.foreign_text``), and made safe for terminals and logs.
 
 A job's name, a node's details, a label in sysfs: whoever writes these chooses the characters. Written to a terminal, an
 escape sequence moves the cursor, sets the title or hides a line; a newline starts a line that looks like one of ours,
@@ -12,12 +12,30 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from pmu.foreign_text import fields_by_line, foreign_text, rows_by_name, unpacked, utf8
+
+__all__ = [
+    "echo", "echo_block", "fields_by_line", "foreign_text", "json_text", "plain", "read_text", "read_utf8",
+    "rows_by_name", "unpacked", "utf8",
+]  # fmt: skip
+
 _UNUSUAL: Final = re.compile(r"[^ -~]")
 _UNUSUAL_IN_JSON: Final = re.compile(r"[^ -~\n]")
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file; an ``OSError`` whose ``strerror`` says in one line why there is none."""
+    return foreign_text(Path(path).read_bytes())
+
+
+def read_utf8(path: str | Path) -> bytes:
+    """The same as bytes, for parsers that take these and say themselves where they are wrong."""
+    return utf8(Path(path).read_bytes())
 
 
 def plain(text: str) -> str:

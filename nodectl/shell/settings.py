@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from nodectl.shell.errors import UsageError, nearest, plain_reason
+from nodectl.shell.plain_text import read_text
 
 T = TypeVar("T", bound=msgspec.Struct)
 Value = TypeVar("Value")
@@ -37,10 +38,9 @@ type_where = Callable[[tuple[str, ...]], str]
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a TOML file and its unchecked contents."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot read the settings: {reason}") from None
+        text = read_text(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the settings: {error.strerror}") from None
     try:
         settings = decode_toml(text, dict[str, Any])
     except NestingError as error:

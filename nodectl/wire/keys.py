@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from nodectl.shell.errors import NodectlError, plain_reason
+from nodectl.shell.plain_text import read_text
 from nodectl.shell.settings import decode_toml
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -114,7 +115,6 @@ def create_private(path: Path) -> int:
 
 def _text(path: Path, fix: str) -> str:
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise KeyFileError(f"{path}: cannot read the key: {why}; {fix}") from None
+        return read_text(path)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot read the key: {error.strerror}; {fix}") from None

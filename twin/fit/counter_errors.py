@@ -16,12 +16,12 @@ range alone, so its noise, 0.4 to 6 %, is in all ratios of its curve.
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
 import numpy as np
 
+from pmu.foreign_text import foreign_text, rows_by_name
 from twin.physics.error_curves import ErrorCurve
 
 POINTS = tuple(round(0.4 + 0.05 * k, 2) for k in range(13))
@@ -40,13 +40,12 @@ def derive(path: Path) -> tuple[ErrorCurve, ...]:
     """The error curves of the applications in a sweep, by name, rounded to 0.001."""
     rows: dict[str, list[tuple[float, float, float]]] = {}
     suspect: dict[str, int] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(line for line in file if not line.startswith("#")):
-            name = row["application"]
-            suspect[name] = suspect.get(name, 0) + bool(row["suspect"])
-            if not row["suspect"]:
-                point = float(row["clock_mhz"]), float(row["dram_active"]), float(row["energy_over_power_s"])
-                rows.setdefault(name, []).append(point)
+    for _, row in rows_by_name(foreign_text(path.read_bytes()), comment="#")[1]:
+        name = row["application"]
+        suspect[name] = suspect.get(name, 0) + bool(row["suspect"])
+        if not row["suspect"]:
+            point = float(row["clock_mhz"]), float(row["dram_active"]), float(row["energy_over_power_s"])
+            rows.setdefault(name, []).append(point)
     return tuple(
         _curve(name, points)
         for name, points in sorted(rows.items())

@@ -10,9 +10,6 @@ numbers of threads the highest is taken, of each card on its own. Rows that thei
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from pmu.foreign_text import foreign_text, rows_by_name
 from twin.errors import TwinError, nearest
 
 COLUMNS: Final = {
@@ -94,21 +92,17 @@ def _names(points: Iterable[Point]) -> list[str]:
 
 def _points(path: Path, power_column: str | None) -> Iterable[Point]:
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+        header, found = rows_by_name(foreign_text(path.read_bytes()), comment="#")
+        rows = list(found)
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, gzip.BadGzipFile):
-        raise TwinError(f"{path}: is not CSV text") from None
-    rows = csv.DictReader(line for line in io.StringIO(text) if not line.startswith("#"))
     columns = dict(COLUMNS)
     if power_column is not None:
         columns["power_w"] = (power_column,)
-    header = rows.fieldnames or []
     for quantity in ("clock_mhz", "power_w"):
         if not set(columns[quantity]) & set(header):
             raise TwinError(f"{path}: has no column for {quantity}: one of {', '.join(columns[quantity])}")
-    for number, row in enumerate(rows, start=2):
+    for number, row in rows:
         if not row.get("suspect"):
             yield _point(path, number, row, columns)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.errors import WrongUseError
+from nodectl.shell.plain_text import fields_by_line, read_text
 
 WEEK_S: Final = 604800
 """SLURM's half-life of usage, and the highest age that counts."""
@@ -67,18 +67,15 @@ def with_strangers(priority: Priority) -> Priority:
 
 def read_accounts(path: str) -> dict[int, Account]:
     """Lines of ``user,share,efficiency`` after a header of that; ``WrongUseError`` for the first that is wrong."""
-    import csv  # only here: few replays have a file of users
-
     try:
-        lines = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise WrongUseError(f"{path}: cannot read the users' shares: {reason}") from None
-    header = tuple(word.strip() for word in lines[0].split(",")) if lines else ()
+        (_, first), *rows = fields_by_line(read_text(path))
+    except OSError as error:
+        raise WrongUseError(f"{path}: cannot read the users' shares: {error.strerror}") from None
+    header = tuple(word.strip() for word in first)
     if header not in (COLUMNS, COLUMNS[:2]):
         raise WrongUseError(f"{path}:1: the first line must be {','.join(COLUMNS)}, or {','.join(COLUMNS[:2])}")
     accounts: dict[int, Account] = {}
-    for number, row in enumerate(csv.reader(lines[1:]), 2):
+    for number, row in rows:
         if not row:
             continue
         try:
