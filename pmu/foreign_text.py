@@ -9,7 +9,6 @@ Sources: Unicode 15, §23.8 (byte order mark); RFC 1952 (gzip); RFC 4180 (CSV).
 from __future__ import annotations
 
 import codecs
-import csv
 import errno
 import zlib
 from collections.abc import Callable, Iterator
@@ -83,17 +82,21 @@ def fields_by_line(text: str) -> Iterator[tuple[int, list[str]]]:
         if '"' not in line:
             yield number, line.split(",") if line else []
             continue
+        import csv  # only here: a replay of a job log is short, and imports would double its time
+
         try:
             yield number, next(csv.reader([line], strict=True))
         except csv.Error as error:
-            raise TextError(f"line {number}: its fields cannot be told apart ({error}): correct its quotes") from None
+            raise TextError(
+                f"line {number}: its quotes are not closed, or text follows one ({error}): correct it"
+            ) from None
 
 
 def rows_by_name(text: str, comment: str = "") -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """The columns that the first line names, and the rows below it with their line numbers; none for an empty line.
 
-    What a short row lacks is empty. A row of more fields (a decimal comma, a thousands separator) is a ``TextError``, as
-    is a name that occurs twice. ``comment``: lines that begin with it are passed over.
+    What a short row lacks is empty. A row of more fields (a decimal comma, a thousands separator) is a ``TextError``,
+    as is a name that occurs twice. ``comment``: lines that begin with it are passed over.
     """
     lines = ((number, row) for number, row in fields_by_line(text) if not (comment and row and row[0][:1] == comment))
     first, header = next(((number, [word.strip() for word in row]) for number, row in lines if row), (1, []))

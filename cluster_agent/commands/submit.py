@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -158,7 +159,7 @@ def _variable(text: str) -> tuple[str, str]:
 def _read_script(path: str) -> str:
     try:
         text = sys.stdin.read(MAX_SCRIPT + 1) if path == "-" else read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:  # of stdin, the second
         raise WrongUseError(f"{path}: cannot read the script: {getattr(error, 'strerror', error)}") from None
     if not text.strip():
         raise WrongUseError(f"{path}: the script is empty")

@@ -94,7 +94,7 @@ def find(folders: Sequence[str]) -> list[Run]:
         table = one / "campaign.csv"
         if table.exists():
             try:
-                with table.open(newline="") as file:
+                with table.open(newline="", encoding="utf-8-sig") as file:
                     found += [one / row["folder"] for row in csv.DictReader(file)]
             except (OSError, KeyError, TypeError, UnicodeDecodeError, csv.Error):
                 raise ClusterError(f"{table}: not as a campaign writes it; run the campaign again") from None
@@ -127,7 +127,7 @@ def read(folder: Path) -> Run:
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
 
         name = "jobs.csv"
-        with (folder / name).open(newline="") as file:
+        with (folder / name).open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.DictReader(file) if row["starting_time"] not in ("", "-1")]
 
         if len(rows) + metrics["unstarted"] != metrics["jobs"]:
@@ -153,7 +153,7 @@ def read(folder: Path) -> Run:
 def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
     if not (folder / "power.csv").exists():
         return None
-    with (folder / "power.csv").open(newline="") as file:
+    with (folder / "power.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = [[float(one or "inf") for one in row] for row in list(csv.reader(file))[1:]]
     table = np.array(rows, np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]

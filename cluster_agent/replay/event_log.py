@@ -19,10 +19,8 @@ compares. The scheduler is wrapped, not changed, so a live one can be logged in 
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -36,6 +34,7 @@ from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.power_phases import Ends, Reaction
 from nodectl.shell.extension import Origin
+from nodectl.shell.plain_text import read_utf8
 
 VERSION = 2
 
@@ -229,12 +228,9 @@ class EventLog:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            content = Path(path).read_bytes()
-            if path.endswith(".gz"):
-                content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ClusterError(f"{path}: cannot read the event log: {reason}") from None
+            content = read_utf8(path)
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot read the event log: {error.strerror}") from None
         first, *self._lines = content.splitlines() or [b""]
         try:
             header = msgspec.json.decode(first, type=_Header)

@@ -49,6 +49,7 @@ def manifest(
     of_machine = {"nodes": len(result.nodes), "given_by": machine}
     made_from = manifest_of(command, of_trace, of_machine, cap, choice, version)
     made_from["trace"]["not_modelled"] = not_modelled(trace)
+    made_from["trace"]["unmeasured"] = int((~trace.jobs.knows_watts).sum())
     return made_from
 
 

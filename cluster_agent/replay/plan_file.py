@@ -11,7 +11,6 @@ jobs are rows of ``jobs.csv``, nodes those of the machine, both from 0:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -21,6 +20,7 @@ from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.scheduler.plans.planning import DecidedBy, Outcome
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.job_log import LONGEST_S
+from nodectl.shell.plain_text import read_utf8
 
 if TYPE_CHECKING:
     from cluster_agent.replay.event_log import Setting
@@ -64,7 +64,7 @@ def written(outcomes: Sequence[Outcome], setting: Setting, sha256: str) -> bytes
 def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
     """The outcomes; one line of error if the file is damaged, or of another replay."""
     try:
-        first, *lines = Path(path).read_bytes().splitlines() or [b""]
+        first, *lines = read_utf8(path).splitlines() or [b""]
     except OSError as error:
         raise ClusterError(f"--plan-from {path}: cannot read it: {error.strerror}") from None
     try:

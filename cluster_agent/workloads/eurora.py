@@ -11,6 +11,7 @@ As in PA-HPC-SIM, runs end at the walltime, so that schedules compare. A predict
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -101,8 +102,10 @@ def _number(row: Mapping[str, Any], column: str) -> int:
 
 def _float(value: Any, column: str) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        if math.isfinite(found := float(value)):
+            return found
+        raise ValueError(value)
+    except (TypeError, ValueError, OverflowError):
         raise Unusable("rows with something that is no number", f"{column} is {value!r}: write a number") from None
 
 

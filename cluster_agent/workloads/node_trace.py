@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from cluster_agent.cluster import MOST_PROCESSORS
 from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import impossible
 from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
+from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import Finding, TraceError
+
+MOST_KIB: Final = 1 << 50
+"""Ours: memory of a job, an exbibyte."""
+LONGEST_NUMBER: Final = 18
+"""Digits of a job's number that fits 64 bits."""
 
 
 class Unusable(Exception):  # noqa: N818
@@ -43,6 +50,7 @@ class NodeTrace:
     line: Int64s
     findings: tuple[Finding, ...]
     ignored: tuple[tuple[str, ...], ...]  # what each job states and no replay looks at, as ``not_modelled`` words it
+    is_measured: bool = False  # by meters, which may be wrong; else the watts are predictions
 
     @property
     def dropped(self) -> int:
@@ -51,8 +59,11 @@ class NodeTrace:
 
     def on(self, nodes: Nodes, cap: PowerCap, is_strict: bool = False) -> NodeTrace:
         """The trace on these nodes: unknown watts are assumed, and jobs that could not even run alone are dropped."""
-        assumed = replace(self.jobs, watts=np.where(self.jobs.knows_watts, self.jobs.watts, nodes.assumed_w(self.jobs)))
-        trace = replace(self, jobs=assumed)
+        known, findings = self._believable(nodes, is_strict)
+        assumed = replace(
+            self.jobs, watts=np.where(known, self.jobs.watts, nodes.assumed_w(self.jobs)), knows_watts=known
+        )
+        trace = replace(self, jobs=assumed, findings=findings)
         cannot = impossible(trace.jobs, nodes, cap)
         if not cannot:
             return trace
@@ -61,15 +72,31 @@ class NodeTrace:
             job, what = cannot[0]
             where = f"{self.path}:{self.line[job]}"
             raise TraceError(f"{where}: {what} (first of {len(cannot)}): {fix}, or leave out --strict")
-        findings = list(self.findings)
+        found = list(findings)
         for what in dict.fromkeys(what for _, what in cannot):
             lines = [int(self.line[job]) for job, one in cannot if one == what]
-            findings.append(Finding(what, "dropped", len(lines), min(lines), fix))
+            found.append(Finding(what, "dropped", len(lines), min(lines), fix))
         stays = np.ones(len(self.jobs), np.bool_)
         stays[[job for job, _ in cannot]] = False
         if not stays.any():
-            raise TraceError(f"{self.path}: no job is left: {'; '.join(map(str, findings))}")
-        return replace(trace.only(np.flatnonzero(stays)), findings=tuple(findings))
+            raise TraceError(f"{self.path}: no job is left: {'; '.join(map(str, found))}")
+        return replace(trace.only(np.flatnonzero(stays)), findings=tuple(found))
+
+    def _believable(self, nodes: Nodes, is_strict: bool) -> tuple[Bools, tuple[Finding, ...]]:
+        """Which jobs have watts that these nodes can draw, and the findings with one about those that have not."""
+        known, most_w = self.jobs.knows_watts, nodes.highest_w
+        if not self.is_measured or most_w is None:
+            return known, self.findings
+        wrong = known & (self.jobs.watts > most_w * self.jobs.units)
+        if not wrong.any():
+            return known, self.findings
+        what, fix = f"jobs with more than the machine's {most_w:g} W a node", "correct the machine file or the joules"
+        lines = self.line[wrong]
+        if is_strict:
+            where = f"{self.path}:{lines.min()}"
+            raise TraceError(f"{where}: {what} (first of {len(lines)}): {fix}, or leave out --strict")
+        finding = Finding(what, "taken as unmeasured", len(lines), int(lines.min()), fix)
+        return known & ~wrong, (*self.findings, finding)
 
     def only(self, rows: Int64s) -> NodeTrace:
         """The jobs ``rows``, in that order."""
@@ -96,17 +123,18 @@ def not_modelled(trace: NodeTrace) -> dict[str, int]:
 class NodeTraceBuilder:
     """Collects rows; ``finish`` makes the trace of them."""
 
-    def __init__(self, path: str, sha256: str, is_strict: bool) -> None:
+    def __init__(self, path: str, sha256: str, is_strict: bool, is_measured: bool = False) -> None:
         self._path = path
         self._sha256 = sha256
         self._is_strict = is_strict
+        self._is_measured = is_measured
         self._rows: list[dict[str, Any]] = []
         self._found: dict[tuple[str, str], Finding] = {}
 
     def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
         """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
         together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user,
-        text, ignored``."""
+        text, ignored``, and ``notes``: what was corrected, as arguments of ``note``."""
         try:
             row = dict(read())
             self._check(row)
@@ -116,6 +144,8 @@ class NodeTraceBuilder:
         except KeyError as error:
             missing = str(error.args[0])
             raise TraceError(f"{self._path}:1: the column {missing} is missing; add it to the header") from None
+        for what, done, fix in row.pop("notes", ()):
+            self.note(line, what, done, fix)
         row["line"] = line
         row["is_cut"] = False
         if row["run_s"] == 0:
@@ -162,6 +192,7 @@ class NodeTraceBuilder:
             _column(rows, "line"),
             tuple(self._found.values()),
             tuple(tuple(row.get("ignored", ())) for row in rows),
+            self._is_measured,
         )
 
     @staticmethod
@@ -174,6 +205,11 @@ class NodeTraceBuilder:
             raise Unusable("jobs without resources", "write what it requests, or delete it")
         if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:
             raise Unusable("jobs with a negative amount of something", "write 0 where it requests none")
+        counts = max(row["units"], row["cores"], row["gpus"], row["mics"])
+        if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB:
+            raise Unusable("jobs with more of something than any machine has", "correct the number, or delete it")
+        if max(row["run_s"], row["wait_s"], abs(row["submit_s"]), row["request_s"] or 0) > LONGEST_S:
+            raise Unusable(f"jobs with a time beyond {LONGEST_S} s", "delete it")
         if row["request_s"] is not None and row["request_s"] <= 0:
             raise Unusable("jobs with a requested time that is not above 0", "write the limit in seconds")
 
@@ -188,7 +224,7 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
     names = tuple(str(row["name"]) for row in rows)
     return NodeJobs(
         jobs=Jobs(
-            number=np.array([int(name) if name.isdecimal() else at for at, name in enumerate(names, 1)], np.int64),
+            number=np.array([int(name) if _is_number(name) else at for at, name in enumerate(names, 1)], np.int64),
             submit_s=submit_s - submit_s.min(),
             run_s=_column(rows, "run_s"),
             request_s=_column(rows, "request_s"),
@@ -204,6 +240,10 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
         queue=tuple(str(row["queue"]) for row in rows),
         max_wait_s=np.array([row.get("max_wait_s", 0) for row in rows], np.int64),
     )
+
+
+def _is_number(name: str) -> bool:
+    return name.isdecimal() and len(name) <= LONGEST_NUMBER
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> Int64s:

@@ -23,6 +23,7 @@ from msgspec import Meta
 from cluster_agent.errors import without_types
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import TraceError
+from nodectl.shell.plain_text import utf8
 
 VERSION: Final = 1
 
@@ -113,14 +114,15 @@ def read_state(path: str) -> tuple[MachineState, str]:
     """A state and the SHA-256 of its file; ``StateError`` in one line if it cannot be or does not fit together."""
     try:
         raw = Path(path).read_bytes()
+        text = utf8(raw)
     except (OSError, ValueError) as error:  # ValueError: a NUL in a path
         reason = getattr(error, "strerror", None) or error
         raise StateError(f"{path}: {reason}; name a file of `clusterctl state export`") from None
     try:
-        version = msgspec.json.decode(raw, type=_Version).version
+        version = msgspec.json.decode(text, type=_Version).version
         if version != VERSION:
             raise StateError(f"{path}: a state of version {version}, and this reads {VERSION}: export it again")
-        state = msgspec.json.decode(raw, type=MachineState)
+        state = msgspec.json.decode(text, type=MachineState)
     except msgspec.ValidationError as error:
         raise StateError(f"{path}: no state: {without_types(str(error))}; export it again") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -28,8 +28,8 @@ FAILED, COMPLETED, CANCELLED = 0, 1, 5
 """Values of STATUS; a job may be cancelled before or after its start."""
 
 PARTIAL = (2, 4)
-"""The least and the highest STATUS of a line that is one part of a run which was suspended or restarted. The line of the
-whole job stands above its parts and has the time of all of them."""
+"""The least and the highest STATUS of a line that is one part of a run, which was suspended or restarted. The line of
+the whole job stands above its parts and has the time of all of them."""
 
 
 class Finding(msgspec.Struct, frozen=True):

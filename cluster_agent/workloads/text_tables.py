@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.workloads.swf import TraceError
-from nodectl.shell.plain_text import foreign_text, rows_by_name
+from nodectl.shell.plain_text import TextError, foreign_text, rows_by_name, unpacked
 
 FIRST_BYTES: Final = 1 << 14
 """Ours: the longest header of a table."""
@@ -25,7 +25,7 @@ def first_line(path: str) -> str:
             if raw.startswith(b"\x1f\x8b"):
                 raw = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(raw, FIRST_BYTES)
             elif raw.startswith((b"BZh", b"\xfd7zXZ")):
-                raw += file.read()
+                raw = unpacked(raw + file.read())
         text = foreign_text(raw[: len(raw) & ~3], "replace")  # whole characters, also of UTF-32
     except (OSError, zlib.error) as error:
         raise _unreadable(path, error) from None
@@ -81,4 +81,7 @@ def _named(path: str, rows: Iterator[tuple[int, dict[str, str]]]) -> Iterator[tu
 
 
 def _unreadable(path: str, error: Exception) -> TraceError:
-    return TraceError(f"{path}: {getattr(error, 'strerror', None) or error}; name a readable trace or table")
+    reason = getattr(error, "strerror", None) or error
+    return TraceError(
+        f"{path}: {reason}" + ("" if isinstance(error, TextError) else "; name a readable trace or table")
+    )

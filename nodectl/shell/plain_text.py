@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
-from pmu.foreign_text import fields_by_line, foreign_text, rows_by_name, unpacked, utf8
+from pmu.foreign_text import TextError, fields_by_line, foreign_text, rows_by_name, unpacked, utf8
 
 __all__ = [
-    "echo", "echo_block", "fields_by_line", "foreign_text", "json_text", "plain", "read_text", "read_utf8",
+    "TextError", "echo", "echo_block", "fields_by_line", "foreign_text", "json_text", "plain", "read_text", "read_utf8",
     "rows_by_name", "unpacked", "utf8",
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from pmu.foreign_text import foreign_text
 from twin.errors import TwinError
 from twin.fit.judge import fit_and_judge
 from twin.fit.law import Rate
@@ -48,7 +49,7 @@ def fitted_machine(
     fitted = fit_and_judge(curves, rate or ("work" if part == "gpu" else "clock"), idle)
     digest = hashlib.sha256(sweep.read_bytes()).hexdigest()
     fit = fit_table(fitted, sweep.name, digest, card or "")
-    text = named(Path(base.path).read_text(), output.stem)
+    text = named(foreign_text(Path(base.path).read_bytes()), output.stem)
     if part == "gpu":
         text = with_gpu_fit(text, fitted.card, fit, _gpu_ladder(base))
     else:

@@ -26,7 +26,7 @@ from cluster_agent.workloads import rte
 from nodectl import __version__
 from nodectl.shell.errors import nearest
 from nodectl.shell.extension import below, is_file
-from nodectl.shell.plain_text import echo, plain
+from nodectl.shell.plain_text import echo, plain, read_utf8
 from nodectl.shell.settings import decode_toml
 
 SHIPPED = Path(__file__).parents[2] / "campaigns"
@@ -116,7 +116,7 @@ def campaign(file: str, out: str, traces: tuple[str, ...], policies: tuple[str, 
 def read_campaign(path: Path) -> Campaign:
     """Read a campaign; the ``WrongUseError`` names file and key of the first mistake."""
     try:
-        listed = decode_toml(path.read_bytes(), Campaign)
+        listed = decode_toml(read_utf8(path), Campaign)
     except OSError as error:
         shipped = nearest(path.name, [one.stem for one in SHIPPED.glob("*.toml")])
         raise WrongUseError(

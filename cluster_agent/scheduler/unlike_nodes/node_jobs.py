@@ -42,6 +42,16 @@ class Nodes(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.has)
 
+    @property
+    def highest_w(self) -> float | None:
+        """What a node draws at most with all its cores and cards busy; None: the machine file does not say."""
+        if not self.group or not all(group.busy_w for group in self.group):
+            return None
+        return max(
+            (group.busy_max_w or group.busy_w)[0] + group.gpus * group.gpu_w + group.mics * group.mic_w
+            for group in self.group
+        )
+
     def assumed_w(self, jobs: NodeJobs) -> Float64s:
         """Per job, as if only its request were known."""
         total = jobs.total()
