@@ -247,6 +247,9 @@ def _problems(found: MachineFile) -> Any:
     for key in ("chassis_w", "rack_w"):
         if not 0 <= getattr(found.topology, key) < MOST_W:
             yield f"topology.{key}", "must be 0 or more"
+    for key in ("nodes_per_chassis", "chassis_per_rack"):
+        if not 0 <= getattr(found.topology, key) <= MOST_PROCESSORS:
+            yield f"topology.{key}", f"must be 0 to {MOST_PROCESSORS}"
     if found.topology.chassis_per_rack and not found.topology.nodes_per_chassis:
         yield "topology.chassis_per_rack", "needs nodes_per_chassis"
 

@@ -55,7 +55,7 @@ def table_of(values: dict[str, Any]) -> Table:
 
 
 def _rows(columns: Any, rows: Any) -> list[dict[str, Any]]:
-    if not isinstance(columns, list) or not isinstance(rows, list):
+    if not isinstance(columns, list) or not isinstance(rows, list) or any(not isinstance(c, str) for c in columns):
         raise SealedFileError("columns or rows are missing")
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
         raise SealedFileError("a row has another number of values than there are columns")

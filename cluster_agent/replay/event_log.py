@@ -234,7 +234,7 @@ class EventLog:
         first, *self._lines = content.splitlines() or [b""]
         try:
             header = msgspec.json.decode(first, type=_Header)
-        except msgspec.DecodeError:
+        except ValueError:  # msgspec's errors are of this kind, and so is what it says of bytes that are no UTF-8
             raise ClusterError(f"{path}:1: not an event log; write one with `clusterctl replay --log`") from None
         if header.event_log != VERSION:
             raise ClusterError(f"{path}:1: event log version {header.event_log}, but this clusterctl reads {VERSION}")

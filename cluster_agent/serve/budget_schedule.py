@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import math
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.plain_text import read_text
+from nodectl.shell.plain_text import TextError, fields_by_line, read_text
 
 
 def read_schedule(path: Path) -> list[tuple[float, int]]:
@@ -24,7 +24,7 @@ def read_schedule(path: Path) -> list[tuple[float, int]]:
 def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     """As ``read_schedule``, from a text; ``path`` is where it came from, for messages."""
     steps: list[tuple[float, int]] = []
-    for number, row in enumerate(csv.reader(text.splitlines()), start=1):
+    for number, row in _rows(path, text):
         if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):
             continue
         try:
@@ -40,6 +40,13 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     if not steps:
         raise WrongUseError(f"{path}: has no line TIME,WATTS")
     return steps
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    try:
+        yield from fields_by_line(text)
+    except TextError as error:
+        raise WrongUseError(f"{path}: {error.strerror}") from None
 
 
 def divide(steps: list[tuple[float, int]], wall_s: float) -> tuple[int | None, list[tuple[float, int]]]:

@@ -22,6 +22,7 @@ import numpy as np
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
+from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder, Unusable
 from cluster_agent.workloads.swf import TraceError
 from cluster_agent.workloads.text_tables import first_line, rows_of
@@ -88,6 +89,8 @@ def _seconds(row: Mapping[str, Any], column: str) -> int:
     value = row[column]
     try:
         when = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        if when.tzinfo is not None:
+            raise ValueError(value)
     except ValueError:
         raise Unusable(
             "rows with something that is no time", f"{column} is {value!r}: write YYYY-MM-DD HH:MM:SS"
@@ -147,7 +150,7 @@ def read_nodes(path: str, system: str) -> Nodes:
         try:
             known.append(row["system"])
             if row["system"] == system:
-                has.append([int(row[column]) for column in ("cores", "gpus", "mics", "mem_kb")])
+                has.append([_amount(row[column]) for column in ("cores", "gpus", "mics", "mem_kb")])
         except (KeyError, ValueError) as error:
             raise TraceError(f"{path}:{line}: a node has system,cores,gpus,mics,mem_kb ({error}); correct it") from None
     if not has:
@@ -160,9 +163,16 @@ def read_queues(path: str) -> dict[str, int]:
     found = {}
     for line, row in rows_of(path)[0]:
         try:
-            found[row["queue"]] = int(row["max_wait_s"])
+            found[row["queue"]] = _amount(row["max_wait_s"])
         except (KeyError, ValueError) as error:
             raise TraceError(f"{path}:{line}: a queue has queue,max_wait_s ({error}); correct it") from None
+    return found
+
+
+def _amount(text: str) -> int:
+    """``ValueError`` unless it is a number from 0 that a table can have."""
+    if not 0 <= (found := int(text)) <= LONGEST_S:
+        raise ValueError(f"{found} is not from 0 to {LONGEST_S}")
     return found
 
 

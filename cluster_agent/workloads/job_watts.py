@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from cluster_agent.choosing import read_params
-from cluster_agent.cluster import UW
+from cluster_agent.cluster import MOST_W, UW
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.governor import Watts
@@ -82,8 +82,8 @@ def _table(path: str) -> Mapping[int, float]:
             number, power_w = int(str(job)), float(str(watts))
         except (TypeError, ValueError):
             raise TraceError(f"{where}: job and watts must be numbers") from None
-        if not 0 < power_w < float("inf"):
-            raise TraceError(f"{where}: {watts} W: give watts above 0, or leave the line out")
+        if not 0 < power_w < MOST_W:
+            raise TraceError(f"{where}: {watts} W: give watts above 0 and below {MOST_W:g}, or leave the line out")
         if number in found:
             raise TraceError(f"{where}: job {number} occurs twice; delete one line")
         found[number] = power_w

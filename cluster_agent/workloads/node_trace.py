@@ -21,6 +21,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import Finding, TraceError
 
+TEXTS: Final = ("name", "queue", "user", "text")
 MOST_KIB: Final = 1 << 50
 """Ours: memory of a job, an exbibyte."""
 LONGEST_NUMBER: Final = 18
@@ -144,6 +145,11 @@ class NodeTraceBuilder:
         except KeyError as error:
             missing = str(error.args[0])
             raise TraceError(f"{self._path}:1: the column {missing} is missing; add it to the header") from None
+        texts = {name: str(row[name]) for name in TEXTS if name in row}
+        if not all(text.isprintable() for text in texts.values()):
+            self.note(line, "jobs with control characters in a name", "taken as spaces", "rename it")
+            texts = {name: _printable(text) for name, text in texts.items()}
+        row |= texts
         for what, done, fix in row.pop("notes", ()):
             self.note(line, what, done, fix)
         row["line"] = line
@@ -240,6 +246,10 @@ def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
         queue=tuple(str(row["queue"]) for row in rows),
         max_wait_s=np.array([row.get("max_wait_s", 0) for row in rows], np.int64),
     )
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def _is_number(name: str) -> bool:

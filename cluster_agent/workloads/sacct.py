@@ -209,12 +209,8 @@ def _job(one: _Allocation, is_again: bool, is_local: bool | None) -> dict[str, A
     submit_s, wait_s, run_s = _times(row, is_local, notes)
     units, cores = _count(row, "NNodes"), _count(row, "NCPUS")
     found = values.resources([row.get(name, "") for name in ("AllocTRES", "AllocGRES", "ReqTRES", "ReqGRES")])
-    texts = {name: row.get(name, "") for name in ("JobName", "Account", "Partition", "User")}
-    if not all(text.isprintable() for text in texts.values()):
-        notes.append(("jobs with control characters in a name", "taken as spaces", "rename it"))
-        texts = {name: _printable(text) for name, text in texts.items()}
     return {
-        "name": _printable(row["JobID"]),
+        "name": row["JobID"],
         "submit_s": submit_s,
         "wait_s": wait_s,
         "run_s": run_s,
@@ -225,9 +221,9 @@ def _job(one: _Allocation, is_again: bool, is_local: bool | None) -> dict[str, A
         "mics": found.mics,
         "memory_kib": _memory(row, found, units, cores, notes),
         "watts": _watts(one, found.joules, run_s, units, notes),
-        "queue": texts["Partition"],
-        "user": texts["User"],
-        "text": " ".join(texts[name] for name in ("JobName", "Account", "Partition") if texts[name]),
+        "queue": row.get("Partition", ""),
+        "user": row.get("User", ""),
+        "text": " ".join(row[name] for name in ("JobName", "Account", "Partition") if row.get(name)),
         "ignored": _ignored(row, is_again),
         "notes": notes,
     }
@@ -313,10 +309,6 @@ def _count(row: type_row, column: str) -> int:
         fix = f"{column} is {_short(row[column])}: write a number up to {MOST_PROCESSORS}"
         raise Unusable("jobs with something that is no number", fix)
     return found
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
 
 def _short(text: str) -> str:

@@ -177,6 +177,8 @@ def _entry(part: str) -> tuple[str, str, str, str]:
         if not name or not re.fullmatch(r"\d+[KMG]?", amount, re.ASCII):
             name, amount = part, ""
     name, _, kind = name.partition(":")
+    if brackets.startswith("IDX:") and not kind:  # gpu(IDX:0-3), gpu:2(IDX:0-1), and a type of digits: gpu:4090(IDX:0)
+        amount = ""
     return name.lower(), kind, amount, brackets.rstrip(")")
 
 

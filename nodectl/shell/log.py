@@ -20,6 +20,9 @@ from nodectl.shell.plain_text import plain
 ALARM: Final = "ALARM"
 """How a line begins that calls for an administrator."""
 
+LONGEST_LINE: Final = 2000
+"""Ours: characters of a message. No message of ours has so many, but it may quote a file."""
+
 _ERROR: Final = "<3>"
 
 
@@ -38,7 +41,13 @@ def logger(program: str) -> Callable[[str], None]:
 def complain(program: str, error: str) -> None:
     """Say on stderr, in one line, why ``program`` ends."""
     priority = _ERROR if is_journal(2) else ""
-    print(f"{priority}{program}: {plain(' '.join(error.split()))}", file=sys.stderr, flush=True)
+    print(f"{priority}{program}: {one_line(error)}", file=sys.stderr, flush=True)
+
+
+def one_line(error: str) -> str:
+    """A message as it is printed: plain, and of a field that is too long to read its beginning and its end."""
+    line = plain(" ".join(error.split()))
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 300]} ... {line[-290:]}"
 
 
 def is_journal(descriptor: int, environment: Mapping[str, str] = os.environ) -> bool:

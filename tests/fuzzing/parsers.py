@@ -280,20 +280,20 @@ def problem_with(parser: Parser, text: bytes) -> str:
         return f"{type(error).__name__}: {error}"[:200]
     try:
         msgspec.json.encode(taken)
-        if not _is_finite(msgspec.to_builtins(taken)):
+        if not is_finite(msgspec.to_builtins(taken)):
             return "takes a number that is none"
     except Exception as error:
         return f"takes what cannot be stored: {type(error).__name__}: {error}"[:200]
     return "taken" if taken else ""
 
 
-def _is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(_is_finite(one) for one in value.values())
+        return all(is_finite(one) for one in value.values())
     if isinstance(value, list | tuple):
-        return all(_is_finite(one) for one in value)
+        return all(is_finite(one) for one in value)
     return True
 
 
@@ -305,11 +305,11 @@ def _input(rng: random.Random, parser: Parser) -> bytes:
     if rng.random() < 0.7:
         text = _line_changed(rng, text) if parser.is_text else _leaves_changed(rng, text)
     if rng.random() < 0.4:
-        text = _bytes_changed(rng, text, rng.choice(parser.seeds))
+        text = bytes_changed(rng, text, rng.choice(parser.seeds))
     return text
 
 
-def _bytes_changed(rng: random.Random, text: bytes, other: bytes) -> bytes:
+def bytes_changed(rng: random.Random, text: bytes, other: bytes) -> bytes:
     raw = bytearray(text)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at = rng.randrange(len(raw) + 1)
@@ -348,7 +348,7 @@ def _leaves_changed(rng: random.Random, text: bytes) -> bytes:
 
 def _with_a_leaf_changed(rng: random.Random, value: Any) -> Any:
     if isinstance(value, bytes) and value[:1] in (b"{", b"["):  # JSON in a row of the store
-        return _json_changed(rng, value)
+        return json_changed(rng, value)
     if isinstance(value, dict) and value and rng.random() < 0.97:
         key = rng.choice(list(value))
         if rng.random() < 0.05:
@@ -360,7 +360,7 @@ def _with_a_leaf_changed(rng: random.Random, value: Any) -> Any:
     return rng.choice(HARD)
 
 
-def _json_changed(rng: random.Random, text: bytes) -> bytes:
+def json_changed(rng: random.Random, text: bytes) -> bytes:
     try:
         value = msgspec.json.decode(text)
         changed = msgspec.json.encode(_with_a_leaf_changed(rng, value))
@@ -373,7 +373,7 @@ def _line_changed(rng: random.Random, text: bytes) -> bytes:
     lines = text.split(b"\n")
     at = rng.randrange(len(lines))
     if lines[at][:1] in (b"{", b"["):
-        lines[at] = _json_changed(rng, lines[at])
+        lines[at] = json_changed(rng, lines[at])
     elif b" = " in lines[at]:
         key, _, _ = lines[at].partition(b" = ")
         lines[at] = key + b" = " + rng.choice(HARD_TOML)

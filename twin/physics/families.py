@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from pmu.foreign_text import foreign_text, rows_by_name
 from twin.errors import TwinError, nearest
 from twin.machine import Gpu, Machine
 from twin.physics import curves
@@ -193,22 +194,17 @@ def trace_table(path: Path) -> WorkloadTable:
     cpu: list[CpuPhase] = []
     gpu: list[GpuPhase] = []
     try:
-        with path.open(newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), start=2):
-                unit = row.pop("unit", "")
-                if None in row:
-                    raise TwinError(f"{path}:{number}: more cells than the header has columns")
-                fields = {("name" if key == "phase" else key): value for key, value in row.items() if value}
-                if unit not in ("cpu", "gpu"):
-                    raise TwinError(f'{path}:{number}: unit: "{unit}" is neither cpu nor gpu')
-                if unit == "cpu":
-                    cpu.append(_trace_row(path, number, fields, CpuPhase))
-                else:
-                    gpu.append(_trace_row(path, number, fields, GpuPhase))
+        for number, row in rows_by_name(foreign_text(path.read_bytes()))[1]:
+            unit = row.pop("unit", "")
+            fields = {("name" if key == "phase" else key): value for key, value in row.items() if value}
+            if unit not in ("cpu", "gpu"):
+                raise TwinError(f'{path}:{number}: unit: "{unit}" is neither cpu nor gpu')
+            if unit == "cpu":
+                cpu.append(_trace_row(path, number, fields, CpuPhase))
+            else:
+                gpu.append(_trace_row(path, number, fields, GpuPhase))
     except OSError as error:
         raise TwinError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TwinError(f"{path}: is not CSV text: {error}") from None
     if not cpu and not gpu:
         raise TwinError(f"{path}: has no phases")
     return WorkloadTable(
