@@ -183,6 +183,8 @@ def _row(path: Path, number: int, row: Mapping[str, str]) -> tuple[str, str, dic
             raise SealedFileError(f"{path}:{number}: {name}: {text!r} is no number") from None
         if not (0 < values[name] < 1e18):
             raise SealedFileError(f"{path}:{number}: {name}: {text} is not above 0")
+        if name in ("cores", "khz") and values[name] < 1:
+            raise SealedFileError(f"{path}:{number}: {name}: {text} is less than 1")
     return kernel, level, values
 
 

@@ -69,7 +69,7 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
         raise ClusterError(f"--plan-from {path}: cannot read it: {error.strerror}") from None
     try:
         header = msgspec.json.decode(first, type=_Header)
-    except msgspec.DecodeError:
+    except ValueError:  # msgspec's errors, and what it says of bytes that are no UTF-8
         raise WrongUseError(
             f"--plan-from {path}: no record of a plan; `clusterctl replay --out` writes {NAME}"
         ) from None

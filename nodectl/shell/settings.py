@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -190,6 +191,7 @@ def _given(
             yield from _given(value, table, (*path, key))
 
 
+@cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(kind)}
 

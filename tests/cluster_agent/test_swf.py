@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
+import json
+import lzma
 from pathlib import Path
 
 import pytest
 
+from cluster_agent.cli import main
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.swf import REQUEST, RUN, SUBMIT, USER, TraceError, read_swf
 from tests.recorded import RECORDED, needs_recorded
@@ -200,3 +205,74 @@ def test_users_have_places_in_the_order_of_their_numbers_however_far_apart_these
     found = workload(tmp_path, *(line(number, user=user) for number, user in enumerate(names)))
     assert found.jobs.user.tolist() == [2, 1, 2, 0]
     assert found.users == sorted(set(names))
+
+
+PARTS = """\
+; Version: 2.2
+; MaxProcs: 8
+1 0 0 100 4 -1 -1 4 600 -1 1 1 1 -1 1 -1 -1 -1
+2 10 20 300 8 -1 -1 8 600 -1 1 2 1 -1 1 -1 -1 -1
+2 10 20 100 8 -1 -1 8 600 -1 2 2 1 -1 1 -1 -1 -1
+2 -1 50 100 8 -1 -1 8 600 -1 2 2 1 -1 1 -1 -1 -1
+2 -1 50 100 8 -1 -1 8 600 -1 {last} 2 1 -1 1 -1 -1 -1
+"""
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_partial_executions_of_a_job_that_has_a_line_of_its_own_are_no_jobs(
+    tmp_path: Path, last: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text(PARTS.format(last=last))
+    workload = prepare(read_swf(str(path)), 8)
+    assert (workload.jobs.number.tolist(), workload.jobs.run_s.tolist()) == ([1, 2], [100, 300])
+    (finding,) = workload.findings
+    assert str(finding) == "partial executions of jobs that have a line of their own: 3 dropped (first: line 5)"
+    assert main(["replay", str(path), "--policy", "easy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["AVEbsld"] == pytest.approx(1.15)
+
+
+def test_partial_executions_without_a_line_of_their_job_stay(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text("\n".join(line for line in PARTS.format(last=3).splitlines() if " 300 " not in line))
+    log = read_swf(str(path))
+    assert (log.columns[0].tolist(), log.findings) == ([1, 2, 2, 2], ())
+
+
+@pytest.mark.parametrize("encode", [f"{name}" for name in ("mark", "utf-16", "gzip", "bzip2", "xz", "crlf", "cr")])
+def test_a_log_is_read_in_any_encoding_with_its_header(tmp_path: Path, encode: str) -> None:
+    text, path = PARTS.format(last=3), tmp_path / "log.swf"
+    raw = text.encode()
+    path.write_bytes(
+        {
+            "mark": codecs.BOM_UTF8 + raw,
+            "utf-16": text.encode("utf-16"),
+            "gzip": gzip.compress(raw[:50]) + gzip.compress(raw[50:]),
+            "bzip2": bz2.compress(raw),
+            "xz": lzma.compress(raw),
+            "crlf": raw.replace(b"\n", b"\r\n"),
+            "cr": raw.replace(b"\n", b"\r"),
+        }[encode]
+    )
+    log = read_swf(str(path))
+    assert (machine_of(log), log.columns[0].tolist(), log.lines.tolist()) == (8, [1, 2], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\x28\xb5\x2f\xfd\x00", "it is packed with zstd, which is not read here: unpack it, or pack it with gzip"),
+        (b"PK\x03\x04\x00", "it is packed with zip, which is not read here: unpack it, or pack it with gzip"),
+        (PARTS.encode("utf-16-le"), "it is UTF-16LE without a byte order mark: convert it with iconv -f UTF-16LE"),
+        (PARTS.encode("utf-16-be"), "it is UTF-16BE without a byte order mark: convert it with iconv -f UTF-16BE"),
+        (gzip.compress(PARTS.encode())[:-9], "damaged gzip file (it ends early); fetch it again"),
+        (lzma.compress(PARTS.encode())[:-9], "damaged xz file (it ends early); fetch it again"),
+        (b"\xff\xfe1", "it begins as UTF-16 and does not go on so: save it as UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_name(tmp_path: Path, raw: bytes, reason: str) -> None:
+    path = tmp_path / "log.swf"
+    path.write_bytes(raw)
+    with pytest.raises(TraceError) as refused:
+        read_swf(str(path))
+    assert str(refused.value).startswith(f"{path}: {reason}")

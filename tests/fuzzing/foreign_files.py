@@ -112,8 +112,8 @@ def _leaf_changed(rng: random.Random, text: str) -> str:
     return (whole or b"\n".join(lines)).decode("utf-8", "replace")
 
 
-ENCODINGS: Final = ("mark", "utf-16", "utf-32", "crlf", "gzip", "bzip2", "xz", "two gzips")
-RARE: Final = ("xz",)
+ENCODINGS: Final = ("mark", "mark", "utf-16", "utf-16", "utf-32", "crlf", "gzip", "two gzips", "bzip2", "xz")
+RARE: Final = ("bzip2", "xz", "gzip", "two gzips")
 """What takes long to pack."""
 
 

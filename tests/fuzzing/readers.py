@@ -300,8 +300,13 @@ def _small_log() -> Any:
         return prepare(read_swf(file.name), 64)
 
 
+@cache
+def _taurus() -> Watts:
+    return Watts.of(load_machine("taurus"), None)
+
+
 def _watts(path: Path) -> Any:
-    uw = job_watts.read_job_watts(str(path), _small_log(), Watts.of(load_machine("taurus"), None)).uw
+    uw = job_watts.read_job_watts(str(path), _small_log(), _taurus()).uw
     _sound(bool((uw > 0).all()), "fewer watts than idle")
     return uw.tolist()
 
@@ -493,14 +498,17 @@ class Fuzzer:
         shared = Path("/dev/shm")
         self._at = tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
         self._path = Path(self._at.name, "input.toml")  # machines are named by it
-        self._seeds = [(text, self._plain(self._judged(self._sealed(text).encode())[1])) for text in reader.seeds]
+        self.seeds = [(text, self.plain(self.judged(self._sealed(text).encode())[1])) for text in reader.seeds]
 
     def feed(self, files: int, stops: bool = False) -> bool:
         """So many; whether anything was found. ``stops``: at the first finding."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of NumPy: a number that does not fit
+            return self._feed(files, stops)
+
+    def _feed(self, files: int, stops: bool) -> bool:
         for _ in range(files):
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # of NumPy: a number that does not fit
-                problem, raw = self._one()
+            problem, raw = self._one()
             kind = "taken" if problem == "taken" else "FOUND" if problem else "refused"
             self.went[f"{self._name}: {kind}"] += 1
             if kind == "FOUND":
@@ -515,20 +523,20 @@ class Fuzzer:
         if reader.truth and draw < 0.3:
             text, must = reader.truth(rng)
         elif draw < 0.45:
-            text, must = rng.choice(self._seeds)
+            text, must = rng.choice(self.seeds)
         else:
             return self._damaged()
         raw = encoded(rng, self._sealed(text))[1] if rng.random() < 0.5 else self._sealed(text).encode()
-        problem, taken = self._judged(raw)
+        problem, taken = self.judged(raw)
         if problem != "taken":
             return problem or "refuses a valid file", raw
-        if self._plain(taken) != (must if isinstance(must, bytes) else self._plain(must)):
+        if self.plain(taken) != (must if isinstance(must, bytes) else self.plain(must)):
             return "reads another meaning", raw
         return problem, raw
 
     def _damaged(self) -> tuple[str, bytes]:
         rng = self._rng
-        text, _ = rng.choice(self._seeds)
+        text, _ = rng.choice(self.seeds)
         text = damaged(rng, text, self._reader.between)
         if rng.random() < 0.9:
             text = self._sealed(text)
@@ -537,17 +545,17 @@ class Fuzzer:
             raw = encoded(rng, text)[1]
         if rng.random() < 0.1:
             raw = broken(rng, raw)
-        return self._judged(raw)[0], raw
+        return self.judged(raw)[0], raw
 
     def _sealed(self, text: str) -> str:
         return sealed(text) if self._reader.has_seal else text
 
-    def _judged(self, raw: bytes) -> tuple[str, Any]:
+    def judged(self, raw: bytes) -> tuple[str, Any]:
         """What is wrong with what the reader does ("taken" or "": nothing), and what it took."""
         self._path.write_bytes(raw)
         try:
             taken = self._reader.read(self._path)
-            self._plain(taken)
+            self.plain(taken)
         except self._reader.refusals as error:
             line = one_line(str(error))  # as it is printed
             if len(line) > LONGEST_LINE or not line.isprintable():
@@ -560,7 +568,7 @@ class Fuzzer:
         return "taken", taken
 
     @staticmethod
-    def _plain(taken: Any) -> bytes:
+    def plain(taken: Any) -> bytes:
         return msgspec.json.encode(taken)
 
 

@@ -1,0 +1,47 @@
+"""Files that somebody else wrote are read, or refused in one line; nothing else. ``make fuzz`` feeds a million of each.
+
+The seed is fixed, so that these are the same files each time. Readers that take longer for a file get fewer.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fuzzing.foreign_files import ENCODINGS, encoded
+from tests.fuzzing.planted import FAULTS, planted
+from tests.fuzzing.readers import Fuzzer, readers
+
+FILES = 10_000
+READERS = readers()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_files_that_are_nearly_right_are_read_or_refused_in_one_line(name: str) -> None:
+    fuzzer = Fuzzer(name, READERS[name], 1)
+    fuzzer.feed(FILES // READERS[name].cost)
+    assert list(fuzzer.found.values()) == []
+    assert fuzzer.went[f"{name}: taken"] > 0 < fuzzer.went[f"{name}: refused"]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_means_the_same_in_every_encoding(name: str) -> None:
+    fuzzer, rng, left = Fuzzer(name, READERS[name], 1), random.Random(1), set(ENCODINGS)
+    for text, must in fuzzer.seeds:
+        while left:
+            encoding, raw = encoded(rng, text)
+            if encoding in left:
+                left.remove(encoding)
+                assert (fuzzer.judged(raw)[0], fuzzer.plain(fuzzer.judged(raw)[1])) == ("taken", must), encoding
+
+
+@pytest.mark.parametrize(("name", "fault"), [(name, at) for name in FAULTS for at in range(len(FAULTS[name]))])
+def test_a_fault_planted_in_a_reader_is_found(name: str, fault: int) -> None:
+    fuzzer = Fuzzer(name, READERS[name], 1)
+    with planted(*FAULTS[name][fault]):
+        assert fuzzer.feed(FILES // READERS[name].cost, stops=True), "not found"
+
+
+def test_every_reader_has_five_planted_faults() -> None:
+    assert {name: len(faults) for name, faults in FAULTS.items()} == dict.fromkeys(READERS, 5)
