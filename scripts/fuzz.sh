@@ -5,15 +5,17 @@
 # properties       the property tests (hypothesis) in random order with new examples, again and again. Keep what fails as
 #                  @example(...) or as a test of its own; .hypothesis/ remembers it until then
 # lies, parsers    a cluster agent whose nodes say anything; everything that takes bytes from others (tests/fuzzing)
+# readers          every reader of a file that somebody else wrote: FUZZ_FILES of each (1000000: hours), on all
+#                  processors
 #
-# Seconds are for each of them (60). Inputs that found something new stay in out/fuzz/NAME; what breaks a harness is left
+# Seconds are for each of the others (60). Inputs that found something new stay in out/fuzz/NAME; what breaks a harness is left
 # there as crash-*, to be replayed with: out/fuzz/NAME.run out/fuzz/NAME/crash-...
 # Debian: apt-get install --no-install-recommends clang-14 libclang-rt-14-dev libfuzzer-14-dev
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- platform line properties lies parsers
+[ $# -gt 0 ] || set -- platform line properties lies parsers readers
 
 fuzz_properties() {
     end=$(($(date +%s) + seconds))
@@ -40,6 +42,10 @@ for name in "$@"; do
     case $name in
     properties)
         fuzz_properties
+        continue
+        ;;
+    readers)
+        nice -n 10 .venv/bin/python -m tests.fuzzing.readers "${FUZZ_FILES:-1000000}"
         continue
         ;;
     lies | parsers)

@@ -194,8 +194,10 @@ def read_cap_profile(path: str, profile: str | None) -> PowerCap:
             time_s, watts = int(row["offset_s"]), float(row["cap_w"])
         except (KeyError, TypeError, ValueError):
             raise WrongUseError(f"{path}:{line}: a cap has profile,offset_s,cap_w; correct or delete it") from None
-        if not watts > 0 or time_s < 0:
-            raise WrongUseError(f"{path}:{line}: an offset below 0 s or a cap that is not above 0 W; correct the line")
+        if not watts > 0 or not 0 <= time_s <= LONGEST_S:
+            raise WrongUseError(
+                f"{path}:{line}: an offset that is no time, or a cap that is not above 0 W; correct the line"
+            )
         if steps and time_s <= steps[-1][0]:
             raise WrongUseError(f"{path}:{line}: {time_s} s is not after {steps[-1][0]} s; sort the profile by time")
         steps.append((time_s, watts))

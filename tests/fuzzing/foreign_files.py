@@ -27,6 +27,7 @@ HARD: Final = (
 )  # fmt: skip
 """Cells that are hard to take."""
 
+NUMBERS: Final = ("-1", "0", "1", "2", "0.5", "-0.5", "nan", "1e308", "9" * 19, "9" * 30, "2147483648", "-600")
 HARD_KEYS: Final = (
     "[x]",
     "x = 1",
@@ -37,6 +38,9 @@ HARD_KEYS: Final = (
     "\0",
     "=",
 )
+
+
+VALUES: Final = (*(one.decode() for one in HARD_TOML), "[]", "0", "1", "-0.5", "2")
 
 
 def damaged(rng: random.Random, text: str, between: str) -> str:
@@ -56,9 +60,9 @@ def _cells_changed(rng: random.Random, text: str, between: str) -> str:
     at = rng.randrange(len(lines))
     cells = lines[at].split(between)
     column = rng.randrange(len(cells))
-    kind = rng.randrange(12)
+    kind = rng.randrange(13)
     if kind < 6:
-        cells[column] = rng.choice(HARD)
+        cells[column] = rng.choice(HARD if kind < 3 else NUMBERS)
     elif kind == 6:
         del cells[column]
     elif kind == 7:
@@ -72,6 +76,9 @@ def _cells_changed(rng: random.Random, text: str, between: str) -> str:
         other = rng.randrange(len(lines))
         lines[at], lines[other] = lines[other], lines[at]
         return "\n".join(lines)
+    elif kind == 11:
+        other = rng.randrange(len(cells))
+        cells[column], cells[other] = cells[other], cells[column]
     else:
         cells = [rng.choice(("", "# x", "; x", between * 30, lines[at][: rng.randrange(20)], "\x1a"))]
     lines[at] = between.join(cells)
@@ -85,14 +92,18 @@ def _without(line: str, between: str, column: int) -> str:
 
 def _key_changed(rng: random.Random, text: str) -> str:
     lines = text.split("\n")
-    keys = [at for at, line in enumerate(lines) if "=" in line]
+    keys = [at for at, line in enumerate(lines) if "=" in line or line.startswith("  [")]
     at = rng.choice(keys) if keys else 0
     kind = rng.randrange(8)
-    if kind < 5:
+    if kind < 5 and "=" not in lines[at]:  # a row of a table
+        parts = lines[at].strip("[], ").split(", ")
+        parts[rng.randrange(len(parts))] = rng.choice(VALUES)
+        lines[at] = f"  [{', '.join(parts)}],"
+    elif kind < 5:
         key, _, value = lines[at].partition("=")
         parts = value.split(", ")
-        parts[rng.randrange(len(parts))] = rng.choice(HARD_TOML).decode()
-        lines[at] = f"{key}= {rng.choice((', '.join(parts), rng.choice(HARD_TOML).decode()))}"
+        parts[rng.randrange(len(parts))] = rng.choice(VALUES)
+        lines[at] = f"{key}= {rng.choice((', '.join(parts), rng.choice(VALUES)))}"
     elif kind == 5:
         del lines[at]
     elif kind == 6:
@@ -180,7 +191,7 @@ def true_swf(rng: random.Random) -> tuple[str, Any]:
         if rng.random() < 0.1:
             lines.append(rng.choice(("", "; a comment", "   ")))
     columns = [list(column) for column in zip(*rows, strict=True)]
-    return "\n".join(lines) + "\n", [*columns, [0] * len(rows)]
+    return "\n".join(lines) + "\n", [64, *columns, [0] * len(rows)]
 
 
 def true_sacct(rng: random.Random) -> tuple[str, Any]:

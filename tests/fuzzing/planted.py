@@ -27,8 +27,8 @@ def planted(name: str, before: str, after: str) -> Iterator[None]:
     exchanged = 0
     try:
         for function, code in originals.items():
-            new = changed[code.co_qualname]
-            if (new.co_code, new.co_consts, new.co_names) != (code.co_code, code.co_consts, code.co_names):
+            new = changed.get(code.co_qualname)  # none: made by dataclass
+            if new and (new.co_code, new.co_consts, new.co_names) != (code.co_code, code.co_consts, code.co_names):
                 function.__code__ = new
                 exchanged += 1
         assert exchanged, f"{name}: no function differs"
@@ -57,6 +57,186 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
 TEXT: Final = "pmu.foreign_text"
 MARK: Final = (TEXT, "raw.removeprefix(codecs.BOM_UTF8)", "raw")
 WIDE: Final = (TEXT, "if raw.startswith(mark):", "if False:")
-CUT: Final = (TEXT, "if not one.eof:", "if False:")
+"""A byte order mark stays, and UTF-16 is taken for UTF-8: in what all readers have in common."""
 
-FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {}
+SWF: Final = "cluster_agent.workloads.swf"
+LOG: Final = "cluster_agent.workloads.job_log"
+SACCT: Final = "cluster_agent.workloads.sacct"
+VALUES: Final = "cluster_agent.workloads.sacct_values"
+TRACE: Final = "cluster_agent.workloads.node_trace"
+EURORA: Final = "cluster_agent.workloads.eurora"
+STATE: Final = "cluster_agent.workloads.state_file"
+CAPS: Final = "cluster_agent.cap_steps"
+BUDGET: Final = "cluster_agent.serve.budget_schedule"
+SHARES: Final = "cluster_agent.scheduler.orders.priority"
+WATTS: Final = "cluster_agent.workloads.job_watts"
+CONFIGURATIONS: Final = "cluster_agent.workloads.moldable_trace"
+MACHINE: Final = "cluster_agent.cluster"
+CAMPAIGN: Final = "cluster_agent.commands.replays.campaign"
+PLAN: Final = "cluster_agent.replay.plan_file"
+EVENTS: Final = "cluster_agent.replay.event_log"
+SETTINGS: Final = "nodectl.shell.settings"
+SWEEP: Final = "calibration.table.table_exchange"
+TABLE: Final = "calibration.table.table_file"
+GPU_TABLE: Final = "calibration.gpu_table.gpu_table"
+SEAL: Final = "nodectl.calibrated.sealed_file"
+HEAD: Final = "nodectl.calibrated.node_calibration"
+CARD: Final = "twin.fit.sweep"
+PHASES: Final = "twin.physics.families"
+TWIN: Final = "twin.toml_table"
+
+OF_SETTINGS: Final = (
+    MARK, WIDE,
+    (SETTINGS, "text = read_text(path)", "text = path.read_text()"),
+    (SETTINGS, "except msgspec.DecodeError as error:", "except KeyError as error:"),
+    (SETTINGS, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+)  # fmt: skip
+OF_TWIN: Final = (
+    MARK, WIDE,
+    (TWIN, "text = _text(path)", "text = path.read_text()"),
+    (TWIN, "except tomllib.TOMLDecodeError as error:", "except KeyError as error:"),
+    (TWIN, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+)  # fmt: skip
+
+FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
+    "swf": (
+        MARK,
+        (SWF, "is_part &= np.isin(columns[NUMBER], columns[NUMBER][~is_part])", "is_part[:] = False"),
+        (LOG, "width > processors", "width > 2**40"),
+        (LOG, "delete, submit_s < 0", "delete, submit_s < -5"),
+        (LOG, "run_s == 0, (RUN, one_s)", "run_s == -9, (RUN, one_s)"),
+    ),
+    "sacct": (
+        (SACCT, "most_j = max(most_j, joules)", "most_j += joules"),
+        (SACCT, "if run_s > 0 and joules / run_s > MOST_NODE_W * max(units, 1):", "if False:"),
+        (SACCT, "run_s = end_s - start_s if run_s is None else run_s", "run_s = end_s - start_s"),
+        (VALUES, "(typed if kind else plain)[name] += cards or 0", "plain[name] += cards or 0"),
+        (VALUES, "(when - _EPOCH.replace(tzinfo=UTC))", "(when.replace(tzinfo=None) - _EPOCH)"),
+    ),
+    "eurora jobs": (
+        MARK,
+        (EURORA, "if math.isfinite(found := float(value)):", "if (found := float(value)) is not None:"),
+        (EURORA, "except (TypeError, ValueError, OverflowError):", "except TypeError:"),
+        (TRACE, 'if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB:', "if False:"),
+        (TRACE, 'if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:', "if False:"),
+    ),
+    "eurora caps": (
+        MARK, WIDE,
+        (EURORA, "if not watts > 0 or not 0 <= time_s <= LONGEST_S:", "if False:"),
+        (EURORA, "if steps and time_s <= steps[-1][0]:", "if False:"),
+        (EURORA, "except (KeyError, TypeError, ValueError):", "except (KeyError, TypeError):"),
+    ),
+    "eurora nodes": (
+        MARK, WIDE,
+        (EURORA, "if not 0 <= (found := int(text)) <= LONGEST_S:", "if not (found := int(text)) <= LONGEST_S:"),
+        (EURORA, "if not 0 <= (found := int(text)) <= LONGEST_S:", "if not 0 <= (found := int(text)):"),
+        (EURORA, 'if row["system"] == system:', 'if row["system"] != system:'),
+    ),
+    "eurora queues": (
+        MARK, WIDE,
+        (EURORA, "if not 0 <= (found := int(text)) <= LONGEST_S:", "if not (found := int(text)) <= LONGEST_S:"),
+        (EURORA, "if not 0 <= (found := int(text)) <= LONGEST_S:", "if not 0 <= (found := int(text)):"),
+        (EURORA, 'found[row["queue"]] = ', 'found[row["queue"].upper()] = '),
+    ),
+    "state": (
+        MARK, WIDE,
+        (STATE, "text = utf8(raw)", "text = raw"),
+        (STATE, "except (msgspec.DecodeError, UnicodeDecodeError) as error:", "except UnicodeDecodeError as error:"),
+        (STATE, "if version != VERSION:", "if version == VERSION:"),
+    ),
+    "caps": (
+        MARK, WIDE,
+        (CAPS, "if not 0 <= values[name] <= FOREVER_S:", "if False:"),
+        (CAPS, "if cap.to_s <= cap.from_s:", "if False:"),
+        (CAPS, "if len(row) != len(header):", "if False:"),
+    ),
+    "budget": (
+        MARK, WIDE,
+        (BUDGET, "except (ValueError, OverflowError):", "except OverflowError:"),
+        (BUDGET, "if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):", "if False:"),
+        (BUDGET, "if steps and step[0] <= steps[-1][0]:", "if False:"),
+    ),
+    "shares": (
+        MARK, WIDE,
+        (SHARES, "except (ValueError, TypeError):", "except TypeError:"),
+        (SHARES, ' or not all(0 < value < float("inf") for value in account)', ""),
+        (SHARES, "accounts[user] = account", "accounts[user + 1] = account"),
+    ),
+    "job watts": (
+        MARK, WIDE,
+        (WATTS, "if not 0 < power_w < MOST_W:", "if power_w <= 0:"),
+        (WATTS, "except (TypeError, ValueError):", "except TypeError:"),
+        (WATTS, "found[number] = power_w", "found[number] = 2 * power_w"),
+    ),
+    "configurations": (
+        MARK, WIDE,
+        (CONFIGURATIONS, "if not all(0 < value <", "if not all(-9e9 < value <"),
+        (CONFIGURATIONS, "except (TypeError, ValueError):", "except TypeError:"),
+        (CONFIGURATIONS, "if not _is_possible(one):", "if False:"),
+    ),
+    "machine": (
+        MARK, WIDE,
+        (MACHINE, "for key, problem in _problems(found):", "for key, problem in ():"),
+        (MACHINE, "text = read_text(path)", "text = path.read_text()"),
+        (MACHINE, "except msgspec.DecodeError as error:", "except KeyError as error:"),
+    ),
+    "campaign": (
+        MARK, WIDE,
+        (CAMPAIGN, "except (msgspec.DecodeError, UnicodeDecodeError) as error:", "except UnicodeDecodeError as error:"),
+        (CAMPAIGN, 'raise WrongUseError(f"{path}: policies: {error}") from None', "raise"),
+        (CAMPAIGN, "decode_toml(read_utf8(path), Campaign)", "decode_toml(path.read_bytes(), Campaign)"),
+    ),
+    "plan": (
+        MARK, WIDE,
+        (PLAN, "except ValueError:  # msgspec's errors, and", "except KeyError:  #"),
+        (PLAN, "except ValueError:  # msgspec's errors are of this kind", "except KeyError:"),
+        (PLAN, "if header.plan != VERSION:", "if header.plan == VERSION:"),
+    ),
+    "event log": (
+        MARK, WIDE,
+        (EVENTS, "except ValueError:  # msgspec's errors are", "except KeyError:  #"),
+        (EVENTS, "if header.event_log != VERSION:", "if header.event_log == VERSION:"),
+        (EVENTS, "content = read_utf8(path)", 'content = __import__("pathlib").Path(path).read_bytes()'),
+    ),
+    "node settings": OF_SETTINGS,
+    "cluster settings": OF_SETTINGS,
+    "external sweep": (
+        MARK, WIDE,
+        (SWEEP, "if not (0 < values[name] < 1e18):", "if False:"),
+        (SWEEP, "        except ValueError:", "        except KeyError:"),
+        (SWEEP, 'if name in ("cores", "khz") and values[name] < 1:', "if False:"),
+    ),
+    "core table": (
+        MARK, WIDE,
+        (TABLE, "except tomllib.TOMLDecodeError as error:", "except KeyError as error:"),
+        (TABLE, "except (msgspec.ValidationError, SealedFileError) as error:", "except SealedFileError as error:"),
+        (TABLE, " or any(not isinstance(c, str) for c in columns)", ""),
+    ),
+    "gpu table": (
+        MARK, WIDE,
+        (GPU_TABLE, "next(filter(None, map(_wrong_rows, table.series.values() or [()])), \"\")", '""'),
+        (GPU_TABLE, "except (msgspec.ValidationError, TypeError, ValueError) as error:", "except TypeError as error:"),
+        (SEAL, "if digest.strip() != _digest(text):", "if digest.strip() == _digest(text):"),
+    ),
+    "node calibration": (
+        MARK, WIDE,
+        (HEAD, "except (tomllib.TOMLDecodeError, RecursionError) as error:", "except RecursionError as error:"),
+        (HEAD, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+        (SEAL, "if digest.strip() != _digest(text):", "if digest.strip() == _digest(text):"),
+    ),
+    "card sweep": (
+        MARK, WIDE,
+        (CARD, "if not 0 <= found < math.inf:", "if False:"),
+        (CARD, "except ValueError:", "except KeyError:"),
+        (CARD, "if not clock or not watts:", "if not clock:"),
+    ),
+    "phase trace": (
+        MARK, WIDE,
+        (PHASES, "if not cpu and not gpu:", "if False:"),
+        (PHASES, 'if unit not in ("cpu", "gpu"):', 'if unit in ("cpu", "gpu"):'),
+        (PHASES, "fields = {(\"name\" if key == \"phase\" else key): value", "fields = {key: value"),
+    ),
+    "twin machine": OF_TWIN,
+    "twin workload": OF_TWIN,
+}  # fmt: skip
+"""Of each reader five: the module, what stands there, and what replaces it."""

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import random
 import sys
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +46,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import read_settings
 from cluster_agent.workloads import eurora, job_watts
-from cluster_agent.workloads.job_log import LONGEST_S, prepare
+from cluster_agent.workloads.job_log import LONGEST_S, machine_of, prepare
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.sacct import MOST_NODE_W, read_sacct
@@ -116,7 +120,8 @@ def _swf(path: Path) -> Any:
     _sound(bool((jobs.submit_s >= 0).all() and (np.diff(jobs.submit_s) >= 0).all()), "submissions out of order")
     _sound(bool((jobs.width > 0).all() and (jobs.width <= 64).all()), "wider than the machine")
     _sound(int(max(jobs.submit_s.max(), jobs.request_s.max())) <= LONGEST_S, "too long")
-    return [getattr(jobs, name).tolist() for name in ("number", "submit_s", "run_s", "request_s", "width", "user")]
+    columns = ("number", "submit_s", "run_s", "request_s", "width", "user")
+    return [machine_of(log), *(getattr(jobs, name).tolist() for name in columns)]
 
 
 SACCT: Final = """\
@@ -257,7 +262,7 @@ default = 1.5
 
 def _machine(path: Path) -> Any:
     machine = load_machine(str(path))
-    _sound(machine.processors > 0 and 0 <= machine.idle_w < MOST_W * machine.nodes * 4, "no machine")
+    _sound(0 < machine.processors <= 2**31 - 1 and 0 <= machine.idle_w < MOST_W * machine.nodes * 4, "no machine")
     return [machine.name, machine.processors, machine.idle_w, machine.slowdowns()]
 
 
@@ -333,8 +338,8 @@ SWEEP: Final = "kernel,level,cores,khz,units_per_s,package_w,node_w\n" + "".join
     for kernel in ("compute", "memory")
     for khz in (1_000_000, 2_000_000, 3_000_000)
 )
-CARD: Final = "card,workload,clock_mhz,power_w,time_s,suspect\n# measured\n" + "".join(
-    f"a,gemm,{mhz},{100 + mhz / 10:.1f},{10_000 / mhz:.2f},\n" for mhz in (800, 1000, 1200, 1400)
+CARD: Final = "workload,card,clock_mhz,power_w,time_s,suspect\n# measured\n" + "".join(
+    f"gemm,a,{mhz},{100 + mhz / 10:.1f},{10_000 / mhz:.2f},\n" for mhz in (800, 1000, 1200, 1400)
 )
 TRACE: Final = "unit,phase,seconds,beta,activity\ncpu,one,1.0,0.5,0.5\ncpu,two,2.0,0.2,0.9\n"
 
@@ -349,7 +354,7 @@ def _card_sweep(path: Path) -> Any:
     curves = read_sweep(path)
     _sound(all(list(one.clock_mhz) == sorted(set(one.clock_mhz)) for one in curves), "clocks out of order")
     _sound(all(min(one.power_w) > 0 for one in curves), "no watts")
-    return [[one.clock_mhz, one.power_w, one.speed] for one in curves]
+    return [[one.workload, one.clock_mhz, one.power_w, one.speed] for one in curves]
 
 
 def _trace(path: Path) -> Any:
@@ -452,9 +457,9 @@ def readers() -> dict[str, Reader]:
     return {
         "swf": Reader((SWF,), _swf, trouble, " ", true_swf),
         "sacct": Reader((SACCT,), _sacct, trouble, "|", true_sacct),
-        "eurora jobs": Reader((EURORA,), _jobs_of_eurora, trouble, ","),
-        "eurora caps": Reader((PROFILE,), _profile, trouble, ","),
-        "eurora nodes": Reader((SYSTEMS,), _systems, trouble, ","),
+        "eurora jobs": Reader((EURORA,), _jobs_of_eurora, trouble, ",", cost=10),
+        "eurora caps": Reader((PROFILE,), _profile, trouble, ",", cost=4),
+        "eurora nodes": Reader((SYSTEMS,), _systems, trouble, ",", cost=4),
         "eurora queues": Reader((QUEUES,), _queues, trouble, ","),
         "state": Reader((STATE,), _state, trouble),
         "caps": Reader(
@@ -466,26 +471,40 @@ def readers() -> dict[str, Reader]:
             _schedule, trouble, ",",
         ),
         "shares": Reader(("user,share,efficiency\n1,2,1.5\n7,1,1\n", "user,share\n1,2\n"), _shares, trouble, ","),
-        "job watts": Reader(("job,watts\n1,30.5\n2,70\n", "job_id,watts\n3,9\n"), _watts, trouble, ","),
-        "configurations": Reader((CONFIGURATIONS,), _configurations, trouble, ","),
-        "machine": Reader((MACHINE,), _machine, trouble),
-        "campaign": Reader((CAMPAIGN,), _campaign, trouble),
+        "job watts": Reader(("job,watts\n1,30.5\n2,70\n", "job_id,watts\n3,9\n"), _watts, trouble, ",", cost=4),
+        "configurations": Reader((CONFIGURATIONS,), _configurations, trouble, ",", cost=10),
+        "machine": Reader((MACHINE,), _machine, trouble, cost=20),
+        "campaign": Reader((CAMPAIGN,), _campaign, trouble, cost=20),
         "plan": Reader((PLAN,), _plan, trouble),
         "event log": Reader((EVENTS % VERSION,), _events, trouble),
-        "node settings": Reader((node,), _node_settings, (NodectlError,)),
-        "cluster settings": Reader((cluster,), _cluster_settings, (NodectlError,)),
-        "external sweep": Reader((SWEEP,), _external_sweep, (NodectlError,), ","),
-        "core table": Reader((cores,), _table, (NodectlError,), has_seal=True),
-        "gpu table": Reader((gpus,), _gpu_table, (NodectlError,), has_seal=True),
-        "node calibration": Reader((cores,), _head, (NodectlError,), has_seal=True),
-        "card sweep": Reader((CARD,), _card_sweep, twin, ","),
-        "phase trace": Reader((TRACE,), _trace, twin, ","),
+        "node settings": Reader((node,), _node_settings, (NodectlError,), cost=20),
+        "cluster settings": Reader((cluster,), _cluster_settings, (NodectlError,), cost=20),
+        "external sweep": Reader((SWEEP,), _external_sweep, (NodectlError,), ",", cost=4),
+        "core table": Reader((cores,), _table, (NodectlError,), has_seal=True, cost=20),
+        "gpu table": Reader((gpus,), _gpu_table, (NodectlError,), has_seal=True, cost=20),
+        "node calibration": Reader((cores,), _head, (NodectlError,), has_seal=True, cost=20),
+        "card sweep": Reader((CARD,), _card_sweep, twin, ",", cost=4),
+        "phase trace": Reader((TRACE,), _trace, twin, ",", cost=10),
         "twin machine": Reader((machine,), _twin_machine, twin, cost=20),
-        "twin workload": Reader((WORKLOAD,), _twin_workload, twin),
+        "twin workload": Reader((WORKLOAD,), _twin_workload, twin, cost=10),
     }  # fmt: skip
 
 
 # --- the loop
+
+
+@cache
+def _place() -> tuple[Path, int]:
+    """The file that readers read, in memory if there is such a place, and a descriptor of it."""
+    shared = Path("/dev/shm")
+    folder = tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
+    path = Path(folder.name, "input.toml")  # machines are named by this ending
+    _KEPT.append(folder)
+    return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+
+
+_KEPT: Final[list[tempfile.TemporaryDirectory[str]]] = []
+"""It goes when the process ends."""
 
 
 class Fuzzer:
@@ -495,10 +514,8 @@ class Fuzzer:
         self.went: Counter[str] = Counter()
         self.found: dict[str, str] = {}
         self._name, self._reader, self._rng = name, reader, random.Random(f"{name} {seed}")
-        shared = Path("/dev/shm")
-        self._at = tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
-        self._path = Path(self._at.name, "input.toml")  # machines are named by it
-        self.seeds = [(text, self.plain(self.judged(self._sealed(text).encode())[1])) for text in reader.seeds]
+        self._path, self._file = _place()
+        self.seeds = [(text, self.plain(self.judged(self.sealed(text).encode())[1])) for text in reader.seeds]
 
     def feed(self, files: int, stops: bool = False) -> bool:
         """So many; whether anything was found. ``stops``: at the first finding."""
@@ -526,7 +543,7 @@ class Fuzzer:
             text, must = rng.choice(self.seeds)
         else:
             return self._damaged()
-        raw = encoded(rng, self._sealed(text))[1] if rng.random() < 0.5 else self._sealed(text).encode()
+        raw = encoded(rng, self.sealed(text))[1] if rng.random() < 0.5 else self.sealed(text).encode()
         problem, taken = self.judged(raw)
         if problem != "taken":
             return problem or "refuses a valid file", raw
@@ -539,7 +556,7 @@ class Fuzzer:
         text, _ = rng.choice(self.seeds)
         text = damaged(rng, text, self._reader.between)
         if rng.random() < 0.9:
-            text = self._sealed(text)
+            text = self.sealed(text)
         raw = text.encode("utf-8", "surrogatepass")
         if rng.random() < 0.1:
             raw = encoded(rng, text)[1]
@@ -547,12 +564,13 @@ class Fuzzer:
             raw = broken(rng, raw)
         return self.judged(raw)[0], raw
 
-    def _sealed(self, text: str) -> str:
+    def sealed(self, text: str) -> str:
         return sealed(text) if self._reader.has_seal else text
 
     def judged(self, raw: bytes) -> tuple[str, Any]:
         """What is wrong with what the reader does ("taken" or "": nothing), and what it took."""
-        self._path.write_bytes(raw)
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, raw, 0)
         try:
             taken = self._reader.read(self._path)
             self.plain(taken)
@@ -579,17 +597,21 @@ def main() -> int:
     _, seed = Goal.of_command(arguments)
     print(f"seed {seed}", flush=True)
     is_found = False
-    for name in chosen:
-        goal, fuzzer, done = Goal(arguments[0]), Fuzzer(name, given[name], seed), 0
-        while not goal.is_reached(done):
-            part = goal.part(A_PART, done)
-            fuzzer.feed(part)
-            done += part
-        for line in fuzzer.found.values():
-            print(line, flush=True)
-        print(*(f"{times:10d}  {what}" for what, times in sorted(fuzzer.went.items())), sep="\n", flush=True)
-        is_found |= bool(fuzzer.found)
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for went, found in pool.map(_fed, chosen, repeat(arguments[0]), repeat(seed)):
+            print(*found, *(f"{times:10d}  {what}" for what, times in went), sep="\n", flush=True)
+            is_found |= bool(found)
     return 1 if is_found else 0
+
+
+def _fed(name: str, given: str, seed: int) -> tuple[list[tuple[str, int]], list[str]]:
+    """How many files of one reader went where, and what was found."""
+    goal, fuzzer, done = Goal(given), Fuzzer(name, readers()[name], seed), 0
+    while not goal.is_reached(done):
+        part = goal.part(A_PART, done)
+        fuzzer.feed(part)
+        done += part
+    return sorted(fuzzer.went.items()), list(fuzzer.found.values())
 
 
 if __name__ == "__main__":
