@@ -99,7 +99,7 @@ def replay(
 ) -> int:
     """Schedule the jobs of TRACE again under a policy, from the start or from a state.
 
-    TRACE is a log in Standard Workload Format (plain or .gz), a table of Eurora's jobs, or the text of
+    TRACE is a log in Standard Workload Format (plain, .gz, .bz2 or .xz), a table of Eurora's jobs, or the text of
     `sacct --parsable2`. Lines that had to be dropped or corrected are counted on stderr.
     """
     written = {"--out": out, "--swf": swf_file, "--log": log_file, "--state-out": state_out}
