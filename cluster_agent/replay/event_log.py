@@ -234,7 +234,7 @@ class EventLog:
         first, *self._lines = content.splitlines() or [b""]
         try:
             header = msgspec.json.decode(first, type=_Header)
-        except ValueError:  # msgspec's errors are of this kind, and so is what it says of bytes that are no UTF-8
+        except (ValueError, RecursionError):  # msgspec's errors, what it says of no UTF-8, and of lists in lists
             raise ClusterError(f"{path}:1: not an event log; write one with `clusterctl replay --log`") from None
         if header.event_log != VERSION:
             raise ClusterError(f"{path}:1: event log version {header.event_log}, but this clusterctl reads {VERSION}")
@@ -254,7 +254,7 @@ class EventLog:
             try:
                 kind, now_s, *values = msgspec.json.decode(line)
                 decided = feeder.feed(kind, now_s, values)
-            except (msgspec.DecodeError, TypeError, ValueError, OverflowError):
+            except (TypeError, ValueError, OverflowError, RecursionError):  # msgspec's errors are of the second kind
                 raise ClusterError(f"{where}: damaged line, or one out of order; write the log again") from None
             if decided != values:
                 given, found = (msgspec.json.encode(one).decode() for one in (values, decided))

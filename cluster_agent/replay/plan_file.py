@@ -69,7 +69,7 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
         raise ClusterError(f"--plan-from {path}: cannot read it: {error.strerror}") from None
     try:
         header = msgspec.json.decode(first, type=_Header)
-    except ValueError:  # msgspec's errors, and what it says of bytes that are no UTF-8
+    except (ValueError, RecursionError):  # msgspec's errors, what it says of no UTF-8, and of lists in lists
         raise WrongUseError(
             f"--plan-from {path}: no record of a plan; `clusterctl replay --out` writes {NAME}"
         ) from None
@@ -90,7 +90,7 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
             now_s, decided_by, reason, started = msgspec.json.decode(line, type=_Line)
             if bool(reason.partition(":")[0].strip()) != (decided_by == "list"):
                 raise ValueError("the planner needs no reason, the list schedule one")
-        except ValueError:  # msgspec's errors are of this kind
+        except (ValueError, RecursionError):  # msgspec's errors are of the first kind
             raise ClusterError(f"{path}:{number}: damaged line; record the plan again") from None
         found.append(Outcome(now_s, decided_by, reason, tuple((job, _placed(on)) for job, on in started)))
     return found

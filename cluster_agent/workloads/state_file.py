@@ -125,7 +125,7 @@ def read_state(path: str) -> tuple[MachineState, str]:
         state = msgspec.json.decode(text, type=MachineState)
     except msgspec.ValidationError as error:
         raise StateError(f"{path}: no state: {without_types(str(error))}; export it again") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StateError(f"{path}: damaged or no state ({error}); export it again") from None
     if reason := problem_of(state):
         raise StateError(f"{path}: {reason}")

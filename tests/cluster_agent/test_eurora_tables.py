@@ -113,7 +113,7 @@ def test_a_profile_of_caps_is_in_force_from_the_start_and_for_ever(tmp_path: Pat
     [
         ("a,100,2200\na,100,1\n", "a", "caps.csv:3: 100 s is not after 100 s; sort the profile by time"),
         ("a,100,low\n", "a", "caps.csv:2: a cap has profile,offset_s,cap_w; correct or delete it"),
-        ("a,100,0\n", "a", "caps.csv:2: an offset below 0 s or a cap that is not above 0 W; correct the line"),
+        ("a,100,0\n", "a", "caps.csv:2: an offset that is no time, or a cap that is not above 0 W; correct the line"),
         (
             "a,1,1\nb,1,1\n",
             None,

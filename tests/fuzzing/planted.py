@@ -118,7 +118,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (EURORA, "if math.isfinite(found := float(value)):", "if (found := float(value)) is not None:"),
         (EURORA, "except (TypeError, ValueError, OverflowError):", "except TypeError:"),
         (TRACE, 'if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB:', "if False:"),
-        (TRACE, 'if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:', "if False:"),
+        (EURORA, '"memory_kib": counts["mem_kb"],', '"memory_kib": counts["mem_kb"] // 2,'),
     ),
     "eurora caps": (
         MARK, WIDE,
@@ -141,7 +141,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     "state": (
         MARK, WIDE,
         (STATE, "text = utf8(raw)", "text = raw"),
-        (STATE, "except (msgspec.DecodeError, UnicodeDecodeError) as error:", "except UnicodeDecodeError as error:"),
+        (STATE, "except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as", "except KeyError as"),
         (STATE, "if version != VERSION:", "if version == VERSION:"),
     ),
     "caps": (
@@ -183,18 +183,18 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     "campaign": (
         MARK, WIDE,
         (CAMPAIGN, "except (msgspec.DecodeError, UnicodeDecodeError) as error:", "except UnicodeDecodeError as error:"),
-        (CAMPAIGN, 'raise WrongUseError(f"{path}: policies: {error}") from None', "raise"),
+        (CAMPAIGN, "tuple(below(path.parent, text) for text in listed.policies)", "listed.policies[:1]"),
         (CAMPAIGN, "decode_toml(read_utf8(path), Campaign)", "decode_toml(path.read_bytes(), Campaign)"),
     ),
     "plan": (
         MARK, WIDE,
-        (PLAN, "except ValueError:  # msgspec's errors, and", "except KeyError:  #"),
-        (PLAN, "except ValueError:  # msgspec's errors are of this kind", "except KeyError:"),
+        (PLAN, "except (ValueError, RecursionError):  # msgspec's errors, what", "except KeyError:  #"),
+        (PLAN, "except (ValueError, RecursionError):  # msgspec's errors are of", "except KeyError:  #"),
         (PLAN, "if header.plan != VERSION:", "if header.plan == VERSION:"),
     ),
     "event log": (
         MARK, WIDE,
-        (EVENTS, "except ValueError:  # msgspec's errors are", "except KeyError:  #"),
+        (EVENTS, "except (ValueError, RecursionError):  # msgspec's errors, what", "except KeyError:  #"),
         (EVENTS, "if header.event_log != VERSION:", "if header.event_log == VERSION:"),
         (EVENTS, "content = read_utf8(path)", 'content = __import__("pathlib").Path(path).read_bytes()'),
     ),

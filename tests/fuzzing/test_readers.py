@@ -36,6 +36,14 @@ def test_a_file_means_the_same_in_every_encoding(name: str) -> None:
                 assert (fuzzer.judged(raw)[0], fuzzer.plain(fuzzer.judged(raw)[1])) == ("taken", must), encoding
 
 
+@pytest.mark.parametrize("name", ["event log", "plan", "state"])
+@pytest.mark.parametrize(
+    "raw", [b"[" * 3000, b'{"version":1,"plan":1,"event_log":' + b"[" * 3000, b'{"version":"\x91"}']
+)
+def test_an_input_that_once_was_a_finding_is_none_any_more(name: str, raw: bytes) -> None:
+    assert Fuzzer(name, READERS[name], 1).judged(raw)[0] == ""
+
+
 @pytest.mark.parametrize(("name", "fault"), [(name, at) for name in FAULTS for at in range(len(FAULTS[name]))])
 def test_a_fault_planted_in_a_reader_is_found(name: str, fault: int) -> None:
     fuzzer = Fuzzer(name, READERS[name], 1)

@@ -221,7 +221,7 @@ def test_a_phase_trace_runs_row_by_row(tmp_path: Path) -> None:
         ("unit,phase,seconds,bet\ncpu,a,1.0,0.5\n", ':2: unknown column "bet" (nearest: beta)'),
         ("unit,phase,seconds\ncpu,a,soon\n", ":2: "),
         ("unit,phase,seconds\ntpu,a,1.0\n", ':2: unit: "tpu" is neither cpu nor gpu'),
-        ("unit,phase,seconds\ncpu,a,1.0,7\n", ":2: more cells than the header has columns"),
+        ("unit,phase,seconds\ncpu,a,1.0,7\n", ": line 2: it has 4 fields, and the first line names 3 columns"),
         ("unit,phase,seconds,beta\ncpu,a,1.0,nan\n", ":2: beta: nan is negative or not a number"),
         ("unit,phase,seconds,beta\ncpu,a,1.0,1.5\n", ":2: beta: expected a number of at most 1"),
         ("unit,phase,seconds\ncpu,a,0\n", ":2: a phase lasts longer than 0 s"),
@@ -240,7 +240,7 @@ def test_files_that_are_no_text_are_named(tmp_path: Path) -> None:
     for name, prefix in (("trace.csv", "trace:"), ("load.toml", "")):
         path = tmp_path / name
         path.write_bytes(b"\xff\xfe\x00")
-        with pytest.raises(TwinError, match=f"{name}: is no"):
+        with pytest.raises(TwinError, match=f"{name}: it begins as UTF-16 and does not go on so"):
             load_workload(f"{prefix}{path}", load_machine("v100"))
 
 
