@@ -145,7 +145,7 @@ class NodeTraceBuilder:
         except KeyError as error:
             missing = str(error.args[0])
             raise TraceError(f"{self._path}:1: the column {missing} is missing; add it to the header") from None
-        texts = {name: str(row[name]) for name in TEXTS if name in row}
+        texts: dict[str, str] = {name: str(row[name]) for name in TEXTS if name in row}
         if not all(text.isprintable() for text in texts.values()):
             self.note(line, "jobs with control characters in a name", "taken as spaces", "rename it")
             texts = {name: _printable(text) for name, text in texts.items()}
