@@ -11,6 +11,10 @@ class ClusterError(NodectlError):
     """The run failed: a trace that cannot be read, an output that cannot be written. Exit status 1."""
 
 
+class StoreError(ClusterError):
+    """The cluster agent's store cannot be read or written: its disk is full or fails, or it is damaged."""
+
+
 class StoppedError(ClusterError):
     """The user has stopped it (Ctrl-C). Exit status 130, as shells use it."""
 

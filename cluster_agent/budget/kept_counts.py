@@ -27,6 +27,15 @@ class DeposedError(ClusterError):
     exit_status = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change by a person or a feed, of the budget or of what it rests on."""
+
+    unix_s: float
+    who: str
+    what: str
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What was stored when the store was taken over; the epoch is the new one.
@@ -51,9 +60,12 @@ class LedgerStore(Protocol):
         that is stored. From then on nobody else can commit."""
         ...
 
-    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
+    def commit(
+        self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints,
+        change: Change | None = None,
+    ) -> None:  # fmt: skip
         """Store the names and declarations of these places, and the counts of those that changed (``counts_mw``: of all
-        places). Returns once it is on the disk.
+        places), and with them who changed that, if a person did. Returns once it is on the disk.
 
         ``DeposedError`` if ``epoch`` is not the newest. With nothing to store it only checks that."""
         ...

@@ -36,7 +36,7 @@ import numpy as np
 
 from cluster_agent.budget.accounts import FORGOTTEN, NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.budget_line import BudgetLine
-from cluster_agent.budget.kept_counts import NOTHING, LedgerStore, Snapshot
+from cluster_agent.budget.kept_counts import NOTHING, Change, LedgerStore, Snapshot
 from nodectl.wire.power_messages import Declaration, Grant, Report
 
 EPOCH_LEAP: Final = 1 << 20
@@ -101,9 +101,9 @@ class Ledger:
             accounts.limit_mw[back] = accounts.tdp_mw[back]
             self._recount(now_s, back)
 
-    def forget(self, now_s: float, name: str) -> None:
+    def forget(self, now_s: float, name: str, change: Change | None = None) -> None:
         """The node has no power, as a person states, and does not belong to the partition any more: it counts nothing,
-        and that is stored. If it reports all the same, it counts like one that was never heard of.
+        and that is stored, with who said so. If it reports all the same, it counts like one that was never heard of.
 
         ``DeposedError`` and ``ClusterError`` as ``grants``; then nothing has changed.
         """
@@ -111,7 +111,8 @@ class Ledger:
         counts_mw = accounts.stored_mw.copy()
         counts_mw[at] = NONE
         nodes = {place: (accounts.names[place], accounts.declarations[place]) for place in accounts.unstored}
-        self._store.commit(self.epoch, {**nodes, int(at[0]): (name, FORGOTTEN)}, at, counts_mw)
+        who = {} if change is None else {"change": change}
+        self._store.commit(self.epoch, {**nodes, int(at[0]): (name, FORGOTTEN)}, at, counts_mw, **who)
         self._declare(at, [FORGOTTEN])
         accounts.unstored.clear()
         accounts.close_grants(at)

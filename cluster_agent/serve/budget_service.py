@@ -15,7 +15,7 @@ import numpy as np
 
 from cluster_agent.budget.accounts import NONE, Account
 from cluster_agent.budget.budget_line import BudgetLine
-from cluster_agent.budget.kept_counts import NOTHING, DeposedError, LedgerStore
+from cluster_agent.budget.kept_counts import NOTHING, Change, DeposedError, LedgerStore
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
@@ -181,9 +181,9 @@ class Partition:
                 f" wait until it is silent for {self.ledger.settle_s:.0f} s"
             )
 
-    def forget(self, now_s: float, name: str) -> None:
+    def forget(self, now_s: float, name: str, change: Change) -> None:
         """The node counts nothing any more: it has no power, as a person states."""
-        self.ledger.forget(now_s, name)
+        self.ledger.forget(now_s, name, change)
         self.reports.pop(name, None)
         self._heard_s.pop(name, None)
         self.replan(now_s)

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.budget.budget_line import MOST_W
+from cluster_agent.budget.kept_counts import Change
 from cluster_agent.fabric.people import Finite, Request
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
 from cluster_agent.serve.why import Why
-from cluster_agent.store.ledger_store import Change
 from cluster_agent.workloads.state_file import MachineState
 
 MOST_ROWS: Final = 1000

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
-from cluster_agent.budget.kept_counts import LedgerStore, Snapshot
+from cluster_agent.budget.kept_counts import Change, LedgerStore, Snapshot
 from cluster_agent.budget.sharers.gap import Event
 from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.errors import WrongUseError
@@ -56,7 +56,7 @@ from cluster_agent.serve.people_protocol import (
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
-from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
 from nodectl.shell.notify import Notifier
 from nodectl.wire.keys import read_pair
@@ -394,7 +394,7 @@ class Server:
         return rows
 
     def _forget(self, caller: Caller, request: ForgetNode) -> Sentences:
-        """Drop the count of a node that is gone: by a person's word alone, which is recorded first."""
+        """Drop the count of a node that is gone: by a person's word alone, which is recorded with it."""
         now_s, name, partition = self._now_s(), request.node, self.partition
         partition.refuse_forgetting(now_s, name)
         if any(entry.name == name and entry.role == "node" for entry in self._allowed.entries()):
@@ -408,8 +408,7 @@ class Server:
                 " see that it has no power, then say so (--is-off)"
             )
         what = f"forgot node {name}, which counted {count_w:g} W: it has no power, says {caller.name}"
-        self._budgets.note(Change(self._wall_s(), caller.name, what))
-        partition.forget(now_s, name)
+        partition.forget(now_s, name, Change(self._wall_s(), caller.name, what))
         self._expected.discard(name)
         self._say(what)
         self._send(partition.turn(now_s))

@@ -1,8 +1,13 @@
-"""The cluster agent's database: SQLite with a write-ahead log (WAL); every commit is on the disk when it returns.
+"""The cluster agent's database: a log of commits, and SQLite, which is derived from it.
 
-The schema grows by migrations, applied in order, each in a transaction with its number, so a store always has exactly
-one version. A store of a newer version is refused: its rows may mean more than this program knows. Commits are numbered
-(``ledger_copy``, ``job_copy``), rows have checksums (``records``); ``mending`` opens a store that may be damaged.
+A commit is in force when its line in the log is on the disk (``commit_log``); SQLite, which people's queries and a
+start read, gets the same records right after. It syncs only when it moves its write-ahead log (WAL) into its file: what
+it lacks after a crash, or while its disk is full, is taken from the log when the store is opened, and before the next
+commit.
+
+The schema grows by migrations, applied in order in one transaction, so a store always has exactly one version. A store
+of a newer version is refused: its rows may mean more than this program knows. Rows have checksums (``records``);
+``mending`` opens a store that may be damaged.
 """
 
 from __future__ import annotations
@@ -14,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from cluster_agent.errors import ClusterError
-from cluster_agent.store.job_copy import JobCopy
-from cluster_agent.store.ledger_copy import LedgerCopy
-from cluster_agent.store.records import define
+from cluster_agent.errors import ClusterError, StoreError
+from cluster_agent.jobs.job import OVER
+from cluster_agent.store.commit_log import CommitLog, Logged, Record
+from cluster_agent.store.records import TABLES, Row, define, drop_row, problem_of, put_row
 from nodectl.write.saves import make_directory
 
 MIGRATIONS: Final[tuple[str, ...]] = (
@@ -73,106 +78,304 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE TABLE stored_joules (one INTEGER PRIMARY KEY CHECK (one = 1), body BLOB NOT NULL, checksum INTEGER NOT NULL);
     """,
+    """
+    CREATE TABLE applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
+    INSERT INTO applied SELECT one, number FROM last_commit;
+    DROP TABLE last_commit;
+    """,
 )
 """Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
 
 CHECKED_SINCE: Final = 5
 """The version of the store from which on its commits are numbered and its records have checksums."""
 
+LOGGED_SINCE: Final = 7
+"""The version from which on its commits are in a log. Before, a commit was in force when SQLite had it."""
+
 VERSION_TABLE: Final = "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)"
 
 BUSY_S: Final = 2.0
 """Ours: how long another process (a backup, a standby taking over) may keep the write lock."""
 
+CHANGES: Final = 100
+"""Ours: so many changes of the budget are in what a log begins with. SQLite has all."""
+
+
+class Writing:
+    """What a commit changes. ``connection``: SQLite's, inside its transaction; None: SQLite cannot be written, so that
+    the log alone gets it."""
+
+    def __init__(self, connection: sqlite3.Connection | None) -> None:
+        self.connection = connection
+        self.records: dict[tuple[str, Any], Record] = {}
+
+    def put(self, table: str, *row: Any) -> None:
+        """Store this row, in place of the one of its key."""
+        self.records[table, row[0]] = table, row
+        if self.connection is not None:
+            put_row(self.connection, table, row)
+
+    def drop(self, table: str, key: Any) -> None:
+        """Remove the row of this key."""
+        self.records[table, key] = table, (key,)
+        if self.connection is not None:
+            drop_row(self.connection, table, key)
+
 
 class Database:
-    """The open store. A method that fails raises ``ClusterError`` with a one-line message, and nothing has changed."""
+    """The open store. A method that fails raises ``StoreError`` with a one-line message, and nothing has changed.
+
+    ``trouble``: why it could not be written the last time, "" if it could. ``notes``: lines about what was not as it
+    should be when it was opened; all of it is in order now.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.copy, self.job_copy = copy_of(path), JobCopy(path)
+        self.path, self.log = path, CommitLog(path)
+        self.trouble = ""
+        self.notes: list[str] = []
+        self._behind: list[Record] = []  # what the log has and SQLite could not be given yet
         try:
             make_directory(str(path.parent))
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:
-            raise ClusterError(f"{path}: cannot open the store: {error.strerror}") from None
+            raise StoreError(f"{path}: cannot open the store: {error.strerror}") from None
         with self._saying("open"):
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-            define(self._connection)
             try:
+                define(self._connection)
                 self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._migrate()
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._open()
             except BaseException:
                 self._connection.close()
                 raise
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that has the write lock from its start; on the disk when it returns."""
-        with self._transaction() as connection:
-            yield connection
-            is_numbered = connection.in_transaction and len(MIGRATIONS) >= CHECKED_SINCE
-            query = "UPDATE last_commit SET number = number + 1 RETURNING number"
-            found = connection.execute(query).fetchall() if is_numbered else []
-        for (number,) in found:
-            self.copy.note(number)
+    def writing(self, only_lowers: bool = False) -> Iterator[Writing]:
+        """One commit, which has the write lock from its start. When this returns, all that was put is in force and on
+        the disk; when it raises, nothing is. ``only_lowers``: it only lowers a budget, so it may use the room that is
+        reserved for that, and does not wait for SQLite."""
+        try:
+            with self._saying("write"):
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    writing = self._begin(only_lowers)
+                    yield writing
+                    self._commit(writing, only_lowers)
+                except BaseException:
+                    self._roll_back()
+                    raise
+        except StoreError as error:
+            self.trouble = str(error)
+            raise
 
-    def number_of_jobs(self) -> int:
-        """The number of the last transaction that changed jobs (``job_copy``)."""
-        return int(self.rows("PRAGMA user_version")[0][0])
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._saying("write"):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # a full disk may have ended the transaction already
-                    self._connection.execute("ROLLBACK")
-                raise
+    def try_writing(self) -> bool:
+        """After a failure: whether a commit can be written again."""
+        with contextlib.suppress(StoreError), self.writing() as writing:
+            if writing.connection is not None:
+                writing.connection.execute("UPDATE applied SET number = number")
+            self.log.make_room()
+            self.trouble = ""
+        return not self.trouble
 
     def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
+        """All rows of a query. ``StoreError`` while SQLite lacks a commit."""
+        if self._behind:
+            with self.writing():
+                pass
         with self._saying("read"):
             return self._connection.execute(query, values).fetchall()
 
-    def each(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, one by one."""
+    def latest(self, table: str, n: int = 1) -> list[Row]:
+        """The last ``n`` rows of a table by their keys, without their checksums; also while SQLite lacks commits."""
+        columns, found = TABLES[table].columns, dict[Any, Row]()
         with self._saying("read"):
-            yield from self._connection.execute(query)
+            query = f"SELECT {', '.join(columns)} FROM {table} ORDER BY {columns[0]} DESC LIMIT ?"
+            found.update((row[0], row) for row in self._connection.execute(query, (n,)))
+        found.update((row[0], row) for of, row in self._behind if of == table)
+        return [found[key] for key in sorted(found) if len(found[key]) > 1][-n:]
+
+    def last_job(self) -> int:
+        """The highest number that a job has got."""
+        return last_job(self._connection)
 
     def close(self) -> None:
         """Close it."""
         self._connection.close()
 
-    def _migrate(self) -> None:
-        with self._transaction() as connection:
-            connection.execute(VERSION_TABLE)
-            found = connection.execute("SELECT version FROM schema_version").fetchone()
+    # --- opening
+
+    def _open(self) -> None:
+        """Bring the schema to its newest version, and SQLite and the log to the same commit."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._connection.execute(VERSION_TABLE)
+            found = self._connection.execute("SELECT version FROM schema_version").fetchone()
             version = found[0] if found else 0
             if version > len(MIGRATIONS):
                 raise ClusterError(
                     f"{self.path}: the store has version {version}, and this clusterctl knows only {len(MIGRATIONS)}:"
                     " start the newer clusterctl, or put back a copy of the store from before it"
                 )
-            migrate(connection, version)
+            if version < len(MIGRATIONS):
+                migrate(self._connection, version)
+            self._join(self.log.read(), version)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _join(self, logged: Logged, version: int) -> None:
+        """The log decides; what it cannot say because it is damaged or missing, SQLite says if it has all commits.
+        ``version``: of SQLite's tables when it was opened, 0 if they are new."""
+        number = self._applied()
+        if logged.is_whole and logged.number >= number:
+            if number < logged.first or not version:
+                self._take_state(logged)
+                self.notes.append(f"{self.path}: is made again from its log, up to commit {logged.number}")
+            else:
+                self._apply(logged, number)
+            self.log.take(logged)
+            return
+        if logged.is_there and logged.number > number:
+            raise StoreError(f"{self.log.path}: is damaged: `clusterctl store repair`")
+        if logged.is_there and version >= LOGGED_SINCE:
+            self.notes.append(f"ALARM: {self.log.path}: {what_is_wrong(logged, number)}; it is written again")
+        self._write_log(number, is_compaction=False)
+
+    def _take_state(self, logged: Logged) -> None:
+        """Replace all that SQLite has, which is from before the beginning of the log."""
+        for table in TABLES:
+            if table != "change":
+                self._connection.execute(f"DELETE FROM {table}")
+        for (table, _), (_, row) in logged.rows.items():
+            if row is not None:
+                put_row(self._connection, table, row)
+        set_last_job(self._connection, logged.last_job)
+        self._connection.execute("UPDATE applied SET number = ?", (logged.number,))
+
+    def _apply(self, logged: Logged, number: int) -> None:
+        """Give SQLite the commits after this one."""
+        for newer, records in logged.commits:
+            if newer > number:
+                for table, row in records:
+                    if len(row) > 1:
+                        put_row(self._connection, table, row)
+                    else:
+                        drop_row(self._connection, table, row[0])
+        self._connection.execute("UPDATE applied SET number = ?", (logged.number,))
+
+    # --- a commit
+
+    def _begin(self, only_lowers: bool) -> Writing:
+        """Inside SQLite's transaction: give it what it lacks."""
+        if self._applied() == self.log.number:
+            self._behind.clear()
+            if self.log.is_long:
+                with contextlib.suppress(StoreError):  # the old one is as good
+                    self._write_log(self.log.number, is_compaction=True)
+            return Writing(self._connection)
+        logged = self.log.read()
+        if not logged.is_whole or logged.number < self._applied():
+            raise StoreError(f"{self.log.path}: is damaged: `clusterctl store repair`")
+        self.log.take(logged)
+        connection: sqlite3.Connection | None = self._connection
+        try:
+            self._apply(logged, self._applied())
+            self._connection.execute("COMMIT")
+            self._behind.clear()
+        except sqlite3.Error:
+            if not only_lowers:
+                raise
+            self._roll_back()
+            connection = None
+        self._connection.execute("BEGIN IMMEDIATE")
+        return Writing(connection)
+
+    def _commit(self, writing: Writing, only_lowers: bool) -> None:
+        if not writing.records:
+            self._connection.execute("COMMIT")
+            return
+        number = self.log.number + 1
+        if writing.connection is not None:
+            self._connection.execute("UPDATE applied SET number = ?", (number,))
+        self.log.append(number, writing.records.values(), only_lowers)
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:  # it is in force all the same
+            self._roll_back()
+            self._behind += writing.records.values()
+            self.trouble = self._line("write", error)
+        else:
+            if writing.connection is None:
+                self._behind += writing.records.values()
+            else:
+                self.trouble = ""
+
+    def _write_log(self, number: int, is_compaction: bool) -> None:
+        """Write the log again, from SQLite. A damaged record is left out, unless the log that is there may have it."""
+
+        def rows(table: str, rest: str = "") -> Iterator[Row]:
+            for row in self._connection.execute(f"SELECT {TABLES[table].listed} FROM {table} {rest}"):
+                if not (problem := problem_of(table, row)):
+                    yield row[:-1]
+                elif is_compaction:
+                    self.log.postpone()
+                    raise StoreError(f"{self.path}: cannot write its log again: {table} {row[0]}: {problem}")
+
+        over = f"state IN ({', '.join(map(repr, OVER))})"
+        rests = {"job": f"WHERE NOT {over}", "change": f"ORDER BY id DESC LIMIT {CHANGES}"}
+        records = ((table, row) for table in TABLES for row in rows(table, rests.get(table, "")))
+        past = None if is_compaction else rows("job", f"WHERE {over}")
+        try:
+            self.log.write(number, records, last_job(self._connection), past)
+        except StoreError:
+            self.log.postpone()
+            raise
+
+    def _applied(self) -> int:
+        number: int = self._connection.execute("SELECT number FROM applied").fetchone()[0]
+        return number
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # a full disk may have ended the transaction already
+            self._connection.execute("ROLLBACK")
+
+    def _line(self, verb: str, error: sqlite3.Error) -> str:
+        # a full disk is an I/O error where SQLite only maps a file: the -shm of its log
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        fixes = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
+        return f"{self.path}: cannot {verb} the store: {error}{fixes.get(code, '')}"
 
     @contextlib.contextmanager
     def _saying(self, verb: str) -> Iterator[None]:
         try:
             yield
         except UnicodeDecodeError as error:
-            raise ClusterError(f"{self.path}: cannot {verb} the store: it is damaged: {error}") from None
+            raise StoreError(f"{self.path}: cannot {verb} the store: it is damaged: {error}") from None
         except sqlite3.Error as error:
-            # a full disk is an I/O error where SQLite only maps a file: the -shm of the log
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            fixes = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
-            fix = fixes.get(code, "")
-            raise ClusterError(f"{self.path}: cannot {verb} the store: {error}{fix}") from None
+            raise StoreError(self._line(verb, error)) from None
+
+
+def what_is_wrong(logged: Logged, number: int) -> str:
+    """With a log, where SQLite has this commit."""
+    if logged.damaged:
+        return f"{logged.damaged} lines are damaged or missing"
+    return f"the last {number - logged.number} commits are missing"
+
+
+def last_job(connection: sqlite3.Connection) -> int:
+    """The highest number that a job has got."""
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
+    return int(found[0]) if found else 0
+
+
+def set_last_job(connection: sqlite3.Connection, number: int) -> None:
+    """The next job gets a higher number than this one and than all there are."""
+    (highest,) = connection.execute("SELECT max(id) FROM job").fetchone()
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'job'")
+    connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (max(number, highest or 0),))
 
 
 def migrate(connection: sqlite3.Connection, version: int, to: int | None = None) -> None:
@@ -182,8 +385,3 @@ def migrate(connection: sqlite3.Connection, version: int, to: int | None = None)
             connection.execute(statement)
     connection.execute("DELETE FROM schema_version")
     connection.execute("INSERT INTO schema_version VALUES (?)", (len(MIGRATIONS) if to is None else to,))
-
-
-def copy_of(path: Path) -> LedgerCopy:
-    """The copy of the store at ``path``."""
-    return LedgerCopy(path.with_name(f"{path.name}-copy"))

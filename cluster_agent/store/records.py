@@ -108,6 +108,9 @@ TABLES: Final[Mapping[str, Table]] = {
 }  # fmt: skip
 """The tables whose rows carry a checksum."""
 
+BLOBS: Final = frozenset(("declaration", "counts_mw", "steps", "body"))
+"""The columns that are JSON, as bytes."""
+
 LEDGER: Final = ("owner", "member", "count", "budget")
 """Those without which no budget is kept; they are small."""
 
@@ -120,6 +123,28 @@ def checksum(table: str, *values: Any) -> int:
     """Of a row. SQLite returns a whole number of a REAL column as a float, whatever was stored."""
     same = [int(one) if isinstance(one, float) and abs(one) < 2**53 and one.is_integer() else one for one in values]
     return zlib.crc32(msgspec.msgpack.encode((table, *same)))
+
+
+def put_row(connection: sqlite3.Connection, table: str, row: Row) -> None:
+    """Insert it, or replace the one of its key; it gets its checksum."""
+    connection.execute(_PUT[table], (*row, checksum(table, *row)))
+
+
+def drop_row(connection: sqlite3.Connection, table: str, key: Any) -> None:
+    """Delete it, if it is there."""
+    connection.execute(f"DELETE FROM {table} WHERE {TABLES[table].columns[0]} = ?", (key,))
+
+
+def _put_statement(table: str) -> str:
+    columns = TABLES[table].listed.split(", ")
+    replaced = ", ".join(f"{one} = excluded.{one}" for one in columns[1:])
+    return (
+        f"INSERT INTO {table} ({TABLES[table].listed}) VALUES ({', '.join('?' * len(columns))})"
+        f" ON CONFLICT ({columns[0]}) DO UPDATE SET {replaced}"
+    )
+
+
+_PUT: Final = {table: _put_statement(table) for table in TABLES}
 
 
 def define(connection: sqlite3.Connection) -> None:

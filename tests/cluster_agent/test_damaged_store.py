@@ -18,13 +18,14 @@ import pytest
 
 from cluster_agent.budget.accounts import NONE
 from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.kept_counts import Change
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.store.database import MIGRATIONS, Database
-from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import MOST_KEPT, backup, examine, mend, open_store, repair
 from cluster_agent.store.records import LOST_JOBS
 from nodectl.wire.power_messages import Declaration
@@ -32,7 +33,7 @@ from nodectl.wire.power_messages import Declaration
 NODES, JOBS, ALIVE = BLOCK + 44, 24, 16
 NAMES = [f"n{n:03}" for n in range(NODES)]
 BUDGET_MW = 60_000_000
-FILES = ("", "-wal", "-copy")
+FILES = ("", "-wal", "-log", "-past")
 PAGE = 4096
 
 
@@ -56,11 +57,10 @@ def filled(path: Path, is_logged: bool) -> dict[str, bytes]:
         jobs.save(job)
     jobs.drain("n003", "why", 0)
     BudgetStore(database).change(Change(5.0, "root", "set 60000 W"), BUDGET_MW, [(1e9, 50_000_000)])
-    with database.writing() as connection:  # leaves free pages
-        connection.execute("CREATE TABLE gone (a)")
-        connection.executemany("INSERT INTO gone VALUES (?)", [("y" * 3000,)] * 6)
-    with database.writing() as connection:
-        connection.execute("DROP TABLE gone")
+    database.rows("CREATE TABLE gone (a)")  # leaves free pages
+    for _ in range(6):
+        database.rows("INSERT INTO gone VALUES (?)", ("y" * 3000,))
+    database.rows("DROP TABLE gone")
     if not is_logged:
         database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
     counts_mw[[5, NODES - 1]] += 7  # a last commit, which is in the log only

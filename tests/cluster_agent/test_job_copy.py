@@ -22,7 +22,7 @@ from cluster_agent.store.ledger_store import SqliteLedgerStore
 from cluster_agent.store.mending import examine, mend, open_store
 from tests.cluster_agent.test_damaged_store import bit, byte, end, header, page
 
-FILES = ("", "-wal", "-copy", "-jobs", "-ended")
+FILES = ("", "-wal", "-log", "-past")
 JOBS = 40
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.budget.kept_counts import Change, DeposedError
 from cluster_agent.errors import ClusterError
 from cluster_agent.store.database import BUSY_S, MIGRATIONS, Database
-from cluster_agent.store.ledger_store import BLOCK, BudgetStore, Change, SqliteLedgerStore, begin_epoch
+from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore, begin_epoch
 from nodectl.wire.power_messages import Declaration
 
 DECLARED = Declaration(tdp_mw=500, mop_mw=100, safe_mw=100, boot_mw=450, lease_class="os", watchdog_ms=8000)

@@ -19,7 +19,7 @@ import pytest
 
 from cluster_agent.budget.accounts import NONE
 from cluster_agent.budget.budget_line import BudgetLine
-from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.budget.kept_counts import Change, DeposedError
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.cli import main
@@ -34,7 +34,7 @@ from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import ListNodes
 from cluster_agent.store.database import MIGRATIONS, Database
-from cluster_agent.store.ledger_store import BudgetStore, Change, SqliteLedgerStore
+from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from nodectl.member.lease import NodeLease
 from nodectl.wire.keys import KeyFileError, read_public
 from tests.fabric.cluster import ROOT
