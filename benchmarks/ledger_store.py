@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cluster_agent.budget.accounts import Ints
-from cluster_agent.budget.kept_counts import DeposedError, Snapshot
+from cluster_agent.budget.kept_counts import Change, DeposedError, Snapshot
 from cluster_agent.jobs.power_switching import Switched
 from nodectl.wire.power_messages import Declaration
 
@@ -42,7 +42,14 @@ class FaultyStore:
             np.array([counts[at] for at in places], np.int64), is_certain,
         )  # fmt: skip
 
-    def commit(self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints) -> None:
+    def trouble(self, is_trial: bool = False) -> str:
+        """None."""
+        return ""
+
+    def commit(
+        self, epoch: int, nodes: Mapping[int, tuple[str, Declaration]], changed: Ints, counts_mw: Ints,
+        change: Change | None = None,
+    ) -> None:  # fmt: skip
         if epoch != self.epoch:
             raise DeposedError(f"epoch {epoch} is over, the newest is {self.epoch}")
         if nodes or len(changed):

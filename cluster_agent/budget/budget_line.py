@@ -45,6 +45,12 @@ class BudgetLine:
         self.advance(now_s)
         return max((until_s for until_s, mw in self._before if now_s < until_s and mw > self.budget_mw), default=None)
 
+    def is_never_above(self, now_s: float, budget_mw: int, steps: list[tuple[float, int]]) -> bool:
+        """Whether this budget with these steps would allow more at no time from now on than this line does."""
+        self.advance(now_s)
+        present, other = [(now_s, self.budget_mw), *self.steps], [(now_s, budget_mw), *steps]
+        return all(_at(other, at_s) <= _at(present, at_s) for at_s, _ in (*present, *other))
+
     def announce(self, at_s: float, budget_mw: int) -> None:
         """From ``at_s`` on the budget will be ``budget_mw``. This replaces what was announced for that time or
         later."""
@@ -65,3 +71,7 @@ class BudgetLine:
         """The least budget between now and ``ahead_s`` from now."""
         self.advance(now_s)
         return min([self.budget_mw, *(mw for at_s, mw in self.steps if at_s <= now_s + ahead_s)])
+
+
+def _at(steps: list[tuple[float, int]], at_s: float) -> int:
+    return [mw for from_s, mw in steps if from_s <= max(at_s, steps[0][0])][-1]

@@ -69,3 +69,7 @@ class LedgerStore(Protocol):
 
         ``DeposedError`` if ``epoch`` is not the newest. With nothing to store it only checks that."""
         ...
+
+    def trouble(self, is_trial: bool = False) -> str:
+        """Why nothing can be stored, "" if it can, as far as is known; ``is_trial``: try it now."""
+        ...

@@ -172,16 +172,22 @@ class Ledger:
         """Set the wanted caps of the nodes at these places; ``grants`` approaches them as far as the budget allows."""
         self.accounts.wanted_mw[at] = caps_mw
 
-    def grants(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+    def grants(self, now_s: float, heard: Iterable[str] = (), only_stored: bool = False) -> list[Grant]:
         """What to send now: lower caps at once, raises as far as there is room, and renewals to the nodes ``heard``.
+        ``only_stored``: nothing can be stored, so only what the stored counts cover.
 
         Counts are committed before the grants are returned. ``DeposedError``: another cluster agent owns the partition;
         ``ClusterError``: the store failed. Then nothing is sent, and nothing is lost.
         """
         self.pass_time(now_s)
         at, caps_mw = self._changes(now_s)
+        if only_stored:
+            at, caps_mw = self._stored(at, caps_mw)
         due = self._renewals(now_s, self.accounts.at(list(heard)), at)
-        return self._send(now_s, np.concatenate((at, due)), np.concatenate((caps_mw, self._renewed_mw(due))))
+        renewed_mw = self._renewed_mw(due)
+        if only_stored:
+            due, renewed_mw = self._stored(due, renewed_mw)
+        return self._send(now_s, np.concatenate((at, due)), np.concatenate((caps_mw, renewed_mw)))
 
     def pass_time(self, now_s: float) -> None:
         """Count the nodes again whose grants or leases have run out."""
@@ -256,6 +262,10 @@ class Ledger:
         accounts = self.accounts
         is_inherited = accounts.is_leased & ~accounts.is_heard if self.is_young else np.False_
         return ~accounts.has_left & (is_inherited | ~self.is_silent(now_s))
+
+    def trouble(self, is_trial: bool = False) -> str:
+        """Why nothing can be stored, "" if it can; ``is_trial``: try it now."""
+        return self._store.trouble(is_trial)
 
     # --- the rules, each where it can be read alone
 
@@ -530,6 +540,11 @@ class Ledger:
         in_force_mw = np.where(wanted_mw >= 0, np.minimum(in_force_mw, wanted_mw), in_force_mw)
         renewed_mw = np.where(target_mw >= 0, np.minimum(target_mw, self._leased_mw(at)), in_force_mw)
         return np.minimum(renewed_mw, accounts.backed_mw[at])
+
+    def _stored(self, at: Ints, caps_mw: Ints) -> tuple[Ints, Ints]:
+        """The nodes and caps that need no commit."""
+        is_stored = np.maximum(caps_mw, self.accounts.count_mw[at]) <= self.accounts.stored_mw[at]
+        return at[is_stored], caps_mw[is_stored]
 
     def _renewals(self, now_s: float, heard: Ints, sent: Ints) -> Ints:
         """Those of the nodes ``heard`` whose leases are to be renewed and that are sent no new cap."""

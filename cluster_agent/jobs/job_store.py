@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from cluster_agent.errors import ClusterError
+from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.jobs.job import ACTIVE, Job, State
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.scheduler.energy_window import Stored
@@ -52,6 +52,11 @@ class JobStore:
                 yield writing
             finally:
                 self._writing = None
+
+    def try_writing(self) -> None:
+        """``StoreError`` if the store could not be written the last time, and cannot be now."""
+        if self._database.trouble and not self._database.try_writing():
+            raise StoreError(self._database.trouble)
 
     def add(self, job: Job) -> None:
         """Store a new job and give it its number, which is never used again."""

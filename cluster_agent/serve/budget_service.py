@@ -36,6 +36,12 @@ alarms are checked."""
 
 STORE_RETRY_S: Final = 5.0
 
+NOTHING_NEW: Final = (
+    "no cap is raised, no job accepted or started; caps that stand are renewed and can be lowered,"
+    " and running jobs go on"
+)
+"""While nothing can be stored."""
+
 
 class Partition:
     """One partition's ledger and what drives it. ``say`` logs a line when an alarm begins or ends."""
@@ -95,18 +101,36 @@ class Partition:
         if self.is_observing:
             self.ledger.pass_time(now_s)
             return []
-        if now_s < self._store_back_s:
-            return []
+        self.mind_store(now_s)
+        heard = list(heard)
+        if "store" not in self.alarms:
+            try:
+                return self.ledger.grants(now_s, heard)
+            except DeposedError:
+                raise
+            except ClusterError as error:
+                self._store_back_s = now_s + STORE_RETRY_S
+                self.alarms.set("store", f"{error}; {NOTHING_NEW}")
+        return self._stored_grants(now_s, heard)
+
+    def mind_store(self, now_s: float) -> None:
+        """Whether the store can be written is one alarm, whoever has found out; it is over when it has been tried."""
+        if "store" in self.alarms and now_s < self._store_back_s:
+            return
+        trouble = self.ledger.trouble(is_trial="store" in self.alarms)
+        if trouble:
+            self._store_back_s = now_s + STORE_RETRY_S
+        self.alarms.set("store", f"{trouble}; {NOTHING_NEW}" if trouble else "")
+
+    def _stored_grants(self, now_s: float, heard: list[str]) -> list[Grant]:
+        """Caps that stand are renewed, and lowered, also while nothing can be stored: the stored counts cover that."""
         try:
-            grants = self.ledger.grants(now_s, heard)
+            return self.ledger.grants(now_s, heard, only_stored=True)
         except DeposedError:
             raise
-        except ClusterError as error:
-            self._store_back_s = now_s + STORE_RETRY_S
+        except ClusterError as error:  # it cannot even be read: who owns the partition is not known
             self.alarms.set("store", f"{error}; no cap is raised or renewed: nodes fall to their safe caps")
             return []
-        self.alarms.set("store", "")
-        return grants
 
     def replan(self, now_s: float) -> None:
         """Plan the caps again."""

@@ -25,7 +25,7 @@ from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.needs import Needs, is_at_cap
 from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError, StoreError, WrongUseError
 from cluster_agent.jobs.job import OVER, Account, Job
 from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_store import JobStore
@@ -88,7 +88,7 @@ class JobService:
         self._tags = JobTags()
         self._meter = NodeMeter(self.now)
         self._back_s = -math.inf
-        self._why_shut = ""
+        self._why_shut, self._is_alarmed = "", False
         self._is_due = True
         self._turned_s = self._wake_s = -math.inf
         self._last_jobs: dict[str, NodeJobs] = {}
@@ -113,6 +113,7 @@ class JobService:
         now_s = self.now()
         if self._live is None and now_s >= self._back_s:
             with self._shutting():
+                self._store.try_writing()
                 self._open()
         for report in reports:
             self._meter.hear(report)
@@ -281,9 +282,9 @@ class JobService:
             power=settings.power_times if self.can_switch else None,
             machine=settings.live_machine, meter=self._meter.read, configurations=settings.tables,
         )  # fmt: skip
-        if self._why_shut:
+        if self._is_alarmed:
             self._say(f"the alarm is over: {self._why_shut}")
-            self._why_shut = ""
+        self._why_shut, self._is_alarmed = "", False
         self._live, self._is_due, self._wake_s = made, True, -math.inf
         self._last_jobs.clear()
         self._follow(made)
@@ -295,8 +296,10 @@ class JobService:
         except (DeposedError, WrongUseError):
             raise
         except ClusterError as error:
-            if not self._why_shut:
+            # of a disk that is full or fails the partition's alarm speaks
+            if not self._why_shut and not isinstance(error, StoreError):
                 self._say(f"ALARM: {error}; no job is started or accepted until it can be written again")
+                self._is_alarmed = True
             self._live, self._why_shut, self._back_s = None, str(error), self.now() + STORE_RETRY_S
             if is_urgent:
                 raise

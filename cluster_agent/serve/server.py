@@ -21,7 +21,7 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import Change, LedgerStore, Snapshot
 from cluster_agent.budget.sharers.gap import Event
 from cluster_agent.budget.sharers.node_factors import read_factors
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import StoreError, WrongUseError
 from cluster_agent.fabric import descriptors
 from cluster_agent.fabric.admin import AdminSocket
 from cluster_agent.fabric.allowed import Allowed
@@ -32,7 +32,7 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.serve import policy_watts
-from cluster_agent.serve.budget_feed import Feed
+from cluster_agent.serve.budget_feed import Fed, Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
@@ -56,6 +56,7 @@ from cluster_agent.serve.people_protocol import (
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
+from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
 from nodectl.shell.notify import Notifier
@@ -75,7 +76,10 @@ with ten thousand nodes, there are fewer: the pause is this many times the durat
 
 
 class Unstored:
-    """A ledger store for observe mode, which writes nothing and owns nothing."""
+    """A ledger store for observe mode, which writes nothing and owns nothing. ``database``: what else is stored."""
+
+    def __init__(self, database: Database | None = None) -> None:
+        self._database = database
 
     def take_over(self, at_least: int = 0) -> Snapshot:
         """Nothing is stored; the epoch is never sent to a node."""
@@ -83,6 +87,14 @@ class Unstored:
 
     def commit(self, epoch: int, *changes: object) -> None:
         """Nothing is granted, so there is nothing to store."""
+
+    def trouble(self, is_trial: bool = False) -> str:
+        """The database's."""
+        if self._database is None:
+            return ""
+        if is_trial and self._database.trouble:
+            self._database.try_writing()
+        return self._database.trouble
 
 
 class Server:
@@ -113,7 +125,7 @@ class Server:
         self.database = open_store(Path(settings.store), say)
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
-        store: LedgerStore = Unstored() if is_observing else SqliteLedgerStore(self.database, boot_id())
+        store: LedgerStore = Unstored(self.database) if is_observing else SqliteLedgerStore(self.database, boot_id())
         # the socket first: a second agent fails here, before it would take the epoch
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             ListNodes: self._nodes,
@@ -141,6 +153,7 @@ class Server:
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
+        self._unstored_feed: Fed | None = None
         self._expected: set[str] = set()
         self._expect_s = now
         self._round_end_s = 0.0
@@ -344,11 +357,14 @@ class Server:
         return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
 
     def _follow(self, feed: Feed, now_s: float) -> None:
-        """Set the feed's budget, if it differs from the one in force."""
+        """Set the feed's budget, if it differs from the one in force. One that cannot be stored waits until it can."""
         fed, line = feed.look(now_s, self._wall_s), self.partition.ledger.budget
         self.partition.alarms.set("feed", feed.alarm)
+        if fed is None and "store" not in self.partition.alarms:
+            fed = self._unstored_feed
         if fed is None:
             return
+        self._unstored_feed = None
         budget_mw, steps = fed.budget_mw or line.budget_mw, self._here(fed.steps, now_s)
         same_steps = [mw for _, mw in steps] == [mw for _, mw in line.steps] and all(
             abs(new_s - old_s) < 1.0 for (new_s, _), (old_s, _) in zip(steps, line.steps, strict=True)
@@ -356,15 +372,19 @@ class Server:
         if budget_mw == line.budget_mw and same_steps:
             return
         what = f"{budget_mw / 1000:g} W" + (f", {len(steps)} steps to come" if steps else "")
-        self._move(
-            now_s, Change(self._wall_s(), "feed", what), budget_mw, fed.steps, f"the feed set the budget to {what}"
-        )
+        change = Change(self._wall_s(), "feed", what)
+        try:
+            self._move(now_s, change, budget_mw, fed.steps, f"the feed set the budget to {what}")
+        except StoreError:
+            self._unstored_feed = fed
+            self.partition.mind_store(now_s)
 
     def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], line: str) -> None:
         """Record who moves the budget, put it in force and plan for it. ``steps`` to come, by the wall clock."""
-        self._budgets.change(change, budget_mw, steps)
-        ledger = self.partition.ledger
-        ledger.budget.change(now_s, budget_mw, self._here(steps, now_s), ledger.settle_s)
+        ledger, here = self.partition.ledger, self._here(steps, now_s)
+        only_lowers = ledger.budget.is_never_above(now_s, budget_mw, here)
+        self._budgets.change(change, budget_mw, steps, only_lowers)
+        ledger.budget.change(now_s, budget_mw, here, ledger.settle_s)
         self._say(line)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))

@@ -57,7 +57,8 @@ LONG: Final = 8 << 20
 class Logged:
     """What a log says. ``first``: the commit whose result it begins with; ``number``: the last whole commit. ``rows``:
     by table and key the number of the last change, and the row; None: it is gone. ``commits``: those after ``first``.
-    ``damaged``: so many lines are, or are missing. ``end``: where the next line begins."""
+    ``damaged``: so many lines are, or are missing. ``end``: where the next line begins. ``is_cut``: nothing is reserved
+    after it, so bytes are missing, nobody knows how many."""
 
     is_there: bool = False
     first: int = 0
@@ -70,6 +71,7 @@ class Logged:
     past_size: int = 0
     last_job: int = 0
     is_torn: bool = False
+    is_cut: bool = False
     knows_jobs: bool = False
 
     @property
@@ -202,7 +204,7 @@ class CommitLog:
 
     def _make_room(self, descriptor: int, end: int, may_use_reserve: bool) -> None:
         size = os.fstat(descriptor).st_size
-        if may_use_reserve and end <= size:
+        if may_use_reserve and end < size:  # a log always ends with some zeros
             return
         if end + RESERVE > size:
             try:
@@ -293,11 +295,10 @@ def _read(found: Logged, data: bytes) -> None:
                 n_begin -= 1
                 found.take(number, records)
             else:
-                found.damaged += max(number - expected - 1, 0) if n_begin >= 0 else 0
+                found.damaged += max(number - expected - 1, bad) if n_begin == 0 else bad
                 expected = number
                 found.commits.append((number, records))
                 found.take(number, records)
-            found.damaged += bad
             bad, found.end, found.number = 0, at, max(found.number, number)
             if n_begin == 0 and not found.begin_size:
                 found.begin_size = at
@@ -305,7 +306,8 @@ def _read(found: Logged, data: bytes) -> None:
             bad += 1
     # one line after the last whole one is that of a commit which was never answered
     found.is_torn = bad > 0
-    found.damaged += max(bad - 1, 0) + max(n_begin, 0) + (n_begin < 0)
+    found.is_cut = len(body) == len(data)
+    found.damaged += max(bad - 1, 0) + max(n_begin, 0) + (n_begin < 0) + found.is_cut
 
 
 def _read_past(found: Logged, data: bytes) -> None:

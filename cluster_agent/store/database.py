@@ -222,6 +222,8 @@ class Database:
                 migrate(self._connection, version)
             self._join(self.log.read(), version)
             self._connection.execute("COMMIT")
+            if version < len(MIGRATIONS):  # the tables are in the file itself from now on
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException:
             self._roll_back()
             raise
@@ -238,7 +240,7 @@ class Database:
                 self._apply(logged, number)
             self.log.take(logged)
             return
-        if logged.is_there and logged.number > number:
+        if logged.is_there and (logged.number > number or (logged.is_cut and logged.number == number)):
             raise StoreError(f"{self.log.path}: is damaged: `clusterctl store repair`")
         if logged.is_there and version >= LOGGED_SINCE:
             self.notes.append(f"ALARM: {self.log.path}: {what_is_wrong(logged, number)}; it is written again")

@@ -76,6 +76,12 @@ class SqliteLedgerStore:
             if change is not None:
                 _note(self._database, writing, change)
 
+    def trouble(self, is_trial: bool = False) -> str:
+        """The database's."""
+        if is_trial and self._database.trouble:
+            self._database.try_writing()
+        return self._database.trouble
+
 
 def _counts_mw(blocks: Mapping[int, list[int]]) -> Ints:
     """Of all places. A block of which no node has ever been granted anything is not stored."""

@@ -102,8 +102,9 @@ class Findings:
 
     @property
     def has_lost_commits(self) -> bool:
-        """Whether neither has all commits."""
-        return self.log.is_there and not self.log.is_whole and self.number < self.log.number
+        """Whether neither has all commits, as far as is known."""
+        is_less = self.number < self.log.number or (self.log.is_cut and self.number == self.log.number)
+        return self.log.is_there and not self.log.is_whole and is_less
 
     @property
     def has_lost_jobs(self) -> bool:
@@ -147,10 +148,11 @@ def examine(path: Path, is_start: bool = False) -> Findings:
         found.log = _log_of(path, found)
     log = found.log
     if found.has_lost_commits:
-        found.damage(f"{log.number - found.number} commits are missing: it is an older copy, or its log is damaged")
+        found.damage(f"{max(log.number - found.number, 1)} commits are missing: it is an older copy, or damaged")
     is_logged = not 0 < found.version < LOGGED_SINCE
     if is_logged and log.is_there and (log.damaged or log.number < found.number):
         found.lines.append(f"{path.name}-log: {what_is_wrong(log, found.number)}")
+        log.damaged += max(found.number - log.number, 0)
     return found
 
 
@@ -214,6 +216,7 @@ def _examine_other(path: Path, connection: sqlite3.Connection, found: Findings) 
     if found.version > len(MIGRATIONS):
         Database(path).close()  # says that it is newer
     if not 0 < found.version < CHECKED_SINCE:
+        found.version = 0
         raise sqlite3.DatabaseError("its tables are not those of a store")
     _examine_structure(connection, found, "")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -12,7 +11,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -24,7 +22,8 @@ from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_store import JobStore
-from cluster_agent.store.database import MIGRATIONS, Database
+from cluster_agent.store import commit_log
+from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import MOST_KEPT, backup, examine, mend, open_store, repair
 from cluster_agent.store.records import LOST_JOBS
@@ -72,7 +71,16 @@ def filled(path: Path, is_logged: bool) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, bytes]]:
-    return {is_logged: filled(tmp_path_factory.mktemp("filled") / "a.db", is_logged) for is_logged in (False, True)}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit_log, "LONG", 30_000)  # it is written again once
+        return {is_logged: filled(tmp_path_factory.mktemp("filled") / "a.db", is_logged) for is_logged in (False, True)}
+
+
+def with_a_damaged_log(files: dict[str, bytes]) -> dict[str, bytes]:
+    """One bit in the line of a node."""
+    raw = bytearray(files["-log"])
+    raw[raw.index(b'"n004"') + 2] ^= 4
+    return files | {"-log": bytes(raw)}
 
 
 def put(at: Path, files: dict[str, bytes]) -> Path:
@@ -82,13 +90,15 @@ def put(at: Path, files: dict[str, bytes]) -> Path:
     return at / "a.db"
 
 
-def counts(path: Path, say: Callable[[str], None]) -> tuple[dict[str, int], int]:
+def counts(path: Path, say: Callable[[str], None], may_lose_budget: bool = False) -> tuple[dict[str, int], int]:
     """What each node counts at a start of the agent on this store, and how many jobs it finds."""
     database = open_store(path, say)
     try:
         ledger = Ledger(SqliteLedgerStore(database, "boot-1"), Terms(), BudgetLine(10**9), 0.0)
         stored = BudgetStore(database).load()
-        assert stored is not None and stored[0] == BUDGET_MW, "no damage sets another budget"
+        assert (stored is None and may_lose_budget) or stored == (BUDGET_MW, [(1e9, 50_000_000)]), (
+            "no damage sets another"
+        )
         try:
             alive = len(JobStore(database).alive())
         except ClusterError as error:
@@ -129,8 +139,8 @@ def header(rng: random.Random, raw: bytearray, at: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [bit, byte, page, end, header])
-@pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_whatever_is_damaged_no_count_is_lower_and_what_is_lost_is_said(
+@pytest.mark.parametrize("suffix", ["", "-wal", "-log"])
+def test_whichever_one_file_is_damaged_nothing_is_lost(
     damage: Callable[[random.Random, bytearray, int], None],
     suffix: str,
     stores: dict[bool, dict[str, bytes]],
@@ -138,36 +148,48 @@ def test_whatever_is_damaged_no_count_is_lower_and_what_is_lost_is_said(
     tmp_path: Path,
 ) -> None:
     rng = random.Random(f"{damage.__name__}{suffix}")
-    n_mended = 0
+    n_said = 0
     for n in range(16):
         files = dict(stores[suffix == "-wal"])
-        raw = bytearray(files[suffix])
-        at = rng.randrange(len(raw))
-        damage(rng, raw, at)
+        raw = bytearray(files[suffix].rstrip(b"\0") if suffix == "-log" else files[suffix])
+        damage(rng, raw, at := rng.randrange(len(raw)))
         files[suffix] = bytes(raw)
         path, said = put(tmp_path / str(n), files), list[str]()
-        found_mw, alive = counts(path, said.append)
-        assert found_mw.keys() == true_mw.keys(), (at, said)
-        assert [name for name in NAMES if found_mw[name] < true_mw[name]] == [], (at, said)
-        if not said:  # it was in a place that holds nothing
-            assert (found_mw, alive) == (true_mw, ALIVE), at
-            continue
-        n_mended += 1
-        assert all(line.startswith(f"ALARM: {path}: ") and line.isprintable() for line in said)
+        assert counts(path, said.append) == (true_mw, ALIVE), (at, said)
+        assert all(line.startswith(f"ALARM: {path}") and line.isprintable() for line in said)
+        n_said += bool(said)
+        assert examine(path).lines == [], "what was damaged is in order"
+        shutil.rmtree(tmp_path / str(n))
+    assert n_said >= 3 or suffix == "-wal", "what is missing at its end is no damage, and is in the log"
+
+
+@pytest.mark.parametrize("damage", [bit, byte, page, end, header])
+def test_where_log_and_database_are_damaged_no_count_is_lower_and_what_is_lost_is_said(
+    damage: Callable[[random.Random, bytearray, int], None],
+    stores: dict[bool, dict[str, bytes]],
+    true_mw: dict[str, int],
+    tmp_path: Path,
+) -> None:
+    """Not where both have lost their last commits and nothing else: nobody can find that out."""
+    rng = random.Random(damage.__name__)
+    n_mended = 0
+    for n in range(16):
+        files = dict(stores[n % 2 == 0])
+        for suffix in ("-wal" if n % 4 == 0 and damage is not end else "", "-log"):
+            raw = bytearray(files[suffix].rstrip(b"\0") if suffix == "-log" else files[suffix])
+            damage(rng, raw, rng.randrange(len(raw)))
+            files[suffix] = bytes(raw)
+        path, said = put(tmp_path / str(n), files), list[str]()
+        found_mw, alive = counts(path, said.append, may_lose_budget=True)
+        is_short = sum(found_mw.values()) < sum(true_mw.values())
+        assert not is_short or any(" damaged" in line for line in said), said
+        assert [name for name in found_mw.keys() & true_mw.keys() if found_mw[name] < true_mw[name]] == [], said
+        n_mended += any("mended" in line for line in said)
+        if not any("jobs are lost" in line or line.endswith(LOST_JOBS) for line in said):
+            assert alive >= 0
         assert examine(path).lines in ([], [LOST_JOBS]), "what was mended is in order"
         shutil.rmtree(tmp_path / str(n))
-    assert n_mended >= 3
-
-
-def test_a_damaged_copy_is_said_and_written_again(stores: dict[bool, dict[str, bytes]], tmp_path: Path) -> None:
-    files = dict(stores[False])
-    raw = bytearray(files["-copy"])
-    raw[200] ^= 4
-    path, said = put(tmp_path, files | {"-copy": bytes(raw)}), list[str]()
-    assert examine(path).lines == ["1 lines of a.db-copy are damaged"]
-    found_mw, alive = counts(path, said.append)
-    assert said == [f"ALARM: {path}: 1 lines of a.db-copy are damaged"]
-    assert (len(found_mw), alive, examine(path).lines) == (NODES, ALIVE, [])
+    assert n_mended >= 2
 
 
 def changed(path: Path, statement: str, *values: object) -> None:
@@ -177,32 +199,31 @@ def changed(path: Path, statement: str, *values: object) -> None:
     database.close()
 
 
-def test_one_bit_in_a_count_makes_the_nodes_of_its_block_count_their_tdp_and_is_kept(
+def test_one_bit_in_a_count_and_one_in_the_log_make_the_nodes_of_its_block_count_their_tdp(
     stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
 ) -> None:
     path, said = put(tmp_path, stores[False]), list[str]()
     (block,) = Database(path).rows("SELECT counts_mw FROM count WHERE block = 1")[0]
     changed(path, "UPDATE count SET counts_mw = ? WHERE block = 1", b"[1" + block[2:])
+    put(tmp_path, {"-log": with_a_damaged_log(stores[False])["-log"]})
     found_mw, alive = counts(path, said.append)
     assert said == [
         f"ALARM: {path}: block of counts 1: its checksum is wrong",
+        f"ALARM: {path}: a.db-log: 1 lines are damaged or missing",
         f"ALARM: {path}: mended; the damaged one is {path}.damaged-1",
     ]
     assert alive == ALIVE
     for n, name in enumerate(NAMES):
         assert found_mw[name] == (true_mw[name] if n < BLOCK else 500_000 + n)
-    database = Database(path)
-    ((table, why, record),) = database.rows("SELECT of_table, why, record FROM set_aside")
-    database.close()
-    assert (table, why, msgspec.msgpack.decode(record)[0]) == ("count", "its checksum is wrong", 1)
 
 
-def test_a_node_whose_name_is_damaged_is_known_from_the_copy_and_without_it_counts_under_another(
+def test_a_node_whose_name_is_damaged_is_known_from_the_log_and_without_it_counts_under_another(
     stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
 ) -> None:
-    for n, suffixes in enumerate((FILES, ("", "-wal"))):
-        path, said = put(tmp_path / str(n), {suffix: stores[False][suffix] for suffix in suffixes}), list[str]()
+    for n, files in enumerate((stores[False], stores[False] | {"-log": stores[False]["-log"][3:300]})):
+        path, said = put(tmp_path / str(n), stores[False]), list[str]()
         changed(path, "UPDATE member SET name = 'n9' WHERE place = 7")
+        put(tmp_path / str(n), {"-log": files["-log"]})
         found_mw, _ = counts(path, said.append)
         assert sum(found_mw.values()) >= sum(true_mw.values())
         assert ("n007" in found_mw, "lost-7" in found_mw) == ((True, False), (False, True))[n]
@@ -210,38 +231,47 @@ def test_a_node_whose_name_is_damaged_is_known_from_the_copy_and_without_it_coun
         assert any("`clusterctl nodes forget lost-7 --is-off`" in line for line in said) == (n == 1)
 
 
-def test_an_older_copy_of_the_store_is_recognised_and_its_counts_are_not_believed(
-    stores: dict[bool, dict[str, bytes]], tmp_path: Path
+@pytest.mark.parametrize("has_log", [True, False])
+def test_an_older_copy_of_the_store_gets_from_the_log_what_came_later(
+    has_log: bool, stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
 ) -> None:
-    path, said = put(tmp_path, stores[False]), list[str]()
+    path, said = put(tmp_path, stores[False] if has_log else with_a_damaged_log(stores[False])), list[str]()
     Path(f"{path}-wal").write_bytes(b"")
     found_mw, alive = counts(path, said.append)
-    assert said[0] == f"ALARM: {path}: 1 commits are missing: its log is damaged, or it is an older copy"
-    assert found_mw == {name: 500_000 + n for n, name in enumerate(NAMES)}, "each its TDP"
     assert alive == ALIVE
+    if has_log:
+        assert (found_mw, said) == (true_mw, [])
+    else:
+        assert "commits are missing" in said[0]
+        assert found_mw == {name: 500_000 + n for n, name in enumerate(NAMES)}, "each its TDP"
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_store_that_is_empty_or_gone_gives_each_known_node_its_tdp_and_continues_the_epoch(
-    is_there: bool, stores: dict[bool, dict[str, bytes]], tmp_path: Path
+def test_a_store_that_is_empty_or_gone_is_made_again_from_its_log(
+    is_there: bool, stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
 ) -> None:
-    path, said = put(tmp_path, {"": b"", "-copy": stores[False]["-copy"]}), list[str]()
-    if not is_there:
-        path.unlink()
-    found_mw, alive = counts(path, said.append)
-    assert found_mw == {name: 500_000 + n for n, name in enumerate(NAMES)}
-    assert alive == (-1 if is_there else 0), "nobody removes a store by flipping bits"
-    database = Database(path)
-    assert database.rows("SELECT epoch FROM owner") == [(2,)], "the one after that of the copy"
-    database.close()
+    for n, files in enumerate((stores[False], with_a_damaged_log(stores[False]))):
+        path, said = put(tmp_path / str(n), files | {"": b"", "-wal": b""}), list[str]()
+        Path(f"{path}-wal").unlink()
+        if not is_there:
+            path.unlink()
+        found_mw, alive = counts(path, said.append)
+        if n == 0:
+            assert (found_mw, alive) == (true_mw, ALIVE)
+            assert said[0].startswith(f"{path}: is made again from its log, up to commit ")
+        else:
+            assert sum(found_mw.values()) >= sum(500_000 + n for n in range(NODES) if n != 4)
+            assert any("mended" in line or "made again" in line for line in said)
+            assert alive == (-1 if is_there else ALIVE), "nobody removes a store by flipping bits"
+        database = Database(path)
+        assert database.rows("SELECT epoch FROM owner") == [(2,)], "the one after that of the log"
+        database.close()
 
 
-def test_where_nothing_can_be_read_and_no_copy_is_there_one_line_says_what_to_do(tmp_path: Path) -> None:
+def test_where_nothing_can_be_read_and_no_log_is_there_one_line_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"not a database" * 1000)
-    with pytest.raises(
-        ClusterError, match=r"nothing in it can be read, and it has no copy: put back a backup, or move"
-    ):
+    with pytest.raises(ClusterError, match=r"nothing in it can be read, and it has no log: put back a backup, or move"):
         open_store(path, print)
     assert path.read_bytes() == b"not a database" * 1000
 
@@ -249,13 +279,13 @@ def test_where_nothing_can_be_read_and_no_copy_is_there_one_line_says_what_to_do
 def test_lost_jobs_are_neither_started_nor_ended_until_somebody_gives_them_up(
     stores: dict[bool, dict[str, bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, said = put(tmp_path, {"": b"", "-copy": stores[False]["-copy"]}), list[str]()
-    assert counts(path, said.append)[1] == -1
+    path, said = put(tmp_path, {"": b"", "-log": stores[False]["-log"][3:3000]}), list[str]()
+    assert counts(path, said.append, may_lose_budget=True)[1] == -1
     assert main(["store", "check", "--store", str(path)]) == 1
     assert capsys.readouterr().out == f"{path}: {LOST_JOBS}\n"
     assert main(["store", "repair", "--give-up-jobs", "--store", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{path}: the jobs before are given up: jobs are accepted again"
-    assert counts(path, said.append)[1] == 0
+    assert counts(path, said.append, may_lose_budget=True)[1] == 0
     database = Database(path)
     job = Job(id=0, uid=1, user="u", spec=JobSpec(["a"], 1, "/"), submitted_s=0.0)
     JobStore(database).add(job)
@@ -280,7 +310,7 @@ def test_an_agent_that_is_killed_while_it_mends_a_store_mends_it_at_its_next_sta
         open_store(path, said.append)
     monkeypatch.undo()
     assert Path(f"{path}-mended").exists()
-    assert counts(path, said.append) == (true_mw, ALIVE - 1), "all but the damaged job"
+    assert counts(path, said.append) == (true_mw, ALIVE)
     assert examine(path).lines == []
 
 
@@ -315,11 +345,11 @@ def test_a_store_that_an_agent_uses_is_checked_and_backed_up_and_not_repaired(
 def test_of_many_damaged_stores_the_last_ones_are_kept(stores: dict[bool, dict[str, bytes]], tmp_path: Path) -> None:
     path = put(tmp_path, stores[False])
     for n in range(1, MOST_KEPT + 4):
-        changed(path, "UPDATE budget SET checksum = 0")  # it comes from the copy each time
+        changed(path, "UPDATE budget SET checksum = 0")  # it comes from the log each time
         assert repair(path)[-1] == f"mended; the damaged one is {path}.damaged-{n}"
-    kept = {one.name for one in tmp_path.glob("*.damaged-*") if not one.name.endswith(("-wal", "-copy", "-shm"))}
+    kept = {one.name for one in tmp_path.glob("*.damaged-*") if not one.name.endswith(("-wal", "-log", "-shm"))}
     assert kept == {f"a.db.damaged-{n}" for n in range(4, MOST_KEPT + 4)}
-    assert len(list(tmp_path.glob("*.damaged-*-copy"))) == MOST_KEPT
+    assert len(list(tmp_path.glob("*.damaged-*-log"))) == MOST_KEPT
 
 
 def test_check_says_each_finding_and_repair_sets_it_aside(
@@ -340,71 +370,9 @@ def test_check_says_each_finding_and_repair_sets_it_aside(
     assert main(["store", "repair", *at]) == 0
     assert capsys.readouterr().out.splitlines() == [*lines, f"{path}: mended; the damaged one is {path}.damaged-1"]
     assert main(["store", "check", *at]) == 0
-    assert capsys.readouterr().out == f"{path}: in order: {NODES} nodes, {JOBS - 1} jobs\n"
+    assert capsys.readouterr().out == f"{path}: in order: {NODES} nodes, {JOBS} jobs\n"
     assert main(["store", "check", "--store", str(tmp_path / "none")]) == 1
     assert re.search(r"none: there is no store$", capsys.readouterr().err.strip())
-
-
-def test_a_store_of_the_version_before_checksums_opens_and_gets_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, said = tmp_path / "a.db", list[str]()
-    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", MIGRATIONS[:4])
-    old = Database(path)
-    old.rows("UPDATE owner SET epoch = 7, boot_id = 'boot-1'")
-    old.rows("INSERT INTO member VALUES (0, 'a', ?)", (msgspec.json.encode(declared(0)),))
-    old.rows("INSERT INTO count VALUES (0, '[123000]')")
-    old.rows("INSERT INTO budget VALUES (1, 5000, '[]')")
-    old.rows("INSERT INTO change (unix_s, who, what) VALUES (1, 'alice', 'set 5 W')")
-    spec = JobSpec(["a"], 1, "/")
-    for number in (1, 2):
-        body = msgspec.json.encode(
-            Job(id=number, uid=1000, user="u", spec=spec, submitted_s=0.0, ended_s=3.0, state="done")
-        )
-        old.rows("INSERT INTO job (uid, state, ended_s, body) VALUES (1000, 'done', 3, ?)", (body[: 900 // number],))
-    old.rows("UPDATE job SET body = substr(body, 1, 50) WHERE id = 2")
-    old.close()
-    monkeypatch.undo()
-    database = open_store(path, said.append)
-    assert said[0].startswith(f"ALARM: {path}: job 2: it cannot be: "), "what was damaged before"
-    snapshot = SqliteLedgerStore(database, "boot-1").take_over()
-    assert (snapshot.epoch, snapshot.names, snapshot.counts_mw.tolist(), snapshot.is_certain) == (
-        8,
-        ["a"],
-        [123000],
-        True,
-    )
-    assert [job.id for job in JobStore(database).find()] == [1]
-    assert BudgetStore(database).load() == (5000, [])
-    database.close()
-    assert examine(path).lines == []
-
-
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_store_of_the_version_before_this_one_is_not_taken_for_a_damaged_one(
-    is_damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, said = tmp_path / "a.db", list[str]()
-    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", MIGRATIONS[:-1])
-    old = Database(path)
-    store = SqliteLedgerStore(old, "boot-1")
-    store.commit(store.take_over().epoch, {0: ("a", declared(0))}, np.array([0]), np.array([123000]))
-    BudgetStore(old).change(Change(5.0, "root", "set 5 W"), 5000, [])
-    if is_damaged:
-        old.rows("UPDATE change SET who = 'mallory'")
-    old.close()
-    monkeypatch.undo()
-    lines = ["change of the budget 1: its checksum is wrong"] if is_damaged else []
-    assert examine(path).lines == lines
-    database = open_store(path, said.append)
-    mended = [f"mended; the damaged one is {path}.damaged-1"] if is_damaged else []
-    assert said == [f"ALARM: {path}: {line}" for line in [*lines, *mended]]
-    snapshot = SqliteLedgerStore(database, "boot-1").take_over()
-    assert (snapshot.names, snapshot.counts_mw.tolist(), snapshot.is_certain) == (["a"], [123000], True)
-    assert BudgetStore(database).load() == (5000, [])
-    assert JobStore(database).stored_joules() is None
-    database.close()
-    assert examine(path).lines == []
 
 
 def test_counts_of_nodes_are_theirs_where_a_whole_block_before_them_was_never_granted_anything(tmp_path: Path) -> None:
@@ -436,9 +404,8 @@ def test_a_restored_backup_raises_no_count_that_has_risen_since(
     database.close()
     os.replace(tmp_path / "kept.db", path)
     found_mw, _ = counts(path, said.append)
-    assert found_mw[NAMES[0]] >= risen_mw[0]
-    assert "commits are missing" in said[0]
-    assert json.dumps(said).isprintable()
+    assert found_mw[NAMES[0]] == risen_mw[0], "by the log"
+    assert said == []
 
 
 def test_what_cannot_be_mended_while_it_is_whole_stays_as_it_is(
@@ -446,4 +413,4 @@ def test_what_cannot_be_mended_while_it_is_whole_stays_as_it_is(
 ) -> None:
     path = put(tmp_path, stores[False])
     assert repair(path) == []
-    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-copy"]
+    assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-log", "a.db-past"]
