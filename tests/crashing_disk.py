@@ -104,6 +104,14 @@ class _File:
         for n in range(len(self.pending) - 1):
             yield _applied(self.synced, self.pending[:n] + self.pending[n + 1 :])
 
+    def samples(self) -> Iterator[bytes]:
+        """Some of that: a half, and that with half of the next write."""
+        half = len(self.pending) // 2
+        yield _applied(self.synced, self.pending[:half])
+        if half < len(self.pending) and isinstance(write := self.pending[half], Write):
+            torn = Write(write.path, write.at, write.data[: len(write.data) // 2])
+            yield _applied(self.synced, [*self.pending[:half], torn])
+
 
 class _Directory:
     pass
@@ -112,8 +120,10 @@ class _Directory:
 class Disk:
     """The directory tree below ``root``, which is there from the beginning and empty."""
 
-    def __init__(self, root: str | Path) -> None:
-        self.root = str(root)
+    def __init__(self, root: str | Path, sampled: tuple[str, ...] = ()) -> None:
+        """``sampled``: of files whose names end so, only some of what may be left is tried: a database that is never
+        synced between its checkpoints has too many states."""
+        self.root, self.sampled = str(root), sampled
         self._now: dict[str, _File | _Directory] = {}
         self._synced: dict[str, _File | _Directory] = {}
         self._unsynced: list[dict[str, _File | _Directory | None]] = []
@@ -171,7 +181,8 @@ class Disk:
                 rest = {path: others(file) for path, file in files.items()}
                 yield rest
                 for path, file in files.items():
-                    for part in file.parts():
+                    parts = file.samples() if path.endswith(self.sampled) else file.parts()
+                    for part in parts:
                         yield rest | {path: part}
 
     def _is_below(self, path: str, names: Mapping[str, _File | _Directory]) -> bool:
@@ -335,6 +346,12 @@ def traced(lines: list[str], root: str | Path, marks: str) -> list[Operation]:
                 operations.append(Create(path))
                 there.add(path)
             assert "O_TRUNC" not in found[2] or not path.startswith(f"{root}/"), f"not understood: {line[:200]}"
+            continue
+        if call == "fallocate":
+            path = text(re.search(r"<(.*?)>", arguments[0])[1])
+            assert arguments[1] == "0", f"not understood: {line[:200]}"
+            if path.startswith(f"{root}/"):
+                operations.append(Truncate(path, int(arguments[2]) + int(arguments[3])))
             continue
         if call in ("write", "pwrite64", "fsync", "fdatasync", "ftruncate"):
             path = text(re.search(r"<(.*?)>", arguments[0])[1])

@@ -343,17 +343,21 @@ def _replace(path: Path, lines: Iterable[bytes], reserve: int = 0) -> int:
     part = path.with_name(f"{path.name}.new")
     part.unlink(missing_ok=True)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    size, waiting = 0, b""
     try:
-        with open(descriptor, "wb") as file:
-            file.writelines(lines)
-            file.flush()
-            size = file.tell()
-            if reserve:
-                os.posix_fallocate(descriptor, size, reserve)
-            os.fsync(descriptor)
+        for line in lines:
+            waiting += line
+            if len(waiting) >= CHUNK:
+                size, waiting = _write(descriptor, waiting, size), b""
+        size = _write(descriptor, waiting, size)
+        if reserve:
+            os.posix_fallocate(descriptor, size, reserve)
+        os.fsync(descriptor)
     except OSError:
         part.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(descriptor)
     os.replace(part, path)
     sync_directory(path.parent)
     return size
@@ -361,10 +365,16 @@ def _replace(path: Path, lines: Iterable[bytes], reserve: int = 0) -> int:
 
 def _put(descriptor: int, data: bytes, at: int) -> None:
     """Write all of it there, and sync."""
+    _write(descriptor, data, at)
+    os.fdatasync(descriptor)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> int:
+    """Write all of it there; returns where it ends."""
     while data:
         written = os.pwrite(descriptor, data, at)
         data, at = data[written:], at + written
-    os.fdatasync(descriptor)
+    return at
 
 
 @contextlib.contextmanager

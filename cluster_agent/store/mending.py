@@ -31,7 +31,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -179,6 +179,10 @@ def _log_of(path: Path, found: Findings, job_number: int = 0) -> Logged:
 def _examine(path: Path, connection: sqlite3.Connection, found: Findings, is_large: bool) -> None:
     version, schema = _version(connection), _schema(connection)
     known = _version_with(schema)
+    if not schema:  # the machine went down, or the agent was killed, while the store was made
+        found.log = _log_of(path, found)
+        if found.log.is_whole or not _has_log(path):
+            return
     found.version = known or (version if isinstance(version, int) else len(MIGRATIONS))
     if known is None:
         _examine_other(path, connection, found)
@@ -231,7 +235,7 @@ def _examine_ledger(found: Findings) -> None:
     members = {row[0] for row in found.rows["member"].good}
     bad = {row[0] for row, _ in found.rows["member"].bad}
     logged = {key: row for key, number, row in found.log.of("member") if row and number <= found.number}
-    places = {*logged, *range(max([*members, -1]) + 1), *range(len(_stored_counts(found)))}
+    places = {*logged, *range(max([*members, -1]) + 1), *_by_place(found.rows["count"].good)}
     for place in sorted(places - members - bad):
         found.damage(f"node {logged[place][1] if place in logged else f'at place {place}'}: its record is missing")
 
@@ -392,7 +396,8 @@ def _is_there(path: Path) -> bool:
 
 def _has_log(path: Path) -> bool:
     log = CommitLog(path)
-    return log.path.exists() or log.past.exists() or read_old_copies(path).is_there
+    has_past = log.past.exists() and log.past.stat().st_size > 0
+    return log.path.exists() or has_past or read_old_copies(path).is_there
 
 
 def _all_lost(path: Path) -> Findings:
@@ -508,14 +513,12 @@ def _stored_counts(found: Findings) -> dict[int, int]:
     """By place, what can be relied on: of a damaged log no count, since the line that raised it may be the one that is
     damaged; of SQLite none if commits are lost."""
     if found.log.is_whole:
-        rows = [row for _, _, row in found.log.of("count") if row is not None]
-    else:
-        rows = (
-            []
-            if found.has_lost_commits or "count" not in found.rows
-            else [row[:-1] for row in found.rows["count"].good]
-        )
-    blocks = [(block, msgspec.json.decode(counts, type=list[int])) for block, counts in rows]
+        return _by_place(row for _, _, row in found.log.of("count") if row is not None)
+    return {} if found.has_lost_commits else _by_place(found.rows.get("count", Rows()).good)
+
+
+def _by_place(rows: Iterable[Row]) -> dict[int, int]:
+    blocks = [(row[0], msgspec.json.decode(row[1], type=list[int])) for row in rows]
     return {block * BLOCK + n: mw for block, stored in blocks for n, mw in enumerate(stored)}
 
 
