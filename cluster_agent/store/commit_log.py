@@ -213,6 +213,7 @@ class CommitLog:
                 if error.errno != errno.ENOSPC:
                     raise
                 os.posix_fallocate(descriptor, size, end + RESERVE - size)
+            os.fsync(descriptor)  # else a crash may leave a line without the zeros after it
 
     def _void(self, descriptor: int, begin: int, end: int) -> None:
         """Overwrite what must not be taken for a commit."""

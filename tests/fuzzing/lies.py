@@ -196,10 +196,10 @@ class Site:
         """What is granted adds to the sum of counts only what the budget has room for, with the reserve."""
         grants = ledger.grants
 
-        def watched(now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
+        def watched(now_s: float, heard: Iterable[str] = (), only_stored: bool = False) -> list[Grant]:
             ledger.pass_time(now_s)
             before_mw = ledger.total_mw
-            made = grants(now_s, heard)
+            made = grants(now_s, heard, only_stored)
             assert ledger.total_mw <= max(before_mw, ledger.spendable_mw(now_s) - ledger.reserve_mw)
             return made
 
