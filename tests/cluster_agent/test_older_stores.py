@@ -43,9 +43,11 @@ def older(path: Path, version: int, *statements: tuple[str, tuple[Any, ...]]) ->
     connection = sqlite3.connect(path, isolation_level=None)
     define(connection)
     connection.execute(VERSION_TABLE)
+    connection.execute("BEGIN")
     migrate(connection, 0, version)
     for statement, values in statements:
         connection.execute(statement, values)
+    connection.execute("COMMIT")
     connection.close()
 
 

@@ -91,7 +91,9 @@ class Head:
 def main(folder: Path, seconds: int, commands: list[str]) -> None:
     """One life."""
     if not commands:
-        print(json.dumps(Head(folder, 2000.0).state()))
+        head = Head(folder, 2000.0)
+        head.second()
+        print(json.dumps(head.state()))
         return
     head = Head(folder, 1000.0)
     for _ in range(30):

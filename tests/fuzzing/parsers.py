@@ -30,7 +30,8 @@ from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.serve import people_protocol
 from cluster_agent.serve.config import read_settings
-from cluster_agent.store.ledger_copy import LedgerCopy
+from cluster_agent.store.commit_log import CommitLog
+from cluster_agent.store.old_copies import read_old_copies
 from cluster_agent.store.records import TABLES, checksum, problem_of
 from nodectl.config import build_config
 from nodectl.shell.errors import NodectlError
@@ -175,8 +176,13 @@ class _Files:
         return read_save(str(self.path)).problems
 
     def copy(self, text: bytes) -> Any:
-        self.path.write_bytes(b"%08x %020d\n" % (zlib.crc32(b"%020d" % 5), 5) + _with_checksums(text))
-        return LedgerCopy(self.path).read()
+        numbered = b"%08x %020d\n" % (zlib.crc32(b"%020d" % 5), 5)
+        Path(f"{self.path}-copy").write_bytes(numbered + _with_checksums(text))
+        return list(read_old_copies(self.path).ledger.items())
+
+    def commits(self, text: bytes) -> Any:
+        Path(f"{self.path}-log").write_bytes(_with_checksums(text))
+        return list(CommitLog(self.path).read().rows.items())
 
     def allowed(self, text: bytes) -> Any:
         (self.path.parent / "allowed").write_bytes(text)
@@ -208,6 +214,13 @@ COPY: Final = b"\n".join(
     for one in (
         ("epoch", 7), ("member", 0, "n0", DECLARED), ("budget", 9_000_000, [(1e9, 5_000_000)]),
         ("schema", [("table", "owner", "owner", 2)]),
+    )
+)  # fmt: skip
+COMMITS: Final = b"\n".join(
+    msgspec.json.encode(one)
+    for one in (
+        (4, ("from", 1, 1, 0, 7)), (4, ("drained_node", "n0", "fan", 0)), (5, ("change", 1, 1e9, "root", "set 9 W")),
+        (6, ("budget", 1, 9_000_000, [(1e9, 5_000_000)]), ("member", 0, "n0", DECLARED)), (7, ("drained_node", "n0")),
     )
 )  # fmt: skip
 NODE: Final = (
@@ -243,6 +256,7 @@ def parsers() -> dict[str, tuple[int, Parser]]:
         "store": (140, Parser(tuple(msgspec.msgpack.encode((t, *row)) for t, row in _rows().items()), _row, ())),
         "saves": (8, Parser((SAVE,), files.save, (SaveError,), is_text=True)),
         "copy": (8, Parser((COPY,), files.copy, (), is_text=True)),
+        "log": (8, Parser((COMMITS,), files.commits, (), is_text=True)),
         "allowed": (
             3,
             Parser((b"node n0 " + b"x" * 40 + b"\nadmin a " + b"y" * 40,), files.allowed, (ClusterError,), True),

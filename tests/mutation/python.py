@@ -73,13 +73,13 @@ _WRITER: Final = (
 # of what a crash leaves only the fast test: the others run a program under strace, and by_hand.toml has their mutations
 _STORE: Final = (
     "tests/cluster_agent/test_store.py",
-    "tests/fabric/test_serve.py::test_a_store_from_before_counts_were_stored_in_blocks_keeps_them",
+    "tests/cluster_agent/test_older_stores.py::test_a_store_from_before_counts_were_stored_in_blocks_keeps_them",
+    "tests/cluster_agent/test_older_stores.py::test_a_store_of_the_version_before_checksums_opens_and_gets_them",
     "tests/fabric/test_serve.py::test_a_store_survives_being_killed_between_its_migrations",
     "tests/fabric/test_serve.py::test_a_store_whose_schema_is_no_text_is_damaged_in_one_line",
-    "tests/cluster_agent/test_store_after_a_crash.py::test_the_database_syncs_each_commit",
-    "tests/cluster_agent/test_damaged_store.py::test_an_older_copy_of_the_store_is_recognised_and_its_counts_are_not_believed",
-    "tests/cluster_agent/test_damaged_store.py::test_a_store_of_the_version_before_checksums_opens_and_gets_them",
-    "tests/cluster_agent/test_job_copy.py::test_a_kill_between_the_store_and_its_copy_loses_nothing_and_the_next_start_completes_the_copy",
+    "tests/cluster_agent/test_damaged_store.py::test_an_older_copy_of_the_store_gets_from_the_log_what_came_later",
+    "tests/cluster_agent/test_commit_log.py::test_a_kill_between_the_log_and_the_database_loses_nothing_and_the_next_start_completes_the_database",
+    "tests/cluster_agent/test_store_after_a_crash.py::test_a_command_that_was_refused_is_not_in_force_after_a_kill_and_one_that_was_not_is",
 )
 _MESSAGES: Final = ("tests/scmi/test_codec.py", "tests/scmi/test_wire_limits.py")
 
