@@ -308,7 +308,7 @@ class Database:
         except sqlite3.Error as error:  # it is in force all the same
             self._roll_back()
             self._behind += writing.records.values()
-            self.trouble = self._line("write", error)
+            self.trouble = f"{self.path}: cannot write the store: {error}{_fix(error)}"
         else:
             if writing.connection is None:
                 self._behind += writing.records.values()
@@ -344,12 +344,6 @@ class Database:
         with contextlib.suppress(sqlite3.Error):  # a full disk may have ended the transaction already
             self._connection.execute("ROLLBACK")
 
-    def _line(self, verb: str, error: sqlite3.Error) -> str:
-        # a full disk is an I/O error where SQLite only maps a file: the -shm of its log
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        fixes = {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}
-        return f"{self.path}: cannot {verb} the store: {error}{fixes.get(code, '')}"
-
     @contextlib.contextmanager
     def _saying(self, verb: str) -> Iterator[None]:
         try:
@@ -357,7 +351,13 @@ class Database:
         except UnicodeDecodeError as error:
             raise StoreError(f"{self.path}: cannot {verb} the store: it is damaged: {error}") from None
         except sqlite3.Error as error:
-            raise StoreError(self._line(verb, error)) from None
+            raise StoreError(f"{self.path}: cannot {verb} the store: {error}{_fix(error)}") from None
+
+
+def _fix(error: sqlite3.Error) -> str:
+    # a full disk is an I/O error where SQLite only maps a file: the -shm of its write-ahead log
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}.get(code, "")
 
 
 def what_is_wrong(logged: Logged, number: int) -> str:

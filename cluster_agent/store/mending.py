@@ -232,6 +232,11 @@ def _examine_ledger(found: Findings) -> None:
     stored = [row for _, number, row in found.log.of("budget") if row is not None and number <= found.number]
     if stored and not found.rows["budget"].good and not found.rows["budget"].bad and found.version >= LOGGED_SINCE:
         found.damage("the budget is missing")
+    _examine_members(found)
+
+
+def _examine_members(found: Findings) -> None:
+    """Each place has a node."""
     members = {row[0] for row in found.rows["member"].good}
     bad = {row[0] for row, _ in found.rows["member"].bad}
     logged = {key: row for key, number, row in found.log.of("member") if row and number <= found.number}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -414,3 +415,32 @@ def test_what_cannot_be_mended_while_it_is_whole_stays_as_it_is(
     path = put(tmp_path, stores[False])
     assert repair(path) == []
     assert sorted(os.listdir(tmp_path)) == ["a.db", "a.db-log", "a.db-past"]
+
+
+AS_NOBODY = """
+import os, sys
+import cluster_agent.commands.store, cluster_agent.store.mending
+from cluster_agent.cli import main
+os.setgid(65534)
+os.setuid(65534)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("command", [("check",), ("backup", "/tmp/none"), ("repair",)])
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_who_may_not_read_the_store_gets_one_line(
+    command: tuple[str, ...], mode: int, stores: dict[bool, dict[str, bytes]]
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        os.chmod(made, 0o755)
+        path = put(Path(made) / "store", stores[False])
+        os.chmod(path, 0o600)
+        os.chmod(path.parent, mode)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, "store", *command, "--store", str(path)],
+            capture_output=True, text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert re.fullmatch(rf"clusterctl store.*: .*{path}.*(Permission denied|is not readable).*\n", done.stderr)
