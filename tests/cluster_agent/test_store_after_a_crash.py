@@ -367,7 +367,11 @@ def prepared(at: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("failing", ["disk full", "disk full, no room reserved", "sync fails", "all fails", "database"])
+CALLS = {"disk full": 3, "disk full, no room reserved": 1, "sync fails": 4, "all fails": 4, "database": 1}
+"""How many calls there are to fail: with room a write and a sync, else room is made and synced first."""
+
+
+@pytest.mark.parametrize("failing", CALLS)
 def test_a_command_that_was_refused_is_not_in_force_after_a_kill_and_one_that_was_not_is(
     failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,7 +382,7 @@ def test_a_command_that_was_refused_is_not_in_force_after_a_kill_and_one_that_wa
     n_refused, n_done, n_doubtful = 0, 0, 0
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as left:
         for which in range(10):
-            for n in range(1 if failing in ("database", "disk full, no room reserved") else 3):
+            for n in range(CALLS[failing]):
                 at = Path(left) / f"{which}-{n}"
                 at.mkdir()
                 for suffix, data in files.items():
