@@ -130,8 +130,21 @@ class Cluster(msgspec.Struct, frozen=True):
         ),
     ] = 20.0
     jobs: Annotated[
-        bool, Meta(description="Run the cluster's jobs, as the agent's own user; the service then is root (jobs.conf).")
+        bool, Meta(description="Run the cluster's jobs, as the user of [jobs]; the service then is root (jobs.conf).")
     ] = False
+
+
+class Jobs(msgspec.Struct, frozen=True):
+    """How this node runs the cluster's jobs, if it does ([cluster] jobs)."""
+
+    user: Annotated[
+        str,
+        Meta(
+            description="The user that jobs run as, and whose jobs this node runs. A service needs it, since its agent"
+            " is root: without it the node starts no job, and jobs of root only with `root`. Empty, by hand: the user"
+            " of the agent."
+        ),
+    ] = ""
 
 
 class GpuSettings(msgspec.Struct, frozen=True):
@@ -229,6 +242,7 @@ class Config(msgspec.Struct, frozen=True):
     caps: Caps = Caps()
     scmi: Scmi = Scmi()
     cluster: Cluster = Cluster()
+    jobs: Jobs = Jobs()
     budget: Budget = Budget()
     metrics: Metrics = Metrics()
     gpu: GpuSettings = GpuSettings()

@@ -90,6 +90,7 @@ class TwinJobs:
     """
 
     runs_only = COMMAND
+    refuses = ""
 
     def __init__(
         self,

@@ -187,7 +187,7 @@ def open_writer(config: Config, file: Path | None, path: str | None) -> RemoteWr
         return None
     if path and config.cluster.url and config.cluster.jobs:
         raise UsageError(
-            "--writer: jobs run as the agent's user, and this user may speak to the writer: leave it out; the service:"
+            "--writer: an agent that runs jobs is root and starts a writer of its own: leave it out; the service:"
             " `nodectl install-service --jobs`"
         )
     if not config.writes and not path:
@@ -233,12 +233,20 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
 
 
 def open_jobs(config: Config, boot_id: str) -> JobThread:
-    """What runs the cluster's jobs on this node; they are kept in the state directory."""
+    """What runs the cluster's jobs on this node; they are kept in the state directory. Without a user to run them as,
+    the jobs of an earlier agent are looked after and none is started."""
     from nodectl.jobs.job_runner import JobThread
+    from nodectl.jobs.job_user import NoUserError, job_user
     from nodectl.jobs.processes import JobRunner
 
-    name = config.cluster.name
-    return JobThread(JobRunner(Path(config.state_dir) / "jobs", name), name, boot_id, _log)
+    name, directory = config.cluster.name, Path(config.state_dir) / "jobs"
+    try:
+        runner = JobRunner(directory, name, job_user(config.jobs.user), _log)
+        _log(runner.how)
+    except NoUserError as error:
+        runner = JobRunner(directory, name, None, _log, refuses=str(error))
+        _log(f"ALARM: no job is started: {error}")
+    return JobThread(runner, name, boot_id, _log)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nodectl.config import Config
+from nodectl.jobs import cgroups
+from nodectl.jobs.job_user import NoUserError, job_user
 from nodectl.writer_process.root_files import find_root_files
 
 UNIT = "nodectl-agent"
@@ -55,6 +57,8 @@ def problems(config: Config, user: str, settings: Path | None = None) -> Iterato
                 " (`nodectl install-service --jobs`)"
             ),
         )
+    if config.cluster.url and config.cluster.jobs and uid == 0 and (problem := _no_job_user(config)):
+        yield ("jobs", "user"), problem
     key = Path(config.cluster.key)
     if config.cluster.url and config.cluster.key and not _may_read(key, uid):
         yield (
@@ -73,10 +77,30 @@ def remarks(config: Config, user: str) -> list[str]:
     lines = [f"service: {problem}" for _, problem in problems(config, user)]
     if user == "root":
         who = "moves knobs itself" if config.scmi.url else "starts a writer of its own, which moves knobs for it"
-        return [f"service: {UNIT} runs as root and {who}", *lines]
+        return [f"service: {UNIT} runs as root and {who}", *_of_jobs(config), *lines]
     opened = find_root_files()
     reads = f", and opens {len(opened)} sensor file{'s' if len(opened) != 1 else ''} that only root may read"
     return [f"service: {UNIT} runs as {user}; nodectl-writer moves knobs for it{reads if opened else ''}", *lines]
+
+
+def _of_jobs(config: Config) -> list[str]:
+    """As whom jobs run here."""
+    if not config.cluster.jobs or _no_job_user(config):
+        return []
+    user = job_user(config.jobs.user, 0)
+    may = ": they can end every agent and write its records (docs/security.md)" if user.uid == 0 else ""
+    kept = cgroups.usable()
+    how = f"each in a cgroup of version {kept}" if kept else "without cgroups, which is weaker (docs/security.md)"
+    return [f"jobs: run as {user.name}, {how}{may}"]
+
+
+def _no_job_user(config: Config) -> str:
+    """Why an agent that is root would start no job; empty: it starts them."""
+    try:
+        job_user(config.jobs.user, 0)
+    except NoUserError as error:
+        return str(error)
+    return ""
 
 
 def _may_read(path: Path, uid: int) -> bool:

@@ -37,10 +37,15 @@ class Backend(Protocol):
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
     that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
-    logged, and the call is not repeated. ``runs_only`` and ``runs_names``: as in ``NodeJobs``.
+    logged, and the call is not repeated. ``runs_only``, ``runs_names`` and ``refuses``: as in ``NodeJobs``.
     """
 
     runs_only: str
+
+    @property
+    def refuses(self) -> str:
+        """See above."""
+        ...
 
     @property
     def runs_names(self) -> Sequence[str]:
@@ -106,7 +111,9 @@ class JobThread:
         self._counted: tuple[int, int] | None = None
         self._counter: Counter | None = None
         self._source = 0
-        self._news = NodeJobs(node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names))
+        self._news = NodeJobs(
+            node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), refuses=backend.refuses
+        )
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 
@@ -169,8 +176,8 @@ class JobThread:
             except TROUBLES as error:
                 self._log(f"jobs: {error}")
                 continue
-            if parts != self._news.parts:
-                self._news = msgspec.structs.replace(self._news, parts=parts)
+            if (parts, self._backend.refuses) != (self._news.parts, self._news.refuses):
+                self._news = msgspec.structs.replace(self._news, parts=parts, refuses=self._backend.refuses)
 
     def _try(self, message: Message) -> None:
         try:

@@ -19,12 +19,14 @@ SIZE: Final = 64
 """Bytes of the file: the counter, then zeros that are reserved."""
 
 
-def make_progress_file(path: Path) -> None:
-    """Make a file with the counter at zero. ``OSError`` if there is one already, or no room on the disk: the page is
-    allocated now, so that a job that maps it cannot fail later."""
+def make_progress_file(path: Path, uid: int = -1, gid: int = -1) -> None:
+    """Make a file with the counter at zero, of this user (-1: of ours). ``OSError`` if there is one already, or no room
+    on the disk: the page is allocated now, so that a job that maps it cannot fail later."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, bytes(SIZE))
+        if (uid, gid) != (-1, -1) and uid != os.geteuid():
+            os.fchown(descriptor, uid, gid)
     finally:
         os.close(descriptor)
 

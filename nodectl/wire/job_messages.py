@@ -124,13 +124,15 @@ class JobPart(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeJobs(msgspec.Struct, frozen=True):
     """All job parts that a node knows: those that run, and those that ended and are not forgotten. ``runs_only``: the
     one command that an emulated node runs; "": any command, or an older agent. ``runs_names``: the words that may be
-    the first argument of that command; one that ends in a colon is only its beginning. Empty: the node does not say."""
+    the first argument of that command; one that ends in a colon is only its beginning. Empty: the node does not say.
+    ``refuses``: why it starts no job now; "": it does."""
 
     node: Name
     boot_id: Name
     parts: Annotated[list[JobPart], Meta(max_length=MAX_PARTS)]
     runs_only: Name = ""
     runs_names: Annotated[list[Name], Meta(max_length=64)] = []
+    refuses: Annotated[str, Meta(max_length=300)] = ""
 
 
 class JobQuery(msgspec.Struct, frozen=True):

@@ -464,6 +464,7 @@ class SlowBackend:
 
     runs_only = ""
     runs_names = ()
+    refuses = ""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
