@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.wire.job_messages import JobPart, JobStart, PartEnergy
+from nodectl.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
 STATES: Final[tuple[State, ...]] = (
@@ -220,6 +220,9 @@ class Job(msgspec.Struct):
     account: Account = msgspec.field(default_factory=Account)
     parts: dict[str, JobPart] = {}
     """By node, how its part of this attempt ended: the node forgets that once it is stored here."""
+    awaits: dict[str, float] = {}
+    """Nodes that were given up and may still run it, and when (Unix seconds) each has ended it by itself at the latest:
+    until then it is not started again."""
     metered: dict[str, PartEnergy] = {}
     """By node, what of its energy counters in this attempt the account has. In one record with the account, so that
     after a restart the next report closes the gap, and counts nothing twice."""
@@ -229,6 +232,16 @@ class Job(msgspec.Struct):
         """Whether its end was requested, which always has a reason (``Runs.stop``). Without one a job is ``ending``
         while some of its parts have ended well and the others go on."""
         return self.state == "ending" and self.reason != ""
+
+    @property
+    def walltime_s(self) -> int:
+        """How long its nodes let it run: in a configuration that is slower than requested, it may take longer."""
+        return min(max(self.spec.walltime_s, self.configured.length_s if self.configured else 0), LONGEST_S)
+
+    @property
+    def hooks_s(self) -> float:
+        """How long its prolog and epilog may take."""
+        return HOOK_S * (bool(self.spec.prolog) + bool(self.spec.epilog))
 
     def meter(self, node: str, energy: PartEnergy, now_s: float) -> None:
         """Take a node's counters. They only grow, and not faster than time and any node allow."""
@@ -258,14 +271,13 @@ class Job(msgspec.Struct):
                 path = path.replace(mark, text)
             return path
 
-        env, walltime_s = spec.env, spec.walltime_s
-        if (configured := self.configured) is not None:  # slower than requested, it may take longer
-            env = {**env, "NODECTL_CORES": str(configured.cores)}
-            walltime_s = min(max(walltime_s, configured.length_s), LONGEST_S)
+        env = spec.env
+        if self.configured is not None:
+            env = {**env, "NODECTL_CORES": str(self.configured.cores)}
 
         return JobStart(
             job=self.id, attempt=self.attempt, uid=self.uid, command=spec.command, script=spec.script,
             workdir=spec.workdir, output=filled(spec.output or standard), error=filled(spec.error), env=env,
-            walltime_s=walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
+            walltime_s=self.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
             nodes=self.nodes, tag=spec.tag,
         )  # fmt: skip

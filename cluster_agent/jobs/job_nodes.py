@@ -4,6 +4,7 @@
       │           │
       ▼           ▼
     draining (no more jobs; by hand, or since it did not start one) ──► resumed by hand
+        also while it refuses jobs, or still runs one that was given up ──► by itself, when that is over
     down (no report for ``down_after_s``) ──► its former state, with the next report
 
     idle ──► powering-off ──► off ──► booting ──► idle     where nodes are switched (``power``), else never
@@ -44,6 +45,8 @@ class Node:
     spoke_s: float = float("-inf")
     idle_s: float | None = None
     switched: Switched | None = None  # None: it is on like any other
+    refuses: str = ""  # why it starts no job now, by its own report
+    left_over: str = ""  # what of a job that has not this node any more still runs there, by its report
     has: tuple[int, int, int, int] | None = None  # as ``JobSpec.per_node``; None: the policy takes nodes as alike
 
     @property
@@ -53,11 +56,17 @@ class Node:
             return "down" if self.switched.state == "failed" else self.switched.state
         if not self.is_up:
             return "down"
-        if self.drained is not None:
+        if self.gets_none:
             return "draining"
         return "idle" if self.run is None else "allocated"
 
     @property
+    def gets_none(self) -> str:
+        """Why it gets no more jobs though it is up; empty: it gets them."""
+        drained = "drained" if self.drained == "" else self.drained
+        return drained or self.left_over or self.refuses
+
+    @property
     def may_start(self) -> bool:
         """Whether a job may be started on it now."""
-        return self.is_up and self.drained is None and self.run is None and self.switched is None
+        return self.is_up and self.run is None and self.switched is None and not self.gets_none

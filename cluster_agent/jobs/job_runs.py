@@ -37,6 +37,9 @@ class Part:
     start_sent_s: float = float("-inf")
     first_start_sent_s: float | None = None
     signalled_s: float = float("-inf")
+    began_s: float | None = None  # by our clock, since when its node reports it; None: it does not, or not yet
+    is_late: bool = False  # it has not ended in time
+    told_s: float | None = None  # when its node was first sent a signal to end it
     last: JobPart | None = None
 
     @property
@@ -81,6 +84,19 @@ class Run:
             latest = intervals.pop()
             self.job.account.add(dataclasses.replace(latest, seconds=-min(beyond_s, latest.seconds)))
             beyond_s -= latest.seconds
+
+    @property
+    def longest_s(self) -> float:
+        """How long a part may take on its node from its start, with prolog and epilog."""
+        return self.job.hooks_s + self.job.walltime_s + self.job.spec.grace_s
+
+    def due_s(self, name: str) -> float | None:
+        """When the part on this node has to have ended, by our clock; None: it has not begun."""
+        part = self.parts[name]
+        if part.began_s is None or part.is_over:
+            return None
+        told_s = self.job.spec.grace_s + self.job.hooks_s + (part.told_s if part.told_s is not None else float("inf"))
+        return min(part.began_s + self.longest_s, told_s)
 
     @property
     def outcome(self) -> tuple[State, int | None, str]:
@@ -148,11 +164,13 @@ class Runs:
         """Take a node's report of the parts that it knows; ``node.boot_id`` is that of the report."""
         own = self.on(node)
         is_known = False
+        node.left_over = ""
         for part in news.parts:
             if own is not None and (part.job, part.attempt) == (own.job.id, own.job.attempt):
                 is_known = True
                 self._part_heard(own, node, part, now_s)
             elif part.phase in ("running", "ending"):
+                node.left_over = f"job {part.job}, which was given up there, still runs and is being killed"
                 self._send(node.name, JobSignal(part.job, part.attempt, signal.SIGKILL))
             else:
                 self._send(node.name, JobForget(part.job, part.attempt))
@@ -167,11 +185,23 @@ class Runs:
         for name, part in one.parts.items():
             if not part.is_over:
                 part.signalled_s = self._now()
+                part.told_s = part.signalled_s if part.told_s is None else part.told_s
                 self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
 
-    def lose(self, one: Run, node: Node, reason: str) -> None:
-        """Give up the run's part on this node: what became of it is not known."""
+    def kill(self, one: Run, node: Node) -> None:
+        """End the run's part on this node without a grace; sent again until it has ended."""
         part = one.parts[node.name]
+        if not part.is_late:
+            part.is_late, part.signalled_s = True, self._now()
+            self._send(node.name, JobSignal(one.job.id, one.job.attempt, signal.SIGKILL))
+
+    def lose(self, one: Run, node: Node, reason: str, may_live: bool = False) -> None:
+        """Give up the run's part on this node: what became of it is not known. ``may_live``: not even whether it still
+        runs; then the job is not started again before that is known."""
+        part = one.parts[node.name]
+        if may_live:
+            one.job.awaits[node.name] = self._now() + self._times.start_within_s + one.longest_s
+            self._send(node.name, JobForget(one.job.id, one.job.attempt))  # it may not have begun
         part.last = JobPart(one.job.id, one.job.attempt, "lost", detail=reason, ended_s=self._now())
         self._say(f"job {one.job.id} is lost: {reason}")
         self._part_over(one, node)
@@ -210,9 +240,12 @@ class Runs:
             self._part_over(one, node)
             self._send(node.name, JobForget(job.id, job.attempt))
             return
-        if one.signal and heard.phase != "ending" and now_s - part.signalled_s >= self._times.retry_s:
+        part.began_s = now_s if part.began_s is None else part.began_s
+        is_due = part.is_late or (one.signal and heard.phase != "ending")
+        if is_due and now_s - part.signalled_s >= self._times.retry_s:
             part.signalled_s = now_s
-            self._send(node.name, JobSignal(job.id, job.attempt, one.signal))
+            part.told_s = now_s if part.told_s is None else part.told_s
+            self._send(node.name, JobSignal(job.id, job.attempt, signal.SIGKILL if part.is_late else one.signal))
         if job.state == "starting" and all(each.last is not None for each in one.parts.values()):
             job.state = "running"
             self._store.save(job)

@@ -163,6 +163,9 @@ class Partition:
     def requeue(self, job: Job) -> None:
         """Run the job again from its start; if it runs, it is ended first. ``WrongUseError`` as in ``submit``."""
         if job.state == "queued":
+            if job.awaits:  # whoever says so knows that it runs nowhere
+                self._postponed.release(job)
+                self._store.save(job)
             return
         job.is_cancelled = False
         if job.state in ACTIVE:
@@ -213,9 +216,22 @@ class Partition:
         self.spoke(news.node, news.boot_id)
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
         node.without_jobs_s = float("-inf") if news.parts else node.heard_s
-        node.runs_only, node.runs_names = news.runs_only, news.runs_names
+        node.runs_only, node.runs_names, node.refuses = news.runs_only, news.runs_names, news.refuses
         self._is_mixed |= bool(news.runs_only)
         self.runs.heard(node, news, node.heard_s)
+        self.no_longer_runs(news.node, [part.job for part in news.parts if not part.is_over])
+
+    def no_longer_runs(self, name: str, still: Collection[int] = ()) -> None:
+        """A node runs none of the jobs that were given up on it but these: it says so, or it is known to be off."""
+        for job in self._postponed.heard(name, still):
+            self._store.save(job)
+
+    @property
+    def alarm(self) -> str:
+        """What has not ended in time, where that is so; empty: all has."""
+        late = list(self._timeouts.late.values())
+        more = f" (and {len(late) - 1} more)" if late[1:] else ""
+        return f"{late[0]}{more}: it is killed again and again, and the node gets no other job" if late else ""
 
     def spoke(self, name: str, boot_id: str) -> None:
         """A node has sent something, about its power or its jobs."""
@@ -493,12 +509,18 @@ class Partition:
     def _release(self) -> None:
         """The jobs that no longer wait for others join the queue, at its end; one that is cancelled may be waited for,
         too."""
+        for job in self._postponed.overdue(self._now()):
+            self._store.save(job)
+        for name in self._postponed.awaited & self.nodes.keys():
+            switched = self.nodes[name].switched
+            if switched is not None and switched.state == "off":
+                self.no_longer_runs(name)
         while self._postponed.is_due:
             for job, trouble in self._postponed.over():
                 if trouble:
                     self._over(job, "cancelled", None, trouble)
                 else:
-                    self._queue_again(job, "")
+                    self._queue_again(job, job.reason)
                 self._store.save(job)
 
     def _fits(self, job: Job) -> bool:

@@ -13,6 +13,9 @@ CHECK_S: Final = 0.5
 """Ours: how often timeouts are checked; all of them are seconds long. A check looks at every node, so not every turn
 makes one."""
 
+LATE_S: Final = 10.0
+"""Ours: how late a node may report the end of a job. Its job step and its agent both end it within 5 s."""
+
 
 class Timeouts:
     """``drain`` takes a node's name and the reason."""
@@ -27,6 +30,8 @@ class Timeouts:
     ) -> None:
         self._times, self._runs, self._now, self._drain, self._say = times, runs, now, drain, say
         self._checked_s = now()
+        self.late: dict[str, str] = {}
+        """By node, what has not ended there that should have, in words."""
 
     def check(self, nodes: Collection[Node]) -> None:
         """Check all nodes, if it is time."""
@@ -37,6 +42,7 @@ class Timeouts:
             for node in nodes:
                 node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
         self._checked_s = now_s
+        self.late.clear()
         for node in nodes:
             silent_s = now_s - node.heard_s
             if node.is_up and silent_s > self._times.down_after_s:
@@ -53,9 +59,13 @@ class Timeouts:
         if part.last is None and part.first_start_sent_s is not None:
             unconfirmed_s = now_s - part.first_start_sent_s
         if silent_s > self._times.lost_after_s:
-            self._runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s")
+            self._runs.lose(one, node, f"{node.name} was silent for {silent_s:.0f} s", may_live=True)
         elif node.is_up and unconfirmed_s > self._times.start_within_s:
             reason = f"did not start job {one.job.id} within {self._times.start_within_s:.0f} s"
             self._drain(node.name, reason)
             self._say(f"{node.name}: {reason}: draining")
-            self._runs.lose(one, node, f"{node.name} {reason}")
+            self._runs.lose(one, node, f"{node.name} {reason}", may_live=True)
+        elif (due_s := one.due_s(node.name)) is not None and now_s - due_s > LATE_S and not node.runs_only:
+            # an emulated node's walltimes run on a clock of its own
+            self.late[node.name] = f"job {one.job.id} has not ended on {node.name}, {now_s - due_s:.0f} s after it had to"
+            self._runs.kill(one, node)

@@ -22,12 +22,13 @@ from cluster_agent.jobs.job_runs import Run
 
 
 class Postponed:
-    """Jobs that wait for others to end. ``alive``: those that wait or run, by number; ``ended_as``: what became of
-    another one, None: it is not known."""
+    """Jobs that wait for others to end, or for what is left of their own earlier run. ``alive``: those that wait or run,
+    by number; ``ended_as``: what became of another one, None: it is not known."""
 
     def __init__(self, alive: Mapping[int, Job], ended_as: Callable[[int], State | None]) -> None:
         self._alive, self._ended_as = alive, ended_as
         self.jobs: dict[int, Job] = {}
+        self._given_up: dict[int, Job] = {}  # those of them that wait for a node, and some that no longer do
         self.is_due = False
         """A job has ended since."""
 
@@ -42,21 +43,58 @@ class Postponed:
 
     def postpone(self, job: Job) -> bool:
         """Keep it if it has to wait, or, after a restart, to be cancelled; a job that has run before has waited."""
-        if job.attempt == 0 and (self._waits_for(job) or self._failed(job)):
+        if job.awaits or (job.attempt == 0 and (self._waits_for(job) or self._failed(job))):
             self.jobs[job.id] = job
+            if job.awaits:
+                self._given_up[job.id] = job
         return job.id in self.jobs
 
     def over(self) -> Iterator[tuple[Job, str]]:
         """Those that no longer wait, with the reason why one is to be cancelled; empty: it joins the queue."""
         self.is_due = False
         for job in list(self.jobs.values()):
-            if not self._waits_for(job):
+            if not job.awaits and (job.attempt > 0 or not self._waits_for(job)):
                 del self.jobs[job.id]
-                failed = self._failed(job)
+                failed = self._failed(job) if job.attempt == 0 else None
                 yield job, f"job {failed[0]} was to be done before, and is {failed[1]}" if failed else ""
+
+    def heard(self, name: str, runs: Collection[int]) -> list[Job]:
+        """A node says which jobs it runs, or is known to be off; returns the jobs that no longer wait for it."""
+        found = [job for job in self._given_up.values() if name in job.awaits and job.id not in runs]
+        for job in found:
+            self._release(job, name)
+        return found
+
+    def overdue(self, now_s: float) -> list[Job]:
+        """The jobs that no longer wait for a node, since that has ended them by itself by now: their walltime is
+        over."""
+        over = [
+            (job, name) for job in self._given_up.values() for name, until_s in job.awaits.items() if until_s <= now_s
+        ]  # fmt: skip
+        for job, name in over:
+            self._release(job, name)
+        return [job for job, _ in over]
+
+    @property
+    def awaited(self) -> set[str]:
+        """The nodes that jobs wait for."""
+        return {name for job in self._given_up.values() for name in job.awaits}
+
+    def release(self, job: Job) -> None:
+        """It waits for no node any more."""
+        for name in list(job.awaits):
+            self._release(job, name)
+
+    def _release(self, job: Job, name: str) -> None:
+        del job.awaits[name]
+        self.is_due = True
+        if not job.awaits:
+            self._given_up.pop(job.id, None)
 
     def why(self, job: Job) -> str:
         """What it waits for, in words."""
+        if job.awaits:
+            return f"until {', '.join(job.awaits)} no longer runs it (`clusterctl requeue {job.id}` if that is certain)"
         waits = self._waits_for(job)
         more = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
         return f"after job {waits[0]} ({self._alive[waits[0]].state}){more}" if waits else "about to join the queue"
@@ -142,7 +180,7 @@ def _needs(job: Job, idle: int) -> str:
 
 def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> list[tuple[float, int, str]]:
     """When nodes become free, where that is known: (Unix seconds, how many, how), in order of time."""
-    occupied = Counter(node.run for node in nodes if node.run is not None and node.is_up and node.drained is None)
+    occupied = Counter(node.run for node in nodes if node.run is not None and node.is_up and not node.gets_none)
     found = [
         (max(float(one.expected_end_s), now_s), occupied[row], f"job {one.job.id} is to have ended")
         for row, one in runs.items()
@@ -159,9 +197,9 @@ def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> l
 def _away(nodes: Collection[Node]) -> Counter[str]:
     """How many nodes cannot get a job, by their state, other than those that come back by themselves."""
     return Counter(
-        node.state if node.drained is None or not node.is_up else "draining"
+        node.state if not node.gets_none or not node.is_up else "draining"
         for node in nodes
-        if not node.is_up or node.drained is not None or (node.switched is not None and node.away_until_s is None)
+        if not node.is_up or node.gets_none or (node.switched is not None and node.away_until_s is None)
     )
 
 

@@ -192,6 +192,17 @@ class JobService:
         """What nodes draw in their present jobs when they are not cap-bound, where it is known."""
         return self._needs.need_mw
 
+    @property
+    def alarm(self) -> str:
+        """What about jobs an operator must look at; empty: nothing."""
+        return self._live.alarm if self._live else ""
+
+    def is_off(self, name: str) -> None:
+        """A person states that this node has no power."""
+        if self._live is not None:
+            with self._shutting():
+                self._live.no_longer_runs(name)
+
     # --- where the policy owns the watts
 
     @property
@@ -264,7 +275,7 @@ class JobService:
         node = self._live.nodes.get(name) if self._live else None
         if node is None:
             return "unknown", "", self._why_shut
-        why = node.drained or ""
+        why = node.gets_none
         if node.switched is not None:
             why = _why_switched(node.switched)
         elif node.state == "down":

@@ -244,6 +244,8 @@ class Server:
         if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting or from_afar))):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
+        if self.jobs:
+            self.partition.alarms.set("jobs", self.jobs.alarm)
         if self._power:
             self._power.step(now_s)
         self.router.flush()
@@ -429,6 +431,8 @@ class Server:
             )
         what = f"forgot node {name}, which counted {count_w:g} W: it has no power, says {caller.name}"
         partition.forget(now_s, name, Change(self._wall_s(), caller.name, what))
+        if self.jobs:
+            self.jobs.is_off(name)
         self._expected.discard(name)
         self._say(what)
         self._send(partition.turn(now_s))

@@ -44,7 +44,6 @@ from nodectl.jobs.proc import start_time
 from nodectl.jobs.progress_file import VARIABLE, make_progress_file
 from nodectl.jobs.run_files import (
     ENDED,
-    HOOK_S,
     LOCK,
     PROGRESS,
     REQUEST,
@@ -61,6 +60,7 @@ from nodectl.jobs.run_files import (
     write_ending,
     write_note,
 )
+from nodectl.wire.job_messages import HOOK_S
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 

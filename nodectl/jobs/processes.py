@@ -43,7 +43,6 @@ from nodectl.jobs.progress_file import SIZE
 from nodectl.jobs.run_files import (
     ENDED,
     ENDING,
-    HOOK_S,
     LOCK,
     PROGRESS,
     REQUEST,
@@ -60,7 +59,7 @@ from nodectl.jobs.run_files import (
     write_group,
 )
 from nodectl.shell.errors import NodectlError
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, Phase
+from nodectl.wire.job_messages import HOOK_S, JobForget, JobPart, JobSignal, JobStart, Phase
 from pmu.instruments.job_progress import Counter, CounterFile
 
 Key: TypeAlias = tuple[int, int]

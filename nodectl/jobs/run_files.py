@@ -25,9 +25,6 @@ PROGRESS, SCRIPT = "progress", "script"
 ROOM: Final = 4096
 """Bytes that are allocated for the record of the end when the run is accepted: a full disk must not lose it."""
 
-HOOK_S: Final = 60.0
-"""Ours: how long a prolog or an epilog may take."""
-
 Stage: TypeAlias = Literal["prolog", "job", "epilog"]
 
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError)

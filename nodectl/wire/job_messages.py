@@ -25,6 +25,9 @@ Text: TypeAlias = Annotated[str, Meta(max_length=1 << 16)]
 MAX_PARTS: Final = 16
 """Ours: the most runs in one ``NodeJobs``: the one job that runs, and those whose end is not recorded yet."""
 
+HOOK_S: Final = 60.0
+"""Ours: how long a prolog or an epilog may take."""
+
 MAX_START: Final = 1 << 18
 """Ours: bytes of a ``JobStart``: a script of 64 Ki, an environment, and the names of 10 000 nodes."""
 

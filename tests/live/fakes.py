@@ -23,14 +23,16 @@ EASY = Composition(backfill="easy")
 @dataclass
 class FakeNode:
     """Runs each part for the seconds that its command says, one number for all ranks or one for each. ``runs`` counts
-    every start."""
+    every start. A deaf node ends no job when a signal says so."""
 
     name: str
     boot: int = 1
     is_cut: bool = False
+    is_deaf: bool = False
     parts: dict[tuple[int, int], JobPart] = field(default_factory=dict)
     ends_s: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     runs: list[tuple[int, int]] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
 
     def reboot(self) -> None:
         self.boot += 1
@@ -128,8 +130,11 @@ class Fake:
             elif isinstance(message, JobForget):
                 node.parts.pop(key, None)
             elif isinstance(message, JobSignal) and key in node.parts and node.parts[key].phase == "running":
+                node.signals.append(message.signal)
+                if node.is_deaf:
+                    continue
                 self.end(node, key, -signal.SIGTERM, "told")
-        return bool(outbox)
+        return any(not self.nodes[name].is_deaf for name, _ in outbox)
 
     def end(self, node: FakeNode, key: tuple[int, int], status: int = 0, cause: Any = "") -> None:
         node.ends_s.pop(key, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -581,3 +582,91 @@ def test_energy_fair_share_goes_by_the_joules_that_nodes_have_metered() -> None:
         assert job.account.joules == pytest.approx(60 * power_w, rel=0.1)
     assert who_is_first(fake, (1, 2), False) == 2, "of as many processor-seconds fewer joules"
     assert who_is_first(fake, (1, 2), True) == 2
+
+
+def test_a_job_on_a_node_that_was_given_up_starts_again_only_when_its_first_run_is_known_to_be_gone() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=3000, walltime_s=4000)
+    fake.settle()
+    first = fake.nodes["n00"]
+    first.is_cut = True
+    fake.until(lambda: job.losses == 1)
+    fake.step(60)
+    assert (job.state, job.nodes) == ("queued", [])
+    assert "until n00 no longer runs it" in fake.partition.why_waiting()[job.id]
+    fake.kill_and_restart()
+    fake.step(60)
+    job = fake.partition.jobs[job.id]
+    assert job.state == "queued", "the restart has not forgotten it"
+    first.is_cut = False
+    fake.report()
+    assert fake.partition.nodes["n00"].state == "draining", "what is left there is being killed"
+    assert not fake.partition.nodes["n00"].may_start
+    fake.until(lambda: job.state == "running", most_s=20)
+    assert (first.parts.keys(), job.attempt) == ({(job.id, 2)} & first.parts.keys(), 2)
+
+
+@pytest.mark.parametrize("how", ["reboot", "by hand", "walltime", "off"])
+def test_what_else_makes_known_that_a_job_that_was_given_up_runs_nowhere(how: str) -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=400, walltime_s=500)
+    fake.settle()
+    fake.nodes["n00"].is_cut = True
+    fake.until(lambda: job.losses == 1)
+    assert job.state == "queued"
+    if how == "reboot":
+        fake.nodes["n00"].reboot()
+        fake.nodes["n00"].is_cut = False
+    elif how == "by hand":
+        fake.partition.requeue(job)
+    elif how == "off":
+        fake.partition.no_longer_runs("n00")
+    fake.until(lambda: job.attempt == 2, most_s=700 if how == "walltime" else 5)
+
+
+def test_no_job_is_started_where_one_that_was_given_up_still_runs() -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=9000, walltime_s=9000, requeue=False)
+    fake.settle()
+    node = fake.nodes["n00"]
+    node.is_cut = True
+    fake.until(lambda: job.state == "lost")
+    node.is_cut, node.is_deaf = False, True
+    second = fake.submit(run_s=1)
+    fake.step(30)
+    assert (second.state, fake.partition.nodes["n00"].state) == ("queued", "draining")
+    assert f"job {job.id}" in fake.partition.nodes["n00"].gets_none
+    node.is_deaf = False
+    fake.until(lambda: second.state == "done", most_s=20)
+
+
+def test_a_node_that_says_why_it_starts_no_job_gets_none() -> None:
+    fake = Fake(1)
+    fake.partition.heard(NodeJobs("n00", "boot1", [], refuses="no user"))
+    job = fake.submit(run_s=1)
+    fake.partition.turn()
+    assert (job.state, fake.partition.nodes["n00"].gets_none) == ("queued", "no user")
+    fake.until(lambda: job.state == "done", most_s=20)
+
+
+@pytest.mark.parametrize("by", ["walltime", "cancel"])
+def test_a_job_that_does_not_end_in_time_is_an_alarm_and_its_node_stays_its_own(by: str) -> None:
+    fake = Fake(1)
+    job = fake.submit(run_s=9000, walltime_s=100 if by == "walltime" else 5000, grace_s=5)
+    fake.settle()
+    node = fake.nodes["n00"]
+    node.is_deaf = True
+    second = fake.submit(run_s=1)
+    fake.step()
+    if by == "cancel":
+        fake.partition.cancel(job)
+    assert not fake.partition.alarm
+    fake.until(lambda: fake.partition.alarm, most_s=130)
+    assert f"job {job.id} has not ended on n00" in fake.partition.alarm
+    for _ in range(60):
+        fake.step()
+    assert (second.state, job.id in fake.partition.jobs) == ("queued", True)
+    assert signal.SIGKILL in node.signals
+    node.is_deaf = False
+    fake.until(lambda: second.state == "done", most_s=20)
+    assert not fake.partition.alarm
