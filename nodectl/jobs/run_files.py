@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, read_plain
 from nodectl.jobs.job_group import JobGroup
-from nodectl.jobs.job_user import JobUser, user_of
+from nodectl.jobs.job_user import JobUser
 
 REQUEST, GROUP, LOCK, STEP = "request.json", "group.json", "lock", "step.json"
 SESSION, STAGE, ENDING, ENDED = "session", "stage", "ending", "ended.json"
@@ -77,7 +78,7 @@ def write_note(path: Path, text: str) -> None:
 def write_group(directory: Path, group: JobGroup, user: JobUser) -> None:
     """Record which processes are the run's, before the first of them begins."""
     place = [str(group.cgroup.path), group.cgroup.version] if group.cgroup else None
-    write_durably(directory / GROUP, {"cgroup": place, "mark": group.mark, "uid": user.uid, "user": user.name})
+    write_durably(directory / GROUP, {"cgroup": place, "mark": group.mark, "user": asdict(user)})
 
 
 def read_group(directory: Path) -> JobGroup:
@@ -94,7 +95,8 @@ def read_group(directory: Path) -> JobGroup:
 
 def read_user(directory: Path) -> JobUser:
     """The user as whom the run was accepted."""
-    return user_of(int(json.loads(read_plain(directory / GROUP))["uid"]))
+    found = json.loads(read_plain(directory / GROUP))["user"]
+    return JobUser(**found | {"groups": tuple(found["groups"])})
 
 
 def read_stage(directory: Path) -> tuple[Stage, float] | None:
