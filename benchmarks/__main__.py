@@ -40,6 +40,7 @@ NAMES = (
     "fabric",
     "network_cut",
     "job_kills",
+    "hostile_jobs",
     "kill_campaign",
     "chaos",
     "soak",

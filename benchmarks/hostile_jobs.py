@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import pwd
 import shutil
 import statistics
 import subprocess
@@ -38,7 +37,7 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times, steady_time
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
-from nodectl.jobs import cgroups, processes
+from nodectl.jobs import cgroups
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.job_user import JobUser, user_of

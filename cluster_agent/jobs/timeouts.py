@@ -67,5 +67,7 @@ class Timeouts:
             self._runs.lose(one, node, f"{node.name} {reason}", may_live=True)
         elif (due_s := one.due_s(node.name)) is not None and now_s - due_s > LATE_S and not node.runs_only:
             # an emulated node's walltimes run on a clock of its own
-            self.late[node.name] = f"job {one.job.id} has not ended on {node.name}, {now_s - due_s:.0f} s after it had to"
+            self.late[node.name] = (
+                f"job {one.job.id} has not ended on {node.name}, {now_s - due_s:.0f} s after it had to"
+            )
             self._runs.kill(one, node)

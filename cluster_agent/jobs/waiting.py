@@ -22,8 +22,8 @@ from cluster_agent.jobs.job_runs import Run
 
 
 class Postponed:
-    """Jobs that wait for others to end, or for what is left of their own earlier run. ``alive``: those that wait or run,
-    by number; ``ended_as``: what became of another one, None: it is not known."""
+    """Jobs that wait for others to end, or for what is left of their own earlier run. ``alive``: those that wait or
+    run, by number; ``ended_as``: what became of another one, None: it is not known."""
 
     def __init__(self, alive: Mapping[int, Job], ended_as: Callable[[int], State | None]) -> None:
         self._alive, self._ended_as = alive, ended_as

@@ -81,15 +81,14 @@ class Cgroup:
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
-        file, on, off, is_on = (
-            ("freezer.state", "FROZEN", "THAWED", lambda: (self.path / "freezer.state").read_text() == "FROZEN\n")
-            if self.version == 1
-            else ("cgroup.freeze", "1", "0", lambda: "frozen 1" in (self.path / "cgroup.events").read_text())
-        )
+        if self.version == 1:
+            file, on, off, shown, word = "freezer.state", "FROZEN", "THAWED", "freezer.state", "FROZEN"
+        else:
+            file, on, off, shown, word = "cgroup.freeze", "1", "0", "cgroup.events", "frozen 1"
         (self.path / file).write_text(on)
         try:
             until_s = time.monotonic() + FREEZE_S
-            while not is_on() and time.monotonic() < until_s:
+            while word not in (self.path / shown).read_text() and time.monotonic() < until_s:
                 time.sleep(0.005)
             yield
         finally:
@@ -137,8 +136,10 @@ def _mounts() -> list[Mount]:
         controller = "" if kind == "cgroup2" else "freezer"
         if kind not in ("cgroup", "cgroup2") or (controller and controller not in options.split(",")):
             continue
-        path = own.get(controller)
-        if path is None or ".." in path.split("/") or ".." in root.split("/"):
+        if controller not in own:
+            continue
+        path = own[controller]
+        if ".." in path.split("/") or ".." in root.split("/"):
             continue
         below = os.path.relpath(path, root)
         if not below.startswith(".."):

@@ -75,9 +75,7 @@ def start_child(program: Program, user: JobUser, group: JobGroup, note: Callable
     return pid
 
 
-def _be_program(
-    program: Program, user: JobUser, group: JobGroup, begins: int, begin: int, report: int
-) -> NoReturn:
+def _be_program(program: Program, user: JobUser, group: JobGroup, begins: int, begin: int, report: int) -> NoReturn:
     try:
         os.close(begin)
         os.setsid()

@@ -205,7 +205,7 @@ class _Step:
                 self._has_to_end("told" if number == _KILL else "")
                 kill_s = limit_at_s = _ENDLESS
                 self._group.end(os.getpid(), kept=[child])
-            elif (number == _END and stage != "epilog" or is_late) and kill_s == _ENDLESS and not self._cause:
+            elif ((number == _END and stage != "epilog") or is_late) and kill_s == _ENDLESS and not self._cause:
                 self._has_to_end("walltime" if is_late else "told")
                 limit_at_s, kill_s = _ENDLESS, now_s + self._request["grace_s"]
                 self._group.signal(signal.SIGTERM, os.getpid())

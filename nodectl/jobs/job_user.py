@@ -76,7 +76,9 @@ def job_user(name: str, agent: int | None = None) -> JobUser:
     if found.uid == 0 and name != "root":
         raise NoUserError(f'[jobs] user = {name!r} is root by another name: set "root" if jobs are to be root')
     if own not in (0, found.uid):
-        raise NoUserError(f"[jobs] user = {name!r}: this agent is {user_of(own).name}; only root can run jobs of others")
+        raise NoUserError(
+            f"[jobs] user = {name!r}: this agent is {user_of(own).name}; only root can run jobs of others"
+        )
     return found
 
 

@@ -11,7 +11,9 @@ from typing import Final, Literal
 
 End = Literal["own", "walltime", "cancel"]
 
-PRELUDE: Final = "find /proc -maxdepth 1 -name '[0-9]*' -user $(id -u) -printf '%f\\n' >others.$NODECTL_ATTEMPT 2>/dev/null; true; "
+PRELUDE: Final = (
+    "find /proc -maxdepth 1 -name '[0-9]*' -user $(id -u) -printf '%f\\n' >others.$NODECTL_ATTEMPT 2>/dev/null; true; "
+)
 """Two lines are the shell's own and find's."""
 
 READY: Final = "touch ready; "
@@ -41,7 +43,7 @@ def _python(text: str) -> str:
 
 WAYS: Final = (
     Way("stops its supervisor, then is cancelled", READY + "kill -STOP $PPID; " + WAIT, "cancel", needs_user=False),
-    Way("stops its supervisor until its walltime", f"while :; do kill -STOP $PPID; sleep 0.1; done", needs_user=False),
+    Way("stops its supervisor until its walltime", "while :; do kill -STOP $PPID; sleep 0.1; done", needs_user=False),
     Way("kills its supervisor", "setsid sleep 1000$K & sleep 0.3; kill -9 $PPID; " + WAIT, needs_user=False),
     Way(
         "forges its end",
@@ -70,10 +72,11 @@ except OSError:
     pass
 time.sleep(1000)
 """), "cancel"),
-    Way("leaves its cgroup", "for f in $(find /sys/fs/cgroup -name cgroup.procs -o -name tasks 2>/dev/null | head -300);"
-        " do echo $$ >$f; done 2>/dev/null; setsid sleep 1000$K & " + DONE, "own"),
+    Way("leaves its cgroup", "for f in $(find /sys/fs/cgroup -name cgroup.procs -o -name tasks 2>/dev/null |"
+        " head -300); do echo $$ >$f; done 2>/dev/null; setsid sleep 1000$K & " + DONE, "own"),
     Way("writes into /proc", "for f in oom_score_adj mem comm clear_refs timerslack_ns setgroups uid_map; do"
-        " echo -1000 >/proc/$PPID/$f; echo -900 >/proc/self/$f; done 2>/dev/null; setsid sleep 1000$K & " + DONE, "own"),
+        " echo -1000 >/proc/$PPID/$f; echo -900 >/proc/self/$f; done 2>/dev/null; setsid sleep 1000$K & " + DONE,
+        "own"),
     Way("takes all descriptors", _python("""
 import os, time
 for i in range(4): os.fork()
@@ -83,8 +86,8 @@ try:
 except OSError:
     time.sleep(1000)
 """)),
-    Way("fills the disk of its records", "cat /dev/zero >fill 2>/dev/null; cat /dev/zero >>$NODECTL_PROGRESS 2>/dev/null;"
-        " rm fill; setsid sleep 1000$K & exit 7", "own", status=7),
+    Way("fills the disk of its records", "cat /dev/zero >fill 2>/dev/null; cat /dev/zero >>$NODECTL_PROGRESS"
+        " 2>/dev/null; rm fill; setsid sleep 1000$K & exit 7", "own", status=7),
     Way("lies about its progress", "cd $(dirname $NODECTL_PROGRESS); for i in 1 2 3 4 5; do"
         " printf '\\377\\377\\377\\377\\377\\377\\377\\377' >progress; printf '\\1' >progress; : >progress;"
         " printf '\\0\\0\\0\\0\\0\\0\\370\\177' >progress; truncate -s 1G progress; sleep 0.05; done;"
@@ -103,8 +106,8 @@ taken = bytearray(60_000_000)
 for at in range(0, len(taken), 4096): taken[at] = 1
 time.sleep(1000)
 """)),
-    Way("signals everybody", "for s in TERM INT HUP USR1 USR2 QUIT STOP KILL; do for p in /proc/[0-9]*; do p=${p#/proc/};"
-        " [ $p = $$ ] || kill -s $s $p; done; done 2>/dev/null; setsid sleep 1000$K & " + DONE, "own"),
+    Way("signals everybody", "for s in TERM INT HUP USR1 USR2 QUIT STOP KILL; do for p in /proc/[0-9]*; do"
+        " p=${p#/proc/}; [ $p = $$ ] || kill -s $s $p; done; done 2>/dev/null; setsid sleep 1000$K & " + DONE, "own"),
     Way("kills all that it may", "setsid sleep 1000$K & kill -9 -1; setsid sleep 1000$K & " + DONE, "own"),
     Way("ignores SIGTERM", "trap '' TERM; " + READY + "(trap '' TERM; sleep 1000$K) & while :; do sleep 1000$K; done",
         "cancel", needs_user=False),
@@ -132,8 +135,8 @@ for i in range(200):
     if not os.fork(): os._exit(0)
 time.sleep(1000)
 """), "cancel"),
-    Way("has a huge environment and output", "head -c 20000000 /dev/zero; export H=$(head -c 100000 /dev/zero | tr '\\0' x);"
-        " setsid sleep 1000$K & " + DONE, "own"),
+    Way("has a huge environment and output", "head -c 20000000 /dev/zero; export H=$(head -c 100000 /dev/zero |"
+        " tr '\\0' x); setsid sleep 1000$K & " + DONE, "own"),
     Way("stays behind in its prolog", "touch ended; sleep 0.3", "own", prolog="setsid sleep 1000$K >/dev/null 2>&1 &"),
     Way("stays behind in its epilog", "touch ended; sleep 0.3", "own",
         epilog="env -i setsid sh -c 'trap \"\" TERM; sleep 1000$K' & exit 0"),

@@ -20,6 +20,7 @@ from tests.sealed_systemd import ROOT, SealedSystemd, install, sealed_systemd
 UNITS = ROOT / "systemd"
 USER, UID = "clusterctl", 64990
 AGENT, AGENT_UID = "nodectl", 64991
+JOBS, JOBS_UID = "jobs", 64992
 ZONE = "devices/virtual/powercap/intel-rapl/intel-rapl:0"
 LIMIT = f"{ZONE}/constraint_0_power_limit_uw"
 FOUND_UW = 500_000_000
@@ -58,6 +59,8 @@ boot_w = 300.0
 settle_s = 0.5
 watchdog_s = 4.0
 jobs = true
+[jobs]
+user = "{JOBS}"
 [metrics]
 listen = "127.0.0.1:9742"
 """
@@ -187,7 +190,7 @@ def boot(
     hardware(tmp_path)
     add_meter(site)
     etc = tmp_path / "etc"
-    users = ((USER, UID), (AGENT, AGENT_UID))
+    users = ((USER, UID), (AGENT, AGENT_UID), (JOBS, JOBS_UID))
     for name, line in (("passwd", "{0}:x:{1}:{1}::/:/usr/sbin/nologin\n"), ("group", "{0}:x:{1}:\n")):
         (etc / name).write_text(Path("/etc", name).read_text() + "".join(line.format(*user) for user in users))
     keys, node = etc / "nodectl" / "keys", etc / "nodectl" / "node"

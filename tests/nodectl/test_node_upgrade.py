@@ -13,10 +13,41 @@ from typing import Any
 import pytest
 
 from tests.installed_wheel import tree_before, wheel
-from tests.nodectl.booted_node import AGENT_UID, CLUSTERCTL, NODE, NODECTL, QUIET, UNITS, boot, comes, rights, scrape
+from tests.nodectl.booted_node import (
+    AGENT_UID,
+    CLUSTERCTL,
+    JOBS_UID,
+    NODE,
+    NODECTL,
+    QUIET,
+    UNITS,
+    boot,
+    comes,
+    rights,
+    scrape,
+)
 from tests.sealed_systemd import ROOT, install
 
 pytestmark = pytest.mark.timeout(3600)  # wheels are built, once, which is long on a busy machine
+
+
+AS_JOBS = ["setpriv", f"--reuid={JOBS_UID}", f"--regid={JOBS_UID}", "--clear-groups"]
+HOSTILE = (
+    "exec 2>/dev/null; kill -STOP $PPID; kill -KILL $PPID; echo -900 >/proc/self/oom_score_adj &&"
+    " echo spared; for f in $(find /sys/fs/cgroup -name cgroup.procs); do echo $$ >$f && echo left; done;"
+    " for f in /var/lib/nodectl/jobs/1.1/*; do echo x >$f && echo wrote $f; done;"
+    " touch /var/lib/nodectl/jobs/1.1/ended.json && echo forged; env -i setsid sleep 4711 &"
+)
+"""What a job of another user tries in vain, without a word."""
+
+
+def home_of_jobs(stage: Path) -> Path:
+    """Where jobs may write, on this machine; /srv/w in there."""
+    stage.chmod(0o711)
+    place = stage / "w"
+    place.mkdir()
+    os.chown(place, JOBS_UID, JOBS_UID)
+    return place
 
 
 def test_a_job_goes_on_while_the_agent_that_started_it_is_killed_and_restarted(tmp_path: Path) -> None:
@@ -25,19 +56,29 @@ def test_a_job_goes_on_while_the_agent_that_started_it_is_killed_and_restarted(t
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
     with boot(tmp_path) as site:
+        place = home_of_jobs(tmp_path)
         comes(site, lambda: (site.node() or {}).get("jobs") == "idle", "a node for jobs")
-        script = "echo begun; while [ ! -e /srv/go ]; do sleep 0.1; done; echo ended"
-        submit = ["submit", "--workdir", "/srv", "-t", "00:10:00", "--", "/bin/sh", "-c", script]
-        assert site.run(CLUSTERCTL, *submit).returncode == 0
-        comes(site, lambda: site.pids("/srv/go"), "the job")
+        script = f"{HOSTILE} echo begun; while [ ! -e /srv/go ]; do sleep 0.1; done; echo ended"
+        done = site.run(
+            *AS_JOBS, CLUSTERCTL, "submit", "--workdir", "/srv/w", "-t", "10min", "--", "/bin/sh", "-c", script
+        )
+        assert done.returncode == 0, done.stderr
+        comes(site, lambda: site.pids("/srv/go") or job().get("row", {}).get("state") == "failed", "the job")
+        assert job()["row"]["state"] != "failed", job()
         before = site.job("/srv/go")
+        assert rights(before) == (JOBS_UID, 0)
+        comes(site, lambda: "begun" in (place / "job-1.out").read_text(), "what it tried")
+        (cgroup,) = [line for line in Path(f"/proc/{before}/cgroup").read_text().splitlines() if line.startswith("0::")]
+        assert cgroup.endswith("/1.1") and "nodectl-agent.service/nodectl-jobs-" in cgroup
+        assert "jobs run as jobs, each in a cgroup (version 2)" in site.log
         os.kill(site.agent(), signal.SIGKILL)
         comes(site, lambda: site.shown("nodectl-agent", "NRestarts") == {"NRestarts": "1"}, "the restart")
         assert site.run("systemctl", "restart", "nodectl-agent").returncode == 0
         assert site.job("/srv/go") == before
         (tmp_path / "go").touch()
         comes(site, lambda: job().get("row", {}).get("state") == "done", "its end")
-        assert (tmp_path / "job-1.out").read_text() == "begun\nended\n"
+        assert (place / "job-1.out").read_text() == "begun\nended\n"
+        comes(site, lambda: not site.pids("sleep\x004711"), "the end of what it left behind")
 
 
 def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) -> None:
