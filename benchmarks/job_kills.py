@@ -5,7 +5,8 @@ would store is a file. 500 jobs are submitted while the agent gets SIGKILL 100 t
 included. A submission is *accepted* when it has been answered; each accepted job must have written its line exactly
 once, any other at most once. The caps in force on the hardware are added up at every instant, by the histories of the
 nodes. A node that is not scheduled in time to end its lease breaks what the budget rests on: it counts as if it had,
-and the greatest delay is printed.
+and the greatest delay is printed. Some jobs are hostile: they stop their supervisor, or leave processes behind, of
+which none may live at the end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -24,6 +26,13 @@ from benchmarks.experiment import save
 from tests.fabric.cluster import Cluster
 
 NODES, BUDGET_W = 4, 1000.0
+HOSTILE: Final = (
+    "(env -i setsid sleep 1000.77 &)",
+    "kill -STOP $PPID",
+    "setsid sh -c 'trap : TERM; sleep 1000.77' &",
+)
+"""What every fifth job does as well: it leaves something behind, or stops its supervisor (``hostile_jobs`` has more)."""
+
 LONGEST_LIFE_S = 2.0
 """Of a cluster agent: every other one from the start of its process, when it may not even listen yet, the others from
 their first answer."""
@@ -39,7 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         found = run(Path(directory), n_jobs, n_kills)
     save("job_kills", found)
     print(json.dumps(found, indent=1))
-    return int(found["lost"] != 0 or found["twice"] != 0 or found["over_budget"] != 0 or found["strange"] != 0)
+    return int(
+        found["left_behind"] != 0
+        or found["lost"] != 0
+        or found["twice"] != 0
+        or found["over_budget"] != 0
+        or found["strange"] != 0
+    )
 
 
 def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
@@ -66,7 +81,8 @@ def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
             if is_young and kills < n_kills and cluster.ask("jobs") is not None:
                 dies_s, is_young = time.monotonic() + dice.uniform(0.0, LONGEST_LIFE_S), False
             if len(accepted) < n_jobs * min((kills + 1) / n_kills, 1.0):
-                text = f"echo $NODECTL_JOB_ID >>ran; sleep {dice.choice((0, 0, 0.2, 0.5))}"
+                does = f"{dice.choice(HOSTILE)}\n" if dice.random() < 0.2 else ""
+                text = f"echo $NODECTL_JOB_ID >>ran; {does}sleep {dice.choice((0, 0, 0.2, 0.5))}"
                 done = cluster.ctl("submit", "-D", str(at), "-o", "/dev/null", "--", "/bin/sh", "-c", text)
                 if done.returncode == 0:
                     accepted.add(int(done.stdout.removeprefix("job ")))
@@ -79,11 +95,13 @@ def run(at: Path, n_jobs: int, n_kills: int) -> dict[str, float]:
         worst_w, latest_s = cluster.highest_w(is_excused=True), cluster.latest_s()
         with_late_w = cluster.highest_w()
         rows = {row["job"]: row for row in cluster.ask("jobs", "--all")}
+    left = sum("1000.77" in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
     ran = Counter(int(line) for line in (at / "ran").read_text().split())
     return {
         "jobs": len(accepted), "kills": kills, "submissions_unanswered": unanswered,
         "lost": sum(ran[job] == 0 for job in accepted), "twice": sum(count > 1 for count in ran.values()),
         "strange": sum((rows[job]["state"], rows[job]["attempts"]) != ("done", 1) for job in accepted),
+        "left_behind": left,
         "over_budget": int(worst_w > BUDGET_W), "worst_w": worst_w, "budget_w": BUDGET_W,
         "latest_s": round(latest_s, 3), "worst_with_late_nodes_w": with_late_w,
         "wall_s": round(time.monotonic() - began_s, 1), "load": round(psutil.getloadavg()[0], 1),

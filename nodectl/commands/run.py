@@ -236,12 +236,14 @@ def open_jobs(config: Config, boot_id: str) -> JobThread:
     """What runs the cluster's jobs on this node; they are kept in the state directory. Without a user to run them as,
     the jobs of an earlier agent are looked after and none is started."""
     from nodectl.jobs.job_runner import JobThread
-    from nodectl.jobs.job_user import NoUserError, job_user
+    from nodectl.jobs.job_user import NoUserError, check_may_become, job_user
     from nodectl.jobs.processes import JobRunner
 
     name, directory = config.cluster.name, Path(config.state_dir) / "jobs"
     try:
-        runner = JobRunner(directory, name, job_user(config.jobs.user), _log)
+        user = job_user(config.jobs.user)
+        check_may_become(user)
+        runner = JobRunner(directory, name, user, _log)
         _log(runner.how)
     except NoUserError as error:
         runner = JobRunner(directory, name, None, _log, refuses=str(error))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
+import subprocess
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +49,17 @@ class JobUser:
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def check_may_become(user: JobUser) -> None:
+    """``NoUserError`` where this process has no right to start a process of that user."""
+    try:
+        subprocess.run(["/bin/true"], preexec_fn=user.become, check=False, cwd="/")
+    except (OSError, subprocess.SubprocessError):
+        raise NoUserError(
+            f"this agent has no right to become {user.name}: install this version's drop-in jobs.conf"
+            " (`nodectl install-service --jobs`)"
+        ) from None
 
 
 def user_of(uid: int) -> JobUser:

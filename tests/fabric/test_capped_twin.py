@@ -81,6 +81,7 @@ def configure(cluster: Cluster, at: Path, jobs: bool = False) -> Path:
         f'url = "{cluster.url}"\nkey = "{cluster.keys}/twin.key"\njobs = {str(jobs).lower()}\n'
         f"server_key = '{read_public(str(cluster.keys / 'cluster.key'))}'\n"
         'tdp_w = 500.0\nmop_w = 200.0\nsafe_w = 220.0\nboot_w = 220.0\nsettle_s = 0.5\nname = "another"\n'
+        '[jobs]\nuser = "root"\n'
     )
     return config
 

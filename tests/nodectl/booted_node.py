@@ -41,7 +41,7 @@ failing_together = 0
 [jobs]
 """
 
-NODE = f"""
+OLD_NODE = f"""
 mode = "optimize"
 cpu_policy = {{ name = "none" }}
 gpu_policy = {{ name = "none" }}
@@ -59,10 +59,14 @@ boot_w = 300.0
 settle_s = 0.5
 watchdog_s = 4.0
 jobs = true
-[jobs]
-user = "{JOBS}"
 [metrics]
 listen = "127.0.0.1:9742"
+"""
+"""Of a version before ``[jobs] user``: later ones start no job by it."""
+
+NODE = f"""{OLD_NODE}
+[jobs]
+user = "{JOBS}"
 """
 
 QUIET = "[Service]\nEnvironment=PYTHONDONTWRITEBYTECODE=1\n"

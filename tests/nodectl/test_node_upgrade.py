@@ -19,6 +19,7 @@ from tests.nodectl.booted_node import (
     JOBS_UID,
     NODE,
     NODECTL,
+    OLD_NODE,
     QUIET,
     UNITS,
     boot,
@@ -85,7 +86,7 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
     before = tree_before(tmp_path / "before")
     old = wheel(before)
     assert old != wheel(ROOT)
-    site = boot(tmp_path, NODE, before / "systemd", old)
+    site = boot(tmp_path, OLD_NODE, before / "systemd", old)
     metrics = {"nodectl-metrics": (9742, "nodectl_up 1.0"), "clusterctl-metrics": (9741, "clusterctl_up 1.0")}
     for name in metrics:
         site.add(before / "systemd" / f"{name}.service", QUIET + "RestartSec=200ms\n")
@@ -109,6 +110,9 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
         for unit in ("clusterctl", "nodectl-agent", *metrics):
             assert site.run("systemctl", "start", unit).returncode == 0, site.log
         comes(site, lambda: site.is_capped_to(300.0), "the cap under the new version")
+        comes(site, lambda: "[jobs] user is not set" in (site.node() or {}).get("jobs_why", ""), "why it starts no job")
+        (tmp_path / "etc/nodectl/nodectl.toml").write_text(NODE)
+        assert site.run("systemctl", "restart", "nodectl-agent").returncode == 0, site.log
         assert site.run(NODECTL, "writer", "--help").returncode == 0, "a command that the version before has not"
         assert site.pids("/bin/sleep\x003600") == [job]
         comes(site, lambda: (site.node() or {}).get("jobs") == "allocated", "its job")
@@ -119,7 +123,7 @@ def test_an_upgrade_from_the_version_before_keeps_cap_and_job(tmp_path: Path) ->
 
 def test_an_upgrade_of_a_node_whose_agent_was_root_keeps_the_cap_with_an_agent_that_is_none(tmp_path: Path) -> None:
     before = tree_before(tmp_path / "before")
-    settings = NODE.replace("jobs = true\n", "").partition("[metrics]")[0]
+    settings = OLD_NODE.replace("jobs = true\n", "").partition("[metrics]")[0]
     site = boot(tmp_path, settings, before / "systemd", wheel(before), jobs=False)
     key = tmp_path / "etc/nodectl/node"
     for path in (key, key / "n0.key"):
