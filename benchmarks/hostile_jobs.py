@@ -1,7 +1,7 @@
 """Jobs that do not want to end: each hostile way, many times, against a node's real job runner and a real partition.
 
 Nodes side by side, each with its job runner, job steps and processes; the queue of the cluster agent gives each node a
-hostile job and then a witness. Jobs run as a user of their own, so that what lives of a job is counted by what nodectl
+hostile job and then a successor. Jobs run as a user of their own, so that what lives of a job is counted by what nodectl
 knows nothing of: the owner of each process in /proc. Counted are processes left 5 s after the job had to end (its first
 process ended, or its walltime or cancel and the grace were over), records that say what was not, and jobs that
 began while a process of the job before lived on their node. The states of nodes are on small disks of their own.
@@ -84,12 +84,12 @@ class Node:
         with _having(kind):
             self.runner = JobRunner(self.at / "jobs", self.name, self.user)
         self.hostile: Job | None = None
-        self.witness: Job | None = None
+        self.successor: Job | None = None
         self.way: Way = WAYS[0]
         self.places: list[Path] = []
 
     def begin(self, partition: Partition, way: Way, trial: int) -> None:
-        """Submit the job and its witness."""
+        """Submit the job and its successor."""
         self.way, self.key = way, f".{self.name[1:]}{trial:04}"
         self.begun_s, self.cancelled_s, self.alive_s, self.over_s = time.time(), 0.0, 0.0, 0.0
         shutil.rmtree(self.at / "w", ignore_errors=True)
@@ -103,13 +103,13 @@ class Node:
             ["/bin/sh", "-c", PRELUDE + way.text], WALLTIME_S if way.end == "walltime" else 60, str(self.places[0]),
             grace_s=GRACE_S, env=env, output="out", prolog=way.prolog, epilog=way.epilog,
         ), on=[self.name])  # fmt: skip
-        self.witness = partition.submit(self.user.uid, "x", JobSpec(
+        self.successor = partition.submit(self.user.uid, "x", JobSpec(
             ["/bin/sh", "-c", PRELUDE], 60, str(self.places[1]), output="out", env=env,
         ), on=[self.name])  # fmt: skip
 
     def look(self, partition: Partition, lives: bool) -> bool:
         """Note what lives; True when the trial is over."""
-        assert self.hostile and self.witness
+        assert self.hostile and self.successor
         now_s = time.time()
         if lives:
             self.alive_s = now_s
@@ -119,7 +119,7 @@ class Node:
                 partition.cancel(self.hostile)
             else:
                 self.cancelled_s = 0.0
-        if self.witness.state in OVER and not self.over_s:
+        if self.successor.state in OVER and not self.over_s:
             self.over_s = now_s
         return bool(self.over_s) and now_s - self.over_s > 0.3 and not lives
 
@@ -145,18 +145,18 @@ class Node:
 
     def judge(self, found: Found) -> None:
         """Count what was wrong."""
-        assert self.hostile and self.witness
+        assert self.hostile and self.successor
         found.trials += 1
         last_s = max(self.alive_s - self.due_s(), 0.0)
         found.last_s.append(last_s)
         found.left += last_s > LEFT_S
         expected = EXPECTED[self.way.end] | ({"lost", "failed"} if self.kind.startswith("own") else set())
-        is_false = self.hostile.state not in expected or self.witness.state != "done"
+        is_false = self.hostile.state not in expected or self.successor.state != "done"
         is_false |= self.way.end == "own" and self.hostile.status != self.way.status
         if is_false:
             found.false_records += 1
-            found.remarks.append(f"{self.hostile.state} {self.hostile.status}, {self.hostile.reason}; witness"
-                                 f" {self.witness.state} {self.witness.status} {self.witness.reason}")  # fmt: skip
+            found.remarks.append(f"{self.hostile.state} {self.hostile.status}, {self.hostile.reason}; successor"
+                                 f" {self.successor.state} {self.successor.status} {self.successor.reason}")  # fmt: skip
         for place in self.places:
             for file in place.glob("others.*"):
                 if self.way.prolog and place == self.places[0]:
@@ -215,7 +215,7 @@ def run(ways: Sequence[Way], trials: int, kind: str, nodes: int, at: Path) -> di
 
 
 def _alive(nodes: Sequence[Node]) -> set[str]:
-    """The nodes on which a process of a hostile job lives: one of its user that is not a witness, or, of our own user,
+    """The nodes on which a process of a hostile job lives: one of its user that is not a successor, or, of our own user,
     one with the trial's number in its command line."""
     by_uid = {node.user.uid: node for node in nodes if not node.kind.startswith("own")}
     found = set()
@@ -224,7 +224,7 @@ def _alive(nodes: Sequence[Node]) -> set[str]:
             owner = by_uid.get(os.stat(f"/proc/{name}").st_uid)
             if owner is not None and owner.name not in found and owner.hostile:
                 state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if state[0] not in "ZX" and not _is_witness(owner, int(state[3])):
+                if state[0] not in "ZX" and not _is_successor(owner, int(state[3])):
                     found.add(owner.name)
             elif not by_uid:
                 line = Path(f"/proc/{name}/cmdline").read_bytes()
@@ -234,10 +234,10 @@ def _alive(nodes: Sequence[Node]) -> set[str]:
     return found
 
 
-def _is_witness(node: Node, session: int) -> bool:
-    assert node.witness
+def _is_successor(node: Node, session: int) -> bool:
+    assert node.successor
     with contextlib.suppress(OSError):
-        file = node.at / "jobs" / f"{node.witness.id}.{node.witness.attempt}" / "session"
+        file = node.at / "jobs" / f"{node.successor.id}.{node.successor.attempt}" / "session"
         return str(session) in file.read_text().split()
     return False
 

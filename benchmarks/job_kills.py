@@ -31,7 +31,7 @@ HOSTILE: Final = (
     "kill -STOP $PPID",
     "setsid sh -c 'trap : TERM; sleep 1000.77' &",
 )
-"""What every fifth job does as well: it leaves something behind, or stops its supervisor (``hostile_jobs`` has more)."""
+"""What every fifth job does as well: it leaves something behind, or stops its supervisor."""
 
 LONGEST_LIFE_S = 2.0
 """Of a cluster agent: every other one from the start of its process, when it may not even listen yet, the others from

@@ -39,7 +39,7 @@ class Part:
     signalled_s: float = float("-inf")
     began_s: float | None = None  # by our clock, since when its node reports it; None: it does not, or not yet
     is_late: bool = False  # it has not ended in time
-    told_s: float | None = None  # when its node was first sent a signal to end it
+    ending_from_s: float | None = None  # when its node was first sent a signal to end it
     last: JobPart | None = None
 
     @property
@@ -95,8 +95,12 @@ class Run:
         part = self.parts[name]
         if part.began_s is None or part.is_over:
             return None
-        told_s = self.job.spec.grace_s + self.job.hooks_s + (part.told_s if part.told_s is not None else float("inf"))
-        return min(part.began_s + self.longest_s, told_s)
+        ending_from_s = (
+            self.job.spec.grace_s
+            + self.job.hooks_s
+            + (part.ending_from_s if part.ending_from_s is not None else float("inf"))
+        )
+        return min(part.began_s + self.longest_s, ending_from_s)
 
     @property
     def outcome(self) -> tuple[State, int | None, str]:
@@ -185,7 +189,7 @@ class Runs:
         for name, part in one.parts.items():
             if not part.is_over:
                 part.signalled_s = self._now()
-                part.told_s = part.signalled_s if part.told_s is None else part.told_s
+                part.ending_from_s = part.signalled_s if part.ending_from_s is None else part.ending_from_s
                 self._send(name, JobSignal(one.job.id, one.job.attempt, signal.SIGTERM))
 
     def kill(self, one: Run, node: Node) -> None:
@@ -241,16 +245,22 @@ class Runs:
             self._send(node.name, JobForget(job.id, job.attempt))
             return
         part.began_s = now_s if part.began_s is None else part.began_s
-        is_due = part.is_late or (one.signal and heard.phase != "ending")
-        if is_due and now_s - part.signalled_s >= self._times.retry_s:
-            part.signalled_s = now_s
-            part.told_s = now_s if part.told_s is None else part.told_s
-            self._send(node.name, JobSignal(job.id, job.attempt, signal.SIGKILL if part.is_late else one.signal))
+        self._signal_again(one, node, heard, now_s)
         if job.state == "starting" and all(each.last is not None for each in one.parts.values()):
             job.state = "running"
             self._store.save(job)
         elif not was_known and job.state == "running":
             one.seen_s.setdefault(node.name, now_s)  # after a restart: the power in between is not known
+
+    def _signal_again(self, one: Run, node: Node, heard: JobPart, now_s: float) -> None:
+        """The signal to end may be lost on its way."""
+        part = one.parts[node.name]
+        is_due = part.is_late or (one.signal and heard.phase != "ending")
+        if is_due and now_s - part.signalled_s >= self._times.retry_s:
+            part.signalled_s = now_s
+            part.ending_from_s = now_s if part.ending_from_s is None else part.ending_from_s
+            number = signal.SIGKILL if part.is_late else one.signal
+            self._send(node.name, JobSignal(one.job.id, one.job.attempt, number))
 
     def _part_missing(self, one: Run, node: Node, now_s: float) -> None:
         part, job = one.parts[node.name], one.job

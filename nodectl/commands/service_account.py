@@ -49,16 +49,8 @@ def problems(config: Config, user: str, settings: Path | None = None) -> Iterato
                 " (`nodectl install-service --controller`)"
             ),
         )
-    if config.cluster.url and config.cluster.jobs and uid != 0:
-        yield (
-            ("cluster", "jobs"),
-            (
-                f"{UNIT}.service runs as {user}, whose jobs could move knobs: install its drop-in jobs.conf"
-                " (`nodectl install-service --jobs`)"
-            ),
-        )
-    if config.cluster.url and config.cluster.jobs and uid == 0 and (problem := _no_job_user(config)):
-        yield ("jobs", "user"), problem
+    if config.cluster.url and config.cluster.jobs:
+        yield from _problems_of_jobs(config, user, uid)
     key = Path(config.cluster.key)
     if config.cluster.url and config.cluster.key and not _may_read(key, uid):
         yield (
@@ -81,6 +73,19 @@ def remarks(config: Config, user: str) -> list[str]:
     opened = find_root_files()
     reads = f", and opens {len(opened)} sensor file{'s' if len(opened) != 1 else ''} that only root may read"
     return [f"service: {UNIT} runs as {user}; nodectl-writer moves knobs for it{reads if opened else ''}", *lines]
+
+
+def _problems_of_jobs(config: Config, user: str, uid: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    if uid != 0:
+        yield (
+            ("cluster", "jobs"),
+            (
+                f"{UNIT}.service runs as {user}, whose jobs could move knobs: install its drop-in jobs.conf"
+                " (`nodectl install-service --jobs`)"
+            ),
+        )
+    elif problem := _no_job_user(config):
+        yield ("jobs", "user"), problem
 
 
 def _of_jobs(config: Config) -> list[str]:
