@@ -1,10 +1,10 @@
 """Jobs that do not want to end: each hostile way, many times, against a node's real job runner and a real partition.
 
 Nodes side by side, each with its job runner, job steps and processes; the queue of the cluster agent gives each node a
-hostile job and then a successor. Jobs run as a user of their own, so that what lives of a job is counted by what nodectl
-knows nothing of: the owner of each process in /proc. Counted are processes left 5 s after the job had to end (its first
-process ended, or its walltime or cancel and the grace were over), records that say what was not, and jobs that
-began while a process of the job before lived on their node. The states of nodes are on small disks of their own.
+hostile job and then a successor. Jobs run as a user of their own, so that what lives of a job is counted by what
+nodectl knows nothing of: the owner of each process in /proc. Counted are processes left 5 s after the job had to end
+(its first process ended, or its walltime or cancel and the grace were over), records that say what was not, and jobs
+that began while a process of the job before lived on their node. The states of nodes are on small disks of their own.
 
 Once more with what a kernel may lack: without cgroup.kill, with version 1, without cgroups; and for the ways that make
 sense for it with jobs of the agent's own user.
@@ -156,7 +156,7 @@ class Node:
         if is_false:
             found.false_records += 1
             found.remarks.append(f"{self.hostile.state} {self.hostile.status}, {self.hostile.reason}; successor"
-                                 f" {self.successor.state} {self.successor.status} {self.successor.reason}")  # fmt: skip
+                                 f" {self.successor.state} {self.successor.reason}")  # fmt: skip
         for place in self.places:
             for file in place.glob("others.*"):
                 if self.way.prolog and place == self.places[0]:
@@ -215,7 +215,7 @@ def run(ways: Sequence[Way], trials: int, kind: str, nodes: int, at: Path) -> di
 
 
 def _alive(nodes: Sequence[Node]) -> set[str]:
-    """The nodes on which a process of a hostile job lives: one of its user that is not a successor, or, of our own user,
+    """The nodes on which a process of a hostile job lives: one of its user that is no successor, or, of our own user,
     one with the trial's number in its command line."""
     by_uid = {node.user.uid: node for node in nodes if not node.kind.startswith("own")}
     found = set()

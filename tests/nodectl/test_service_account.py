@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nodectl.commands import service_account
 from nodectl.commands.run import configure, open_writer
 from nodectl.commands.service_account import problems
-from nodectl.config import Cluster, Config, Scmi
+from nodectl.config import Cluster, Config, Jobs, Scmi
 from nodectl.shell.errors import UsageError
 from nodectl.writer_process.remote_writer import WriterLostError
 
@@ -31,7 +32,7 @@ def test_a_key_that_the_services_user_may_not_read_is_named_with_what_to_do(tmp_
     config = Config(cluster=Cluster(url="tcp://head:7410", key=str(key)))
     ((at, problem),) = problems(config, NOBODY)
     assert at == ("cluster", "key") and f"`chown {NOBODY}:`" in problem and str(key) in problem
-    assert dict(problems(config, "root")).keys() == {("jobs", "user")}
+    assert list(problems(config, "root")) == []
     key.chmod(0o644)
     assert list(problems(config, NOBODY)) == []
     tmp_path.chmod(0o700)
@@ -43,7 +44,12 @@ def test_a_controller_and_jobs_need_their_drop_ins(tmp_path: Path) -> None:
     found = dict(problems(config, NOBODY))
     assert found.keys() == {("scmi", "url"), ("cluster", "jobs")}
     assert "--controller" in found["scmi", "url"] and "--jobs" in found["cluster", "jobs"]
-    assert list(problems(config, "root")) == []
+    assert dict(problems(config, "root")).keys() == {("jobs", "user")}
+    named = msgspec.structs.replace(config, jobs=Jobs(user="nobody"))
+    assert list(problems(named, "root")) == []
+    assert any(line.startswith("jobs: run as nobody, ") for line in service_account.remarks(named, "root"))
+    as_root = msgspec.structs.replace(config, jobs=Jobs(user="root"))
+    assert any("docs/security.md" in line for line in service_account.remarks(as_root, "root"))
 
 
 def test_a_user_that_is_missing_and_settings_that_it_may_not_read_are_named(tmp_path: Path) -> None:
