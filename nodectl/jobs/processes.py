@@ -157,11 +157,11 @@ class JobRunner:
         if key in self._runs or key in self._forgotten:
             return
         directory = self._directory_of(key)
-        why = self.refuses
+        why = f"{self._node}: {self.refuses}" if self.refuses else ""
         if not why and start.uid != self._user.uid:
-            why = f"runs jobs of {self._user.name} (uid {self._user.uid}) only, not of uid {start.uid}"
+            why = f"{self._node} runs jobs of user {self._user.uid} only, not of {start.uid}"
         if why:
-            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=f"{self._node}: {why}"[:300]))
+            self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
             return
         group = JobGroup(self._cgroup_of(key), f"{key[0]}.{key[1]}-{secrets.token_hex(8)}")
         part = self._directory / _STRAY
@@ -249,7 +249,10 @@ class JobRunner:
             return b""
 
     def close(self) -> None:
-        """Nothing to close: jobs continue without us."""
+        """Jobs continue without us; where there are none, our cgroup goes."""
+        if self._home:
+            with contextlib.suppress(OSError):
+                self._home.path.rmdir()
 
     # --- inside
 
