@@ -345,9 +345,11 @@ class JobService:
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
         is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
-        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held)
-        rate, kind = _rate(before, report) if report.held != "unsure" else (-1.0, "")
         model, like = self._taken_for.get(job, (None, ""))
+        expected_mw = round(model.power[0] * tdp_mw) if model else -1
+        self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held,
+                         expected_mw)  # fmt: skip
+        rate, kind = _rate(before, report) if report.held != "unsure" else (-1.0, "")
         self._rates.hear(now_s, name, job, rate, kind, model, power_mw, cap_mw if is_bound else -1, tdp_mw,
                          self._needs.of(name), like)  # fmt: skip
         if job:

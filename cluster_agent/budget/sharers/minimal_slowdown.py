@@ -17,7 +17,10 @@ Except for the one job that is left in the middle of a step, no other division h
 - ``floor``: every job gets this speed first, or if that is too much, the highest speed that all can have;
 - where nodes report how fast their jobs work, the predicted loss of a job is corrected by what it showed (``rates``).
 
-Watts that no curve needs are shared alike by the active nodes, up to TDP, since tables have errors.
+Watts that no curve needs raise the lowest caps of active nodes first, as parts of TDP, since tables have errors.
+
+Where the same part of TDP for every node (``fspc``) limits nobody, there is nothing to choose: every active node gets
+at least that part. So no node is cap-bound here that would not be cap-bound there, also if it begins to draw more.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from cluster_agent.budget.sharers import aapc
+from cluster_agent.budget.sharers import aapc, fspc
 from cluster_agent.budget.sharers.api import Method, Models, Sharer, check_budget
 from cluster_agent.budget.sharers.calibrated_speed import tables_of
 from cluster_agent.budget.sharers.fill import fill
@@ -73,11 +76,13 @@ def compose(params: Params) -> Sharer:
     def share(view: View, available_mw: int) -> Shares:
         tag = np.where(view.tag == UNTAGGED, int(tag_of(params.untagged)), view.tag)
         found = _models(view, tag, tables)
+        check_budget(view, available_mw)
+        if (equal := _equal_share(found, tag, view, available_mw)) is not None:
+            return equal
         if found is None:
             answer = fallback(view, available_mw)
             note = "no job has a model of its speed, so minimal-slowdown leaves it to aapc"
             return Shares(**{name: getattr(answer, name) for name in Shares.__slots__} | {"note": note})
-        check_budget(view, available_mw)
         return _share(params, *found, tag, view, available_mw)
 
     return share
@@ -124,6 +129,32 @@ def _models(view: View, tag: Ints, tables: Models) -> tuple[list[SpeedModel], In
     return found, np.where(model < 0, most_sensitive, model)
 
 
+def _equal_share(found: tuple[list[SpeedModel], Ints] | None, tag: Ints, view: View, mw: int) -> Shares | None:
+    """The same part of TDP for all active nodes, idle ones at MOP; None if ``fspc`` would limit one of them.
+
+    A node whose need is not known wants the most of its job's table, and all without one.
+    """
+    equal_mw = fspc.share(view, mw).caps_mw
+    owner = view.owners(tag)
+    active = np.flatnonzero(owner >= 0)
+    wanted_mw = view.tdp_mw[active].astype(np.float64)
+    if found is not None:
+        models, model = found
+        wanted_mw *= np.array([one.power[0] for one in models])[model[owner[active]]]
+    wanted_mw = np.where(view.need_mw[active] >= 0, view.need_mw[active], wanted_mw)
+    if (np.minimum(wanted_mw, view.tdp_mw[active]) > equal_mw[active]).any():
+        return None
+    caps_mw, tdp_mw = view.mop_mw.copy(), view.tdp_mw[active]
+    left_mw = mw - int(caps_mw[owner < 0].sum())
+    caps_mw[active] = fill(left_mw, equal_mw[active], tdp_mw, tdp_mw, np.zeros_like(tdp_mw))
+    reason: Ints = np.full(len(caps_mw), int(Reason.IDLE), np.int64)
+    reason[active] = np.where(caps_mw[active] == tdp_mw, Reason.UNCAPPED, Reason.EQUAL)
+    speed = np.full(len(view.jobs), np.nan)
+    if found is not None:
+        speed[np.unique(owner[active])] = 1.0
+    return Shares("minimal-slowdown", caps_mw, reason, owner, tag, speed)
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """All that does not depend on the budget. Nodes are ordered job by job, jobs are those that own nodes; levels rise.
@@ -164,7 +195,7 @@ def _share(params: Params, models: list[SpeedModel], model: Ints, tag: Ints, vie
         left_mw = mw - int(caps_mw.sum())
         if is_full.all() and left_mw > 0:
             low_mw, high_mw = caps_mw[node], view.tdp_mw[node]
-            caps_mw[node] = fill(int(low_mw.sum()) + left_mw, low_mw, high_mw, np.ones_like(low_mw), low_mw)
+            caps_mw[node] = fill(int(low_mw.sum()) + left_mw, low_mw, high_mw, high_mw, np.zeros_like(low_mw))
             reason[node[caps_mw[node] == high_mw]] = Reason.UNCAPPED
     return Shares("minimal-slowdown", caps_mw, reason, ready.owner, tag, speed)
 

@@ -133,6 +133,10 @@ class View:
         return owner
 
 
+ROUNDING_MW: Final = 2
+"""Caps of one job that differ by no more are equal: whole milliwatts cannot always be split."""
+
+
 class Reason(enum.IntEnum):
     """What decided a node's cap."""
 
@@ -151,6 +155,7 @@ class Reason(enum.IntEnum):
     FULL_POWER = 12
     POLICY = 13
     UNMEASURED = 14
+    EQUAL = 15
 
 
 _WORDS: Final = {
@@ -170,6 +175,7 @@ _WORDS: Final = {
     Reason.POLICY: "as the scheduling policy plans with its job",
     Reason.UNMEASURED: "slowed with all nodes of its job; what it draws at full speed is not measured yet, so it counts"
     " with the most of its model's table",
+    Reason.EQUAL: "at least the same part of TDP as for every node, since that limits none of them",
 }
 
 
@@ -222,6 +228,26 @@ class Shares:
                 words += f", predicted to take {100 * slowdown:.1f} % longer"
                 learned = view.jobs[owner].learned
                 words += f" ({learned.words})" if learned and learned.words else ""
+            words += self._unlike_mates(view, at)
         if self.note:
             words += f"; {self.note}"
         return Why(node, cap_mw, self.sharer, reason.name.lower(), job, tag, source, slowdown, words)
+
+    def _unlike_mates(self, view: View, at: int) -> str:
+        """Why the caps of its job's nodes differ; empty if they do not."""
+        mates = np.flatnonzero(self.owner == self.owner[at])
+        low_mw, high_mw = int(self.caps_mw[mates].min()), int(self.caps_mw[mates].max())
+        if high_mw - low_mw <= ROUNDING_MW:
+            return ""
+        need_mw, bounds = view.need_mw[mates], np.stack((view.tdp_mw[mates], view.mop_mw[mates]))
+        is_known = need_mw >= 0
+        n_full = int((self.reason[mates] == Reason.FULL_POWER).sum())
+        causes = {
+            f"the budget has the highest cap for {n_full} of them": 0 < n_full < len(mates),
+            "their TDP or MOP differ": bool((bounds != bounds[:, :1]).any()),
+            "they were measured to draw unlike watts": len(np.unique(need_mw[is_known])) > 1,
+            "not all of them are measured yet": 0 < int(is_known.sum()) < len(mates),
+            "calibration has measured that they draw unlike watts": len(np.unique(view.factor[mates])) > 1,
+        }
+        cause = ", ".join(words for words, is_so in causes.items() if is_so) or f"by a rule of {self.sharer}"
+        return f"; the {len(mates)} nodes of the job get from {low_mw / 1000:.1f} to {high_mw / 1000:.1f} W: {cause}"
