@@ -17,6 +17,9 @@ Except for the one job that is left in the middle of a step, no other division h
 - ``floor``: every job gets this speed first, or if that is too much, the highest speed that all can have;
 - where nodes report how fast their jobs work, the predicted loss of a job is corrected by what it showed (``rates``).
 
+The nodes of one job are judged together: they draw alike, within what nodes of one model differ by, and one that was
+measured to draw less did less at that time. Under a cap by such a measurement it would make all others wait.
+
 Watts that no curve needs raise the lowest caps of active nodes first, as parts of TDP, since tables have errors.
 
 Where the same part of TDP for every node (``fspc``) limits nobody, there is nothing to choose: every active node gets
@@ -28,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -44,6 +47,10 @@ from cluster_agent.errors import WrongUseError
 
 APPLICATIONS = {Tag.COMPUTE: "linpack", Tag.MIXED: "nas", Tag.MEMORY: "stream"}
 """The classes of a machine file's [degradation] that are used for the tags."""
+
+
+ALIKE: Final = 0.05
+"""Ours: a node of a job counts with at most so much less than its most demanding mate, as parts of their TDPs."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -189,7 +196,7 @@ def _share(params: Params, models: list[SpeedModel], model: Ints, tag: Ints, vie
         caps_mw[node] = np.floor(exact).astype(np.int64)
         speed[ready.job] = reached
         is_full = (reached >= 1 - 1e-12)[per_node]
-        is_measured = view.need_mw[node] >= 0
+        is_measured = _together_mw(view, ready.owner)[node] >= 0
         full = np.where(is_measured, Reason.NEED, Reason.FULL_SPEED)
         reason[node] = np.where(is_full, full, np.where(is_measured, Reason.SLOWED, Reason.UNMEASURED))
         left_mw = mw - int(caps_mw.sum())
@@ -213,7 +220,8 @@ def _prepared(params: Params, models: tuple[SpeedModel, ...], view: View, tags: 
     grids = [np.pad(levels(one), ((0, 0), (0, most - len(levels(one)[0]))), mode="edge") for one in models]
     lost = 1 / np.array([grid[0] for grid in grids])[model[job]] - 1
     speed = np.maximum(1 / (1 + view.loss[job, None] * lost), LOWEST_SPEED)
-    uncut_mw = _needs(params, models, np.array([grid[1] for grid in grids]), model[owner[node]], view, node)
+    uncut_mw = _needs(params, models, np.array([grid[1] for grid in grids]), model[owner[node]], view, node,
+                      _together_mw(view, owner))  # fmt: skip
     caps_mw = np.clip(uncut_mw, view.mop_mw[node, None], view.tdp_mw[node, None])
     caps_mw[:, 0] = view.mop_mw[node]  # also where the table's lowest point is above it
     if not len(job):
@@ -259,20 +267,39 @@ def _level_off(ready: _Prepared, mw: int) -> tuple[Floats, Ints, Floats]:
 
 
 def _needs(
-    params: Params, models: tuple[SpeedModel, ...], parts: Floats, model: Ints, view: View, node: Ints
+    params: Params,
+    models: tuple[SpeedModel, ...],
+    parts: Floats,
+    model: Ints,
+    view: View,
+    node: Ints,
+    together_mw: Ints,
 ) -> Floats:
     """Per node and level of its job's speed the mW that the speed needs.
 
     A model's curve is stretched, above idle watts, so that it ends at the node's own need. Only its last step includes
     the guard: a job that is slowed needs none.
     """
-    tdp_mw, need_mw = view.tdp_mw[node], view.need_mw[node]
+    tdp_mw, need_mw = view.tdp_mw[node], together_mw[node]
     idle = np.array([one.idle for one in models])[model] * tdp_mw
     highest = np.array([one.power[0] for one in models])[model] * tdp_mw
     top = np.clip(np.where(need_mw >= 0, need_mw, highest), idle, tdp_mw)
     needs: Floats = idle[:, None] + parts[model] * (top - idle)[:, None]
     needs[parts[model] == 1] *= 1 + params.guard / 100
     return needs
+
+
+def _together_mw(view: View, owner: Ints) -> Ints:
+    """Per node its need in mW, or what its mates' needs say of it if that is more; -1: nothing is known of the job."""
+    usual_mw = view.tdp_mw * view.factor
+    part = np.where(view.need_mw >= 0, view.need_mw / np.maximum(usual_mw, 1.0), -1.0)
+    highest = np.full(len(view.jobs) + 1, -1.0)  # the last one: idle nodes
+    np.maximum.at(highest, owner, part)
+    highest[-1] = -1.0
+    by_mates_mw = np.minimum(highest[owner] * usual_mw, view.tdp_mw)
+    less = np.where(view.need_mw >= 0, 1 - ALIKE, 1.0)
+    together: Ints = np.where(highest[owner] < 0, -1, np.maximum(view.need_mw, by_mates_mw * less)).astype(np.int64)
+    return together
 
 
 def _steps(job_mw: Floats, value: Floats) -> tuple[Ints, Floats]:
