@@ -152,7 +152,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("name", row.title),
         ("command", command),
         ("workdir", spec.workdir),
-        ("nodes", f"{row.nodes}" + (f": {row.node_names}" if row.node_names else "")),
+        ("nodes", _nodes(row)),
         ("submitted", _when(row.submitted_s)),
         ("started", _when(row.started_s)),
         ("ended", _when(row.ended_s)),
@@ -165,6 +165,12 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("slowdown", "-" if row.slowdown is None else f"{100 * row.slowdown:.1f} %, {row.slowdown_from}"),
     ]
     echo(f"job {row.job}", *(f"  {name:<12}{text}" for name, text in lines))
+
+
+def _nodes(row: JobRow) -> str:
+    """How many, of how many requested if it got another number, and which."""
+    words = f"{row.nodes}" + (f" ({row.requested} requested)" if row.requested not in (0, row.nodes) else "")
+    return words + (f": {row.node_names}" if row.node_names else "")
 
 
 def _energy(row: JobRow) -> str:

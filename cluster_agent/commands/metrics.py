@@ -64,8 +64,22 @@ OTHERS: Final = {
     "jobs": ("gauge", "Jobs in the store.", ("state",)),
     "node_jobs": ("gauge", "Jobs that have the node.", ("node",)),
     "job_nodes": ("gauge", "Nodes by their state for jobs.", ("state",)),
+    "node_energy_joules": (
+        "counter",
+        "What the node has drawn since the cluster agent started, by its reports. Begins at 0 with the agent.",
+        ("node",),
+    ),
+    "energy_joules": (
+        "counter",
+        "What all nodes have drawn since the cluster agent started, as far as they report. Begins at 0 with the agent.",
+        (),
+    ),
     "job_power_watts": ("gauge", "The power of the job's nodes by their reports.", ("job", "user")),
-    "job_energy_joules": ("counter", "The energy of the job so far.", ("job", "user")),
+    "job_energy_joules": (
+        "counter",
+        "The energy of the job so far; goes on after a restart of the cluster agent.",
+        ("job", "user"),
+    ),
 }
 """The other metrics without their prefix ``clusterctl_``: kind, meaning, labels."""
 
@@ -96,12 +110,18 @@ class PartitionCollector(Collector):
         for name, field, help_ in BUDGET:
             yield GaugeMetricFamily(f"clusterctl_{name}", help_, getattr(budget, field))
         yield _other("alarms", len(budget.alarms))
+        yield _other("energy_joules", budget.energy_j)
         for name, field, help_ in NODES:
             family = GaugeMetricFamily(f"clusterctl_{name}", help_, labels=["node"])
             for row in rows:
                 if (value := getattr(row, field)) is not None:
                     family.add_metric([row.name], value)
             yield family
+        energy = _other("node_energy_joules")
+        for row in rows:
+            if row.energy_j is not None:
+                energy.add_metric([row.name], row.energy_j)
+        yield energy
         states = _other("node_info")
         for row in rows:
             states.add_metric([row.name, row.state, row.jobs, row.tag, row.tag_source, row.lease_class], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import shlex
 from collections.abc import Collection
@@ -100,6 +101,13 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
             f" machine file the partition has {having}"
         )
     refusing = [node for node in nodes if not can_run(job, node)]
+    wanted = [node for node in nodes if not job.on or node.name in job.on]
+    others = [node for node in wanted if not _is_of_user(job, node)]
+    if others and len(wanted) - len(others) < spec.nodes:
+        raise WrongUseError(
+            f"{_names(others)} run{'s' if len(others) == 1 else ''} only jobs of {_user(others[0].runs_uid)}, not of"
+            f" {job.user or job.uid} (uid {job.uid}): submit as that user"
+        )
     if not refusing:
         raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
     raise WrongUseError(_why_refused(job, refusing))
@@ -135,7 +143,7 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 def can_run(job: Job, node: Node) -> bool:
     """Whether the node would accept the job, by what it has and what it has declared to run."""
-    if (job.on and node.name not in job.on) or not has_resources(job, node):
+    if (job.on and node.name not in job.on) or not has_resources(job, node) or not _is_of_user(job, node):
         return False
     if not node.runs_only or (_is_plain(job) and job.spec.command[:3] == CALIBRATION):
         return True
@@ -151,6 +159,18 @@ def can_run(job: Job, node: Node) -> bool:
 def has_resources(job: Job, node: Node) -> bool:
     """Whether the node has what the job requests of each node."""
     return not job.spec.requested if node.has is None else job.spec.fits(node.has)
+
+
+def _is_of_user(job: Job, node: Node) -> bool:
+    return node.runs_uid in (-1, job.uid)
+
+
+def _user(uid: int) -> str:
+    """As in messages: the name with the number, where it has one here."""
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _names_command(job: Job, node: Node) -> bool:

@@ -36,6 +36,7 @@ class Node:
     without_jobs_s: float = float("-inf")  # when it last reported no jobs; -inf: its last report had some
     runs_only: str = ""  # the only command that it runs; "": any
     runs_names: Sequence[str] = ()  # the only first arguments of that command (``NodeJobs``); empty: not reported
+    runs_uid: int = -1  # the only user whose jobs it runs; -1: any, or not reported
     boot_id: str = ""
     is_up: bool = False
     drained: str | None = None  # the reason

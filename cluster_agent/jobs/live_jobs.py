@@ -93,6 +93,8 @@ class Partition:
         self._has_room, self._has_grown = True, False
         self._is_mixed = False
         """Whether any node runs one command only."""
+        self._users: set[int] = set()
+        """The users whose jobs some node runs exclusively."""
         self._saved_s = now()
         self._timeouts = Timeouts(self._times, self.runs, now, self.drain, say)
         self.power = Power(power or PowerTimes(), store, now, say, self._times.down_after_s)
@@ -217,7 +219,10 @@ class Partition:
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
         node.without_jobs_s = float("-inf") if news.parts else node.heard_s
         node.runs_only, node.runs_names, node.refuses = news.runs_only, news.runs_names, news.refuses
+        node.runs_uid = news.runs_uid
         self._is_mixed |= bool(news.runs_only)
+        if news.runs_uid >= 0:
+            self._users.add(news.runs_uid)
         self.runs.heard(node, news, node.heard_s)
         self.no_longer_runs(news.node, [part.job for part in news.parts if not part.is_over])
 
@@ -483,7 +488,7 @@ class Partition:
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
         their nodes."""
-        is_any = not (self._is_mixed or job.on or job.spec.requested)
+        is_any = not (self._is_mixed or job.on or job.spec.requested or self._users - {job.uid})
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 

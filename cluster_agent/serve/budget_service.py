@@ -15,6 +15,7 @@ import numpy as np
 
 from cluster_agent.budget.accounts import NONE, Account
 from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.declared_bounds import DeclaredBounds
 from cluster_agent.budget.kept_counts import NOTHING, Change, DeposedError, LedgerStore
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Plan, plan
@@ -23,6 +24,7 @@ from cluster_agent.budget.tag_sources import NODE_AGENT
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.serve.alarms import Alarms
 from cluster_agent.serve.live_sharing import Sharing
+from cluster_agent.serve.node_meter import MOST_MW, NodeEnergy
 from cluster_agent.serve.people_protocol import BudgetView, NodeRow
 from cluster_agent.serve.why import WaitsFor, Why
 from nodectl.wire.power_messages import Declaration, Grant, Report
@@ -56,11 +58,15 @@ class Partition:
         is_observing: bool = False,
         say: Callable[[str], None] = lambda line: None,
         gap_s: float = 5.0,
+        bounds: DeclaredBounds | None = None,
     ) -> None:
+        """``bounds``: of what nodes may declare; None: any watts that a message can have."""
         self.ledger = Ledger(store, terms, budget, now_s)
         self.sharing = sharing
         self.is_observing = is_observing
         self.plan = Plan([], NOTHING, 0, 0, 0)
+        self.bounds = bounds or DeclaredBounds(MOST_MW, MOST_MW)
+        self.energy = NodeEnergy()
         self.reports: dict[str, Report] = {}
         self._heard_s: dict[str, float] = {}
         self.alarms = Alarms(self.ledger, say, is_observing)
@@ -75,8 +81,11 @@ class Partition:
         heard: list[str] = []
         news: set[Event] = set()
         lease_s = self.ledger.terms.lease_s
+        reports = self.bounds.bounded(reports)
+        self.alarms.set("declared", self.bounds.alarm)
         for report in self.ledger.hear(now_s, *reports):
             name = report.node
+            self.energy.hear(now_s, report)
             before, before_s = self.reports.get(name), self._heard_s.get(name, -math.inf)
             heard.append(name)
             self.reports[name], self._heard_s[name] = report, now_s
@@ -208,6 +217,8 @@ class Partition:
     def forget(self, now_s: float, name: str, change: Change) -> None:
         """The node counts nothing any more: it has no power, as a person states."""
         self.ledger.forget(now_s, name, change)
+        self.bounds.forget(name)
+        self.energy.forget(name)
         self.reports.pop(name, None)
         self._heard_s.pop(name, None)
         self.replan(now_s)
@@ -268,6 +279,7 @@ class Partition:
             steps=[(at_s - now_s, mw / 1000) for at_s, mw in line.steps],
             alarms=self.alarms.texts,
             lowering_s=self.alarms.lowering_s(now_s),
+            energy_j=self.energy.total_j,
         )
 
     def why(self, now_s: float, name: str) -> Why:
@@ -354,6 +366,7 @@ class Partition:
             quality=report.quality if report else "missing",
             lease_class=account.declaration.lease_class,
             heard_s_ago=self._heard_s_ago(now_s, account.name),
+            energy_j=self.energy.joules(account.name),
         )
 
     def _heard_s_ago(self, now_s: float, name: str) -> float | None:

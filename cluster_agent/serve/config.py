@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from cluster_agent.budget.declared_bounds import DeclaredBounds
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.node_factors import read_factors
@@ -34,6 +35,10 @@ from nodectl.shell.settings import ConfigError, checked, is_address, line_of, re
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"
 
+
+MOST_OVER_TDP: Final = 2.0
+"""Ours: a node may declare so many times what nodes count before their first report, which is at least every TDP where
+the budget is kept from the start."""
 
 LEAST_IDLE_S: Final = 30.0
 """Ours: nodes are not switched off and on more often than that helps."""
@@ -66,6 +71,14 @@ class NodeSettings(msgspec.Struct, frozen=True):
     """Settings of all nodes of the allow list."""
 
     tdp_w: Annotated[float, Meta(description="What a node counts before its first report.", ge=0)] = 0.0
+    most_w: Annotated[
+        float,
+        Meta(
+            description="The most watts that a node may declare: TDP, MOP, safe cap, boot. One that declares more gets"
+            " and counts this, with an alarm. 0: twice tdp_w.",
+            ge=0,
+        ),
+    ] = 0.0
     failing_together: Annotated[
         int, Meta(description="How many may reboot at once, such as the nodes of a chassis.", ge=0)
     ] = 1
@@ -224,6 +237,12 @@ class Settings(msgspec.Struct, frozen=True):
     jobs: JobSettings | None = None
 
     @property
+    def bounds(self) -> DeclaredBounds:
+        """For what nodes declare."""
+        nodes = self.nodes
+        return DeclaredBounds(milliwatts(nodes.tdp_w), milliwatts(nodes.most_w or MOST_OVER_TDP * nodes.tdp_w))
+
+    @property
     def terms(self) -> Terms:
         """For the ledger."""
         nodes = self.nodes
@@ -274,6 +293,8 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "budget.feed", "is set together with a schedule: remove one of them"
     if nodes.tdp_w == 0:
         yield "nodes.tdp_w", "is missing: a node counts this many watts before its first report"
+    if 0 < nodes.most_w < nodes.tdp_w:
+        yield "nodes.most_w", f"{nodes.most_w:g} W is less than tdp_w ({nodes.tdp_w:g} W): no node could declare that"
     if nodes.factors:
         try:
             read_factors(Path(nodes.factors))

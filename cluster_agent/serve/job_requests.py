@@ -53,7 +53,7 @@ def row(job: Job, waits_for: str = "") -> JobRow:
     bound_by = max(account.bound_s, key=lambda by: account.bound_s[by], default="")
     return JobRow(
         job=job.id, user=job.user, uid=job.uid, title=job.title, state=job.state, status=job.status, reason=job.reason,
-        nodes=job.spec.nodes, node_names=",".join(job.nodes), walltime_s=job.spec.walltime_s,
+        nodes=_width(job), requested=job.spec.nodes, node_names=",".join(job.nodes), walltime_s=job.spec.walltime_s,
         submitted_s=job.submitted_s, started_s=job.started_s, ended_s=job.ended_s, attempts=job.attempt,
         tag=job.tag or job.spec.tag.upper(), tag_source=job.tag_source or (USER if job.spec.tag else ""),
         energy_j=joules, measured=_share(account.energy_j.get("measured", 0.0), joules or 0.0), method=account.method,
@@ -64,6 +64,11 @@ def row(job: Job, waits_for: str = "") -> JobRow:
         slowdown=estimate[0] if estimate else None, slowdown_from=estimate[1] if estimate else "",
         waits_for=waits_for,
     )  # fmt: skip
+
+
+def _width(job: Job) -> int:
+    """How many nodes it holds, or held at its end: a policy may give it another number than it requests."""
+    return job.spec.nodes if job.state == "queued" else len(job.nodes) or job.spec.nodes
 
 
 def no_jobs() -> Handlers:

@@ -58,6 +58,8 @@ class NodeRow(msgspec.Struct):
     job: str = ""
     jobs_why: str = ""
     tag_source: str = ""
+    energy_j: Finite | None = None
+    """Drawn since the cluster agent started, as far as the node's reports say; None: it has reported no power."""
 
 
 class ListNodes(Request[list[NodeRow]], frozen=True):
@@ -109,6 +111,8 @@ class BudgetView(msgspec.Struct, frozen=True):
     """How long, at most, until ``over_w`` is confirmed to be gone; None: nothing is being lowered."""
     loop_lag_s: Finite = 0.0
     """The longest that anything waited for the end of its handling in the last 30 to 60 s."""
+    energy_j: Finite = 0.0
+    """Drawn by all nodes since the cluster agent started, as far as their reports say."""
 
 
 class ShowBudget(Request[BudgetView], frozen=True):
@@ -150,7 +154,8 @@ class JobRow(msgspec.Struct, frozen=True):
     ``measured``: the share of ``energy_j`` that rests on measured power; ``covered``: the share of the node-seconds
     that any report covers. ``cap_w``: the mean cap while there was one, ``capped`` the share of time that was;
     ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
-    ``slowdown_from``. ``waits_for``: why it is queued still.
+    ``slowdown_from``. ``waits_for``: why it is queued still. ``nodes``: how many it holds or held, and before
+    its start as ``requested``: a policy may give it another number.
     """
 
     job: int
@@ -181,6 +186,7 @@ class JobRow(msgspec.Struct, frozen=True):
     slowdown: Finite | None
     slowdown_from: str
     waits_for: str = ""
+    requested: int = 0
 
 
 class Submit(JobSpec, Request[JobNumber], frozen=True):

@@ -145,7 +145,15 @@ class Server:
             self.admin.close()
             raise
         self.partition = Partition(
-            store, settings.terms, self._line(now), sharing, now, is_observing, say, settings.nodes.gap_s
+            store,
+            settings.terms,
+            self._line(now),
+            sharing,
+            now,
+            is_observing,
+            say,
+            settings.nodes.gap_s,
+            settings.bounds,
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
@@ -233,7 +241,7 @@ class Server:
         if self.jobs:
             if not self.partition.is_observing:
                 self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
-            self.jobs.hear(self.router.job_news(), reports, self._bound)
+            self.jobs.hear(self.router.job_news(), list(map(self.partition.bounds.within, reports)), self._bound)
         for descriptor in waiting:
             self.admin.serve(now_s, descriptor)
         self.admin.tidy(now_s)

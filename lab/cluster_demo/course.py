@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import JobSpec
 from cluster_agent.serve.people_protocol import ExplainCap, JobRow, ListJobs, SetSchedule, Submit
 from lab.cluster_demo.account import (
@@ -150,13 +151,23 @@ class Course(msgspec.Struct, frozen=True):
     alarms: list[str]
 
 
+def check(scene: Scene, sharer: str, at: Path, policy: str = "") -> None:
+    """``WrongUseError`` if ``run`` with these could not start. ``at``: a new folder, which stays."""
+    if problem := _partition(scene, sharer, at, policy).refusal():
+        raise WrongUseError(f"{policy or sharer} cannot run here: {problem}")
+
+
+def _partition(scene: Scene, sharer: str, at: Path, policy: str) -> EmulatedPartition:
+    owner = ("none", policy, scene.levels_w) if policy else (sharer,)
+    return EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, *owner)
+
+
 def run(
     scene: Scene, sharer: str, at: Path, say: Callable[[str], None] = lambda line: None, policy: str = ""
 ) -> Course:
     """Run it in a new folder ``at``, which stays; with a ``policy`` that owns the watts it knows the drop before any
     job, and every other job is a volunteer's. ``ClusterError`` if the partition cannot be made or breaks."""
-    owner = ("none", policy, scene.levels_w) if policy else (sharer,)
-    with EmulatedPartition(at, scene.names, scene.machine, scene.tdp_w, scene.budget_w, *owner) as partition:
+    with _partition(scene, sharer, at, policy) as partition:
         say("all nodes capped; submitting")
         begin_s = time.monotonic()
         budget = _announce(scene, partition, begin_s) if policy else None

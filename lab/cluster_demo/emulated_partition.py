@@ -24,8 +24,10 @@ from cluster_agent.commands.keys import new
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import RefusedError, ask
 from cluster_agent.fabric.people import R, Request
+from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.people_protocol import ListNodes, ShowBudget
 from lab.cluster_demo.folder import note_process
+from nodectl.shell.settings import ConfigError
 
 PATIENCE_S: Final = 300.0
 """Ours: how long until all nodes must be capped; on a quiet machine it takes a few seconds."""
@@ -63,7 +65,7 @@ class EmulatedPartition:
         with contextlib.redirect_stdout(io.StringIO()):
             new.main(["cluster", "--dir", str(self._at / "keys")], standalone_mode=False)
             new.main([*self.names, "--role", "node", "--dir", str(self._at / "keys")], standalone_mode=False)
-        (self._at / "cluster.toml").write_text(self._settings())
+        self._write_settings()
         (self._at / "node.toml").write_text('[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n')
         try:
             self._start("serve", "cluster_agent.cli", "serve", "--config", str(self._at / "cluster.toml"))
@@ -78,6 +80,15 @@ class EmulatedPartition:
             self.close()
             raise
         return self
+
+    def refusal(self) -> str:
+        """Why the cluster agent would not start with these settings; empty if it would. Nothing runs for that."""
+        self._at.mkdir(parents=True)
+        try:
+            read_settings(self._write_settings())
+        except ConfigError as error:
+            return str(error).removeprefix(str(self._at)).partition(": ")[2]
+        return ""
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -116,6 +127,11 @@ class EmulatedPartition:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self._processes.clear()
+
+    def _write_settings(self) -> Path:
+        path = self._at / "cluster.toml"
+        path.write_text(self._settings())
+        return path
 
     def _settings(self) -> str:
         top = {

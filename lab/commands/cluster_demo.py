@@ -63,6 +63,12 @@ def demo(
     if quick:
         nodes, seconds = 4, 20.0
     sharers, policies = _owners(sharers, policies, quick)
+    watts, window_s = watts_of(MACHINE)
+    scene = course.Scene(MACHINE, nodes, seconds, watts.tdp_w, watts.mop_w, window_s)
+    runs = [(owner, number >= len(sharers)) for number, owner in enumerate([*sharers, *policies])]
+    with own_folder() as folder:
+        for number, (owner, is_policy) in enumerate(runs):
+            course.check(scene, owner, folder / str(number), owner if is_policy else "")
     _make(out)
 
     def say(line: str) -> None:
@@ -70,8 +76,6 @@ def demo(
             click.echo(line)
 
     started_s = time.monotonic()
-    watts, window_s = watts_of(MACHINE)
-    scene = course.Scene(MACHINE, nodes, seconds, watts.tdp_w, watts.mop_w, window_s)
     say("EMULATED: the agents, the links and the ledger are the real ones, each node is a model of the machine.\n")
     say(
         f"{nodes} nodes {MACHINE}, TDP {watts.tdp_w:g} W, MOP {watts.mop_w:g} W each; budget {scene.budget_w:.0f} W, "
@@ -81,9 +85,8 @@ def demo(
     before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with own_folder() as folder:
-            for number, owner in enumerate([*sharers, *policies]):
+            for number, (owner, is_policy) in enumerate(runs):
                 say(f"{number + 1}. {owner}: {seconds:.0f} s ...")
-                is_policy = number >= len(sharers)
                 courses.append(course.run(scene, owner, folder / str(number), policy=owner if is_policy else ""))
     finally:
         for caught, handler in before.items():

@@ -91,6 +91,7 @@ class TwinJobs:
 
     runs_only = COMMAND
     refuses = ""
+    runs_uid = -1
 
     def __init__(
         self,

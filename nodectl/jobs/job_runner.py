@@ -37,7 +37,8 @@ class Backend(Protocol):
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
     that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
-    logged, and the call is not repeated. ``runs_only``, ``runs_names`` and ``refuses``: as in ``NodeJobs``.
+    logged, and the call is not repeated. ``runs_only``, ``runs_names``, ``refuses`` and ``runs_uid``: as in
+    ``NodeJobs``.
     """
 
     runs_only: str
@@ -49,6 +50,11 @@ class Backend(Protocol):
 
     @property
     def runs_names(self) -> Sequence[str]:
+        """See above."""
+        ...
+
+    @property
+    def runs_uid(self) -> int:
         """See above."""
         ...
 
@@ -112,7 +118,7 @@ class JobThread:
         self._counter: Counter | None = None
         self._source = 0
         self._news = NodeJobs(
-            node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), refuses=backend.refuses
+            node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), backend.refuses, backend.runs_uid
         )
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()

@@ -143,6 +143,11 @@ class JobRunner:
             return f"processes of a run that is not on record do not end: {self._strays[0].path}"
         return self._why_none
 
+    @property
+    def runs_uid(self) -> int:
+        """The user that jobs run as; -1 where there is none."""
+        return -1 if self._why_none else self._user.uid
+
     def parts(self) -> list[JobPart]:
         """All runs that are not forgotten."""
         self._sweep()

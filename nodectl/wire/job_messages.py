@@ -128,7 +128,8 @@ class NodeJobs(msgspec.Struct, frozen=True):
     """All job parts that a node knows: those that run, and those that ended and are not forgotten. ``runs_only``: the
     one command that an emulated node runs; "": any command, or an older agent. ``runs_names``: the words that may be
     the first argument of that command; one that ends in a colon is only its beginning. Empty: the node does not say.
-    ``refuses``: why it starts no job now; "": it does."""
+    ``refuses``: why it starts no job now; "": it does. ``runs_uid``: the user whose jobs alone it runs; -1: any, or an
+    older agent."""
 
     node: Name
     boot_id: Name
@@ -136,6 +137,7 @@ class NodeJobs(msgspec.Struct, frozen=True):
     runs_only: Name = ""
     runs_names: Annotated[list[Name], Meta(max_length=64)] = []
     refuses: Annotated[str, Meta(max_length=300)] = ""
+    runs_uid: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1
 
 
 class JobQuery(msgspec.Struct, frozen=True):

@@ -465,6 +465,7 @@ class SlowBackend:
     runs_only = ""
     runs_names = ()
     refuses = ""
+    runs_uid = -1
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
