@@ -7,6 +7,7 @@ import click
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
+from nodectl.shell.names import expanded
 from nodectl.shell.plain_text import echo
 
 
@@ -22,8 +23,10 @@ def notify() -> None:
 @click.option("--tag", default="", help="memory, mixed or compute; default: what the nodes measure.")
 @socket_option
 def start(job: str, nodes: tuple[str, ...], tag: str, socket: Place) -> None:
-    """JOB, its number or name there, runs on NODES from now on."""
-    echo(*ask(socket, NotifyStart(job, list(nodes), tag)))
+    """JOB, its number or name there, runs on NODES from now on: names, or lists of them such as n[01-04,7], as in
+    SLURM_JOB_NODELIST."""
+    names = dict.fromkeys(name for text in nodes for name in expanded(text))
+    echo(*ask(socket, NotifyStart(job, list(names), tag)))
 
 
 @notify.command()

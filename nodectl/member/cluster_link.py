@@ -8,6 +8,8 @@ slow or down only the newest report waits: the grant that answers an older one w
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import deque
 from typing import Final
 
@@ -75,8 +77,13 @@ def refuse_open_link(url: str, is_insecure: bool) -> None:
         raise UsageError(f"{url}: without keys only this machine itself (tcp://127.0.0.1:PORT) may be reached")
 
 
+REFUSED_S: Final = LAST_RECONNECT_MS / 1000
+"""How long until the next try after a refused handshake, as after a connection that cannot be made. Libzmq makes none,
+since it takes a refusal for final; but the key may be put on the list later."""
+
+
 class ClusterLink:
-    """A connection to the cluster agent at ``url``; libzmq reconnects until ``close``.
+    """A connection to the cluster agent at ``url``; libzmq reconnects until ``close``, and after a refusal this does.
 
     ``keys`` are this node's own, ``server_public`` is the key of the cluster agent that it trusts; both None with
     ``is_insecure`` on loopback.
@@ -99,6 +106,8 @@ class ClusterLink:
         self._monitor = self._socket.get_monitor_socket(
             HANDSHAKES | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
         )
+        self._again_s = math.inf
+        """When to connect again after a refused handshake."""
         self._waiting: Report | None = None
         self._jobs_waiting: NodeJobs | None = None
         self._job_messages: deque[Message] = deque(maxlen=WAITING)
@@ -202,6 +211,15 @@ class ClusterLink:
                     # the new peer may be an older version than the last one
                     self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
                 elif why := why_refused(event):
-                    self.why_down = why
+                    self.why_down, self._again_s = why, time.monotonic() + REFUSED_S
                 elif event == zmq.EVENT_DISCONNECTED and "key" not in self.why_down:
                     self.why_down = "the connection was lost"
+        if time.monotonic() >= self._again_s:
+            self._again_s = math.inf
+            if not self.is_up:
+                self._connect_again()
+
+    def _connect_again(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # libzmq may have given up the endpoint by itself
+            self._socket.disconnect(self.url)
+        self._socket.connect(self.url)

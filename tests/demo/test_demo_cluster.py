@@ -198,6 +198,17 @@ def test_a_policy_that_leaves_the_watts_to_nobody_is_one_line(capsys: pytest.Cap
     assert "to nobody: choose a sharer" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("policy", ["moldable", "powercap:mode=shut"])
+def test_a_policy_that_cannot_start_here_is_one_line_and_nothing_is_started(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--sharer", "fspc", "--policy", policy, "--out", str(tmp_path / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"clusterctl demo: {policy} cannot run here: jobs.policy: ")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_sharer_that_there_is_not_is_one_line_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--sharer", "aapcc", "--quick"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -17,9 +17,10 @@ import zmq
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.allowed import Allowed
+from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.front_pipe import Send
 from cluster_agent.fabric.router import BURST, LARGEST, Router
+from nodectl.member import cluster_link
 from nodectl.member.cluster_link import HANDSHAKE_MS, PRESENCE, ClusterLink
 from nodectl.shell.errors import UsageError
 from nodectl.wire.job_messages import (
@@ -101,6 +102,25 @@ def test_a_node_does_not_speak_to_a_cluster_agent_with_another_key(tmp_path):
             assert fabric.heard == []
         finally:
             link.close()
+
+
+def test_a_refused_node_joins_without_a_restart_once_its_key_is_on_the_list(tmp_path, monkeypatch):
+    """Libzmq takes a refusal for final: it makes no other try on its own."""
+    monkeypatch.setattr(cluster_link, "REFUSED_S", 0.2)
+    with Fabric(tmp_path) as fabric:
+        keys = pair()
+        link = fabric.link("n0", keys)
+        fabric.until(lambda: link.receive() or "not on its list" in link.why_down)
+        fabric.allowed.allow(Entry("node", "n0", keys.public))
+
+        def joins() -> bool:
+            fabric.now_s += 0.1
+            link.send(report(report_id=2))
+            link.receive()
+            return bool(fabric.heard)
+
+        fabric.until(joins)
+        assert link.is_up
 
 
 def test_a_revoked_key_is_not_heard_any_more_on_an_open_connection_either(tmp_path):

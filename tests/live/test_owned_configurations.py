@@ -8,6 +8,7 @@ from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.commands.jobs import cells
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.live_jobs import Partition
@@ -18,6 +19,7 @@ from cluster_agent.scheduler.configurations.table import Configuration, Moldable
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.serve.job_requests import row
 from tests.cluster_agent.traces import jobs_of
 from tests.live.fakes import Fake
 from tests.oracle.moldable_scheduler import MoldableScheduler, choice_of
@@ -178,10 +180,24 @@ def test_a_job_gets_its_nodes_cores_and_caps_and_the_time_of_its_configuration()
     fake.settle()
     assert job.configured is not None
     assert (job.configured.nodes, job.configured.cores, job.configured.cap_w) == (2, 8, 115.0)
+    shown = row(job)
+    assert (shown.nodes, shown.requested, shown.node_names) == (2, 2, "n00,n01")
     assert (job.nodes, job.configured.length_s) == (["n00", "n01"], 300), "30/21 of the requested walltime"
     assert fake.partition.caps_mw() == {"n00": 75_000, "n01": 75_000}, "65 W of packages, 10 W of the rest"
     message = job.start_on("n01")
     assert (message.env, message.walltime_s) == ({"NODECTL_CORES": "8"}, 300)
+
+
+def test_people_see_how_many_nodes_a_moldable_job_holds() -> None:
+    fake = live("moldable:rule=cores-endtime", (1000.0, FULL_W))
+    job = fake.submit(run_s=50, nodes=3, walltime_s=210, name="lu")
+    waiting = row(job)
+    assert (waiting.nodes, waiting.requested) == (3, 3)
+    fake.settle()
+    held = row(job)
+    assert len(job.nodes) != 3
+    assert (held.nodes, held.requested) == (len(job.nodes), 3)
+    assert cells(held)[4] == str(len(job.nodes))
 
 
 def test_a_job_of_no_application_runs_on_the_nodes_that_it_requests_at_a_level_that_it_can_have() -> None:

@@ -475,6 +475,29 @@ def test_a_job_that_no_node_runs_is_refused_when_it_is_submitted() -> None:
         fake.partition.submit(1000, "someone", msgspec.structs.replace(spec, nodes=3))
 
 
+def test_a_job_of_a_user_whom_no_node_serves_is_refused_when_it_is_submitted() -> None:
+    fake = Fake(3)
+    for name in ("n00", "n01"):
+        fake.partition.heard(NodeJobs(name, "boot1", [], runs_uid=4711))
+    assert fake.submit(run_s=5, nodes=1, uid=1000).state == "queued", "n02 has not said whose jobs it runs"
+    with pytest.raises(WrongUseError, match=r"n00 and 1 more run only jobs of uid 4711, not of someone \(uid 1000\)"):
+        fake.submit(run_s=5, nodes=2, uid=1000)
+    assert fake.submit(run_s=5, nodes=2, uid=4711).state == "queued"
+    spec = JobSpec(command=["true"], walltime_s=100, workdir="/", nodes=1)
+    with pytest.raises(WrongUseError, match=r"n00 runs only jobs of uid 4711, not of root \(uid 0\)"):
+        fake.partition.submit(0, "root", spec, ["n00"], True)
+
+
+def test_a_job_that_was_accepted_before_its_nodes_were_heard_waits_and_is_sent_to_none_that_would_refuse_it() -> None:
+    fake = Fake(2)
+    job = fake.submit(run_s=5, nodes=1, uid=1000)
+    for name in ("n00", "n01"):
+        fake.partition.heard(NodeJobs(name, "boot1", [], runs_uid=4711))
+    fake.partition.turn()
+    fake.partition.turn()
+    assert job.state == "queued" and fake.partition.outbox == []
+
+
 def test_among_emulated_nodes_a_job_waits_for_a_node_that_runs_it() -> None:
     fake = Fake(3)
     fake.emulated = {"n00", "n01"}
