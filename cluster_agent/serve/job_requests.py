@@ -67,7 +67,7 @@ def row(job: Job, waits_for: str = "") -> JobRow:
 
 
 def _width(job: Job) -> int:
-    """How many nodes it holds, or held at its end: a policy may give it another number than it requests."""
+    """How many nodes it has, or had at its end: a policy may give it another number than it requests."""
     return job.spec.nodes if job.state == "queued" else len(job.nodes) or job.spec.nodes
 
 

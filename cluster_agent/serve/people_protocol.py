@@ -154,7 +154,7 @@ class JobRow(msgspec.Struct, frozen=True):
     ``measured``: the share of ``energy_j`` that rests on measured power; ``covered``: the share of the node-seconds
     that any report covers. ``cap_w``: the mean cap while there was one, ``capped`` the share of time that was;
     ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
-    ``slowdown_from``. ``waits_for``: why it is queued still. ``nodes``: how many it holds or held, and before
+    ``slowdown_from``. ``waits_for``: why it is queued still. ``nodes``: how many it has or had, and before
     its start as ``requested``: a policy may give it another number.
     """
 

@@ -194,10 +194,10 @@ def test_people_see_how_many_nodes_a_moldable_job_holds() -> None:
     waiting = row(job)
     assert (waiting.nodes, waiting.requested) == (3, 3)
     fake.settle()
-    held = row(job)
+    running = row(job)
     assert len(job.nodes) != 3
-    assert (held.nodes, held.requested) == (len(job.nodes), 3)
-    assert cells(held)[4] == str(len(job.nodes))
+    assert (running.nodes, running.requested) == (len(job.nodes), 3)
+    assert cells(running)[4] == str(len(job.nodes))
 
 
 def test_a_job_of_no_application_runs_on_the_nodes_that_it_requests_at_a_level_that_it_can_have() -> None:
