@@ -101,16 +101,21 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
             f" machine file the partition has {having}"
         )
     refusing = [node for node in nodes if not can_run(job, node)]
+    _check_user(job, nodes)
+    if not refusing:
+        raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
+    raise WrongUseError(_why_refused(job, refusing))
+
+
+def _check_user(job: Job, nodes: Collection[Node]) -> None:
+    """``WrongUseError`` if too few nodes run jobs of this user."""
     wanted = [node for node in nodes if not job.on or node.name in job.on]
     others = [node for node in wanted if not _is_of_user(job, node)]
-    if others and len(wanted) - len(others) < spec.nodes:
+    if others and len(wanted) - len(others) < job.spec.nodes:
         raise WrongUseError(
             f"{_names(others)} run{'s' if len(others) == 1 else ''} only jobs of {_user(others[0].runs_uid)}, not of"
             f" {job.user or job.uid} (uid {job.uid}): submit as that user"
         )
-    if not refusing:
-        raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
-    raise WrongUseError(_why_refused(job, refusing))
 
 
 def _why_refused(job: Job, refusing: list[Node]) -> str:
