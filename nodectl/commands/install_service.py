@@ -1,7 +1,9 @@
 """``nodectl install-service``: the units of an installation by pip, with the paths of that installation.
 
-The Debian packages bring the same units; this command is for everything else. It writes only files that it can
-recognise as its own, so it may be called again after each upgrade, and ``--remove`` takes back just these.
+The Debian packages bring the same units. A unit in /etc covers the package's for ever, upgrade and purge included, so
+where a package has them this command writes drop-ins alone, and takes away what an earlier version has written over
+them. It writes only files that it can recognise as its own, so it may be called again after each upgrade, and
+``--remove`` takes back just these.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ from typing import Final
 import click
 
 import nodectl
+from nodectl.config import Config
 from nodectl.shell.errors import NodectlError, UsageError
 from nodectl.shell.plain_text import echo
+from nodectl.write.restore import left_behind
+from nodectl.write.saves import node_id
+from pmu.system import node_lock_path
 
 MARK: Final = "# Written by `nodectl install-service`. Change it by `systemctl edit`, not here.\n"
 PROGRAMS: Final = "/opt/nodectl/bin/"
@@ -32,7 +38,12 @@ HIDDEN: Final = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 RESTORER: Final = Path("/usr/lib/nodectl/nodectl-restorer")
 """Outside of the virtual environment, so that knobs are put back while that is away."""
 
+RESTORES: Final = "nodectl-restore.service"
 KEYS: Final = Path("/etc/nodectl/keys")
+
+UNITS: Final = Path("/etc/systemd/system")
+PACKAGED: Final = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
+"""Where packages have their units."""
 
 
 @click.command("install-service")
@@ -46,7 +57,8 @@ KEYS: Final = Path("/etc/nodectl/keys")
 def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root: Path) -> None:
     """Install the systemd units of this installation and their users; nothing is enabled or started.
 
-    Settings, keys and saved values are never written or removed. Without --head the units are those of a node.
+    Settings, keys and saved values are never written or removed. Without --head the units are those of a node. Where a
+    Debian package has the units, only the drop-ins of --jobs and --controller are written.
     """
     for option, is_given in (("--jobs", jobs), ("--controller", controller)):
         if head and is_given:
@@ -58,11 +70,18 @@ def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root
         _remove(head, root, is_live)
         return
     _check_programs("clusterctl" if head else "nodectl")
-    written = [_write(root / place.relative_to("/"), text) for place, text in _files(head, jobs, controller)]
-    if not head:
+    written = []
+    if is_packaged := _is_packaged(head, root):
+        written += _uncover(head, root, is_live)
+    for place, text in _files(head, jobs, controller):
+        if not is_packaged or place.suffix == ".conf" and place.is_relative_to(UNITS):
+            written.append(_write(root / place.relative_to("/"), text))
+    if not head and not is_packaged:
         _install_restorer(root / RESTORER.relative_to("/"))
     if is_live:
-        _take(head)
+        _take(head, is_packaged)
+    if is_packaged and not written:
+        echo("nothing to write: the units are those of the Debian package")
     program, units = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-restore nodectl-agent")
     unit = units.split()[-1]
     if is_live and any(written) and _is_active(unit):
@@ -71,24 +90,56 @@ def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root
         echo(f"next: `{program} config check`, then `systemctl enable --now {units}`")
 
 
-def _take(head: bool) -> None:
-    """Make this machine know what was written and the unit's user; on the head node also the place for its keys."""
-    _run("systemd-sysusers", f"/etc/sysusers.d/{'clusterctl' if head else 'nodectl'}.conf")
-    if head:
-        _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
+def _take(head: bool, is_packaged: bool) -> None:
+    """Make this machine know what was written and the unit's user; on the head node also the place for its keys. A
+    package has made user and place."""
+    if not is_packaged:
+        _run("systemd-sysusers", f"/etc/sysusers.d/{'clusterctl' if head else 'nodectl'}.conf")
+        if head:
+            _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
     _run("systemctl", "daemon-reload")
+
+
+def _is_packaged(head: bool, root: Path) -> bool:
+    """Whether a package has the units; ``UsageError`` where this installation is not that package's."""
+    found, programs = _has_package(head, root), f"{sysconfig.get_path('scripts')}/"
+    if found and programs != PROGRAMS:
+        raise UsageError(
+            f"{found}: a Debian package has these units, for the programs in {PROGRAMS}: use that installation"
+            f" ({PROGRAMS}nodectl install-service), or purge the package first; this one is {programs}"
+        )
+    return bool(found)
+
+
+def _has_package(head: bool, root: Path) -> str:
+    """The unit of a Debian package; "" if there is none."""
+    unit = "clusterctl.service" if head else "nodectl-agent.service"
+    there = (place / unit for place in PACKAGED)
+    return next((str(path) for path in there if (root / path.relative_to("/")).exists()), "")
+
+
+def _uncover(head: bool, root: Path, is_live: bool) -> list[bool]:
+    """Remove the files of this command that cover those of the package; True for each."""
+    covers = [place for place, _ in _files(head, False, False) if _ours(root / place.relative_to("/")) is not None]
+    for place in covers:
+        _unlink(root / place.relative_to("/"))
+    if is_live:
+        for place in covers:
+            if (UNITS / "multi-user.target.wants" / place.name).is_symlink():
+                _run("systemctl", "reenable", place.name)  # its link leads to the file that has gone
+    return [True] * len(covers)
 
 
 def _files(head: bool, jobs: bool, controller: bool) -> Iterator[tuple[Path, str]]:
     """Where each file goes, and its text."""
-    source, units = _shipped(), Path("/etc/systemd/system")
+    source = _shipped()
     prefix = "clusterctl" if head else "nodectl-"
     shipped = [*source.glob(f"{prefix}*.service"), *source.glob(f"{prefix}*.socket")]
-    places = {unit: units / unit.name for unit in sorted(shipped)}
+    places = {unit: UNITS / unit.name for unit in sorted(shipped)}
     user = "clusterctl" if head else "nodectl"
     places[source / f"{user}.sysusers"] = Path(f"/etc/sysusers.d/{user}.conf")
     for name in (["jobs.conf"] if jobs else []) + (["controller.conf"] if controller else []):
-        places[source / name] = units / "nodectl-agent.service.d" / name
+        places[source / name] = UNITS / "nodectl-agent.service.d" / name
     for file, place in places.items():
         yield place, MARK + file.read_text().replace(PROGRAMS, f"{sysconfig.get_path('scripts')}/")
 
@@ -168,14 +219,23 @@ def _remove(head: bool, root: Path, is_live: bool) -> None:
     found = {place: path for place, path in places.items() if _ours(path) is not None}
     units = [place.name for place in found if place.suffix in (".service", ".socket")]
     if is_live and units:
+        _run("systemctl", "stop", *(unit for unit in units if unit != RESTORES))
+        _refuse_moved()
         _run("systemctl", "disable", "--now", *units)
     for path in found.values():
         _unlink(path)
     if is_live and found:
         _run("systemctl", "daemon-reload")
-    if found and not head:
+    if units and not head and not _has_package(head, root):
         _remove_restorer(root / RESTORER.relative_to("/"))
     echo("settings, keys, state and users are kept" if found else "nothing was installed")
+
+
+def _refuse_moved() -> None:
+    """``NodectlError`` while knobs are moved: the unit that puts them back stays until it has."""
+    lock = node_lock_path()
+    if left := left_behind(Config().state_dir, node_id(lock), lock):
+        raise NodectlError(f"{left}; the units are stopped, and stay until then (docs/restore.md)")
 
 
 def _unlink(path: Path) -> None:
