@@ -255,12 +255,18 @@ class RecordedOs:
         self._paths: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("O_") or name in ("close", "fstat", "lseek", "pread", "stat", "SEEK_SET"):
+        if name.startswith("O_") or name in ("close", "fstat", "geteuid", "lseek", "pread", "stat", "SEEK_SET"):
             return getattr(os, name)
         raise AttributeError(f"os.{name} is not recorded: add it to tests/crashing_disk.py")
 
     def mark(self, what: str, value: Any = None) -> None:
         self.operations.append(Mark(what, value))
+
+    def open_new(self, path: str) -> int:
+        """In place of ``planted_links.open_new``."""
+        if os.path.exists(path):
+            self.unlink(path)
+        return self.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         is_new = flags & os.O_CREAT and not os.path.exists(path)

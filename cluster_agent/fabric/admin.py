@@ -58,8 +58,11 @@ class AdminSocket:
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             _clear(path)
-            self._listening.bind(str(path))
-            os.chmod(path, 0o666)  # everybody may look; who may change is decided by who asks
+            before = os.umask(0o111)  # everybody may look; who may change is decided by who asks
+            try:
+                self._listening.bind(str(path))
+            finally:
+                os.umask(before)
             self._listening.listen(VIEWERS)
         except OSError as error:
             self._listening.close()

@@ -15,6 +15,7 @@ import msgspec
 
 from cluster_agent.budget.sharers.view import Job, Tag, tag_of
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
+from nodectl.shell.planted_links import open_new
 
 SOURCE: Final = "job manager"
 MOST: Final = 100_000
@@ -77,7 +78,7 @@ class ForeignJobs:
     def _store(self, jobs: dict[str, ForeignJob]) -> None:
         made = self._path.with_name(f"{self._path.name}.new")
         try:
-            with open(made, "wb") as file:
+            with open(open_new(made), "wb") as file:
                 file.write(msgspec.json.encode(list(jobs.values())))
                 file.flush()
                 os.fsync(file.fileno())

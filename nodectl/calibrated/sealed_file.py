@@ -36,8 +36,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
             temporary = file.name
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
+            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except OSError as error:
         if temporary:

@@ -74,7 +74,7 @@ def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root
     if is_packaged := _is_packaged(head, root):
         written += _uncover(head, root, is_live)
     for place, text in _files(head, jobs, controller):
-        if not is_packaged or place.suffix == ".conf" and place.is_relative_to(UNITS):
+        if not is_packaged or (place.suffix == ".conf" and place.is_relative_to(UNITS)):
             written.append(_write(root / place.relative_to("/"), text))
     if not head and not is_packaged:
         _install_restorer(root / RESTORER.relative_to("/"))

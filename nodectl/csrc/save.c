@@ -44,7 +44,7 @@ static bool read_bytes(save_t *save, char error[LINE])
     struct stat status;
     size_t size = 0;
     ssize_t got = 1;
-    int fd = open(save->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(save->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
         return true;
@@ -53,6 +53,11 @@ static bool read_bytes(save_t *save, char error[LINE])
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > MOST_BYTES) {
         close(fd);
         return fail(error, "%s: cannot read what the knobs were: no file, or too large for a save", save->path);
+    }
+    if (status.st_uid != 0 && status.st_uid != geteuid()) {
+        close(fd);
+        return fail(error, "%s: cannot read what the knobs were: it belongs to user %u, who could have any knob set by it: "
+                           "remove it", save->path, (unsigned)status.st_uid);
     }
     save->is_there = true;
     save->data = malloc((size_t)status.st_size + 1);

@@ -110,7 +110,7 @@ static bool map_shared(turn_t *turn, const char *lock, char error[LINE])
     int fd;
 
     snprintf(path, sizeof path, "%s.generation", lock);
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd >= 0 && fstat(fd, &status) == 0 &&
         (status.st_size != SIZE || pread(fd, &first, 8, 0) != 8 || memcmp(&first, MAGIC, 8) != 0)) {
         char fresh[SIZE] = MAGIC;
@@ -135,7 +135,7 @@ bool turn_take(turn_t *turn, const char *lock, double patience_s, char error[LIN
     *is_taken = false;
     snprintf(copy, sizeof copy, "%s", lock);
     mkdir(dirname(copy), 0700);
-    turn->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    turn->lock = open(lock, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (turn->lock < 0) {
         snprintf(error, LINE, "cannot use the lock %s: %s%s", lock, strerror(errno),
                  errno == EACCES || errno == EPERM ? "; moving clocks needs root" : "");

@@ -45,6 +45,7 @@ from nodectl.journal.state import StateError, encode_state
 from nodectl.knobs.api import Outcome
 from nodectl.policies.api import Policy
 from nodectl.shell.extension import Extension
+from nodectl.shell.planted_links import open_safely
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
 from pmu.readings import NO_RAW_PROGRESS, RawSweep, type_i64
@@ -192,12 +193,12 @@ class JournalWriter:
             with contextlib.suppress(FileNotFoundError):
                 oldest.unlink()
             del self._older[oldest]
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
             while self._fd < 0:
                 self._number += 1
                 with contextlib.suppress(FileExistsError):  # another run's: take the next number
-                    self._fd = os.open(self._dir / segment_name(self._number), flags, 0o640)
+                    self._fd = open_safely(self._dir / segment_name(self._number), flags, 0o640)
         except OSError as error:
             raise JournalError(f"{self._dir}: cannot begin a segment: {error.strerror}") from error
         self._size = 0

@@ -20,6 +20,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from nodectl.shell.planted_links import open_new
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 LEASE_NS: Final = 2_000_000_000
@@ -88,7 +90,7 @@ def _replace(path: Path, content: msgspec.Struct) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     replacement = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(replacement, "wb") as file:
+        with open(open_new(replacement, 0o666), "wb") as file:
             file.write(msgspec.json.encode(content))
         os.replace(replacement, path)
     except OSError:

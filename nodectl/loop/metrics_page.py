@@ -22,6 +22,7 @@ from nodectl import __version__
 from nodectl.decide.decisions import BOUNDS, Decisions
 from nodectl.loop.pace import Pace
 from nodectl.loop.summary import RunAccount
+from nodectl.shell.planted_links import open_new
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64
 
@@ -79,7 +80,7 @@ class MetricsPage:
         self._due_ns = now_ns + EVERY_NS
         os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
         replacement = f"{self._path}.new"
-        with open(replacement, "w", encoding="utf-8") as file:
+        with open(open_new(replacement), "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), 0o644)
             file.write("".join(self._families(period)))
         os.replace(replacement, self._path)

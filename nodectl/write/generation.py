@@ -16,6 +16,8 @@ import os
 import time
 from typing import Final
 
+from nodectl.shell.planted_links import open_safely
+
 MAGIC: Final = b"nodectlG"
 SIZE: Final = 24
 _NUMBER, _UNTIL = 1, 2
@@ -33,7 +35,7 @@ class Generation:
 
     def begin(self) -> None:
         """Count up. Call it with the node's lock taken. Raises ``OSError``."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_safely(self.path, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(fd).st_size != SIZE or os.pread(fd, len(MAGIC), 0) != MAGIC:
                 os.ftruncate(fd, 0)

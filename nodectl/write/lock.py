@@ -18,6 +18,7 @@ import time
 from typing import Final
 
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.planted_links import open_safely
 from nodectl.write.generation import Generation
 
 LOCK_NAME: Final = "lock"
@@ -57,7 +58,7 @@ class FileLock:
             fd = self._passed_on()
             self._is_parents = fd is not None
             if fd is None:
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fd = open_safely(self._path, os.O_RDWR | os.O_CREAT)
         except FileExistsError as error:
             raise LockError(f"cannot use the lock {self._path}: its directory is a file") from error
         except OSError as error:

@@ -30,6 +30,7 @@ Version 1 had neither head nor numbers nor recipes. It is still read; there any 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ import msgspec
 
 from nodectl.knobs.recipe import Recipe
 from nodectl.shell.errors import NodectlError, plain_reason
+from nodectl.shell.planted_links import open_new, open_safely
 
 SCHEMA_VERSION = 2
 SAVE_NAME = "captured.jsonl"
@@ -140,8 +142,7 @@ def read_save(path: str) -> SavedState:
     """Read a save; an absent file is an empty one. ``SaveError`` if it cannot be read or comes from a newer version."""
     state = SavedState()
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = _bytes_of(path)
     except FileNotFoundError:
         return state
     except OSError as error:
@@ -153,6 +154,16 @@ def read_save(path: str) -> SavedState:
             _take(state, count, line, path, number, is_last=number == len(lines))
     state.lost = state.lost or count.missing(state)
     return state
+
+
+def _bytes_of(path: str) -> bytes:
+    """``OSError`` for a save of another user than root or this process's own."""
+    with open(open_safely(path, os.O_RDONLY), "rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in (0, os.geteuid()):
+            why = f"it belongs to user {owner}, who could have any knob set by it: remove it"
+            raise PermissionError(errno.EPERM, why, path)
+        return file.read()
 
 
 @dataclass(slots=True)
@@ -369,7 +380,7 @@ class Save:
             make_directory(os.path.dirname(self.path) or ".")
             if not os.path.exists(self.path):
                 self._begin()
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._fd = open_safely(self.path, os.O_RDWR)
             try:
                 self._size = os.fstat(self._fd).st_size
                 self._find_lines()
@@ -383,9 +394,7 @@ class Save:
     def _begin(self) -> None:
         """Make the file with its head, both or neither: an empty save is a damaged one."""
         new_path = f"{self.path}.begun"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new_path)
-        fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_new(new_path)
         try:
             os.write(fd, _as_line(_Head(boot=self._boot, lines=0)))
         finally:
@@ -445,7 +454,7 @@ def keep(path: str) -> str:
     """Give a damaged save a second name, under which it stays when the first one goes; returns it."""
     aside = _free_name(path)
     with _naming(path, "keep"):
-        os.link(path, aside)
+        os.link(path, aside, follow_symlinks=False)
         _sync_directory(path)
     return aside
 

@@ -7,7 +7,6 @@ the record is taken for the last one.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -76,6 +75,8 @@ def recorded() -> Iterator[RecordedOs]:
     """Saves are written through the recorder."""
     disk, patch = RecordedOs(), pytest.MonkeyPatch()
     patch.setattr(saves, "os", disk)
+    patch.setattr(saves, "open_safely", disk.open)
+    patch.setattr(saves, "open_new", disk.open_new)
     try:
         yield disk
     finally:
@@ -153,7 +154,7 @@ class Point:
     def check(self, tree: Tree) -> None:
         """A knob that has moved can be put back to what it was; the grant that is in force is known."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(saves, "open", lambda path, mode: in_tree(tree, path), raising=False)
+            patch.setattr(saves, "_bytes_of", lambda path: in_tree(tree, path))
             state = read_save(self.path)
         for name in self.moved():
             assert name in state.knobs, f"nothing says what {name} was"
@@ -161,10 +162,10 @@ class Point:
             assert state.knobs[name].restore_limit in {held.get(name) for held in self.restore_limits}
 
 
-def in_tree(tree: Tree, path: str) -> io.BytesIO:
+def in_tree(tree: Tree, path: str) -> bytes:
     if path not in tree:
         raise FileNotFoundError(2, os.strerror(2), path)
-    return io.BytesIO(tree[path])
+    return tree[path]
 
 
 def points(root: Path, disk: RecordedOs) -> Iterator[Point]:

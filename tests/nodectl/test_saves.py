@@ -368,10 +368,10 @@ def test_the_first_sync_after_opening_is_of_the_names_too_and_a_directory_of_oth
         synced.clear()
     open_file = os.open
 
-    def refused(path: str, *flags: int) -> int:
+    def refused(path: str, *flags: int, dir_fd: int | None = None) -> int:
         if path == str(tmp_path):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return open_file(path, *flags)
+        return open_file(path, *flags, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", refused)
     save.capture({"b": "2"})
@@ -418,7 +418,10 @@ def test_a_closed_save_leaves_no_file_open_and_a_second_close_does_nothing(tmp_p
     assert len(os.listdir("/proc/self/fd")) == n
 
 
-def test_a_program_without_standard_input_may_have_its_save_there(tmp_path: Path) -> None:
+def test_a_program_without_standard_input_may_have_its_save_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "open_safely", os.open)  # which itself opens directories meanwhile
     aside = os.dup(0)
     os.close(0)
     try:
