@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import msgspec
 
@@ -26,7 +27,13 @@ from cluster_agent.fabric.people import (
     unpack_answer,
 )
 
+if TYPE_CHECKING:
+    from nodectl.wire.keys import KeyPair
+
 LARGEST_ANSWER: Final = 1 << 26
+ELSEWHERE_S: Final = 2.0
+"""Ours: for so long an address that accepts connections may leave a request unanswered before the next one is tried."""
+
 _LENGTH: Final = struct.Struct("!I")
 
 
@@ -93,49 +100,99 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
-    import zmq
-    from zmq.utils.monitor import recv_monitor_message
-
-    from nodectl.member.cluster_link import HANDSHAKES, why_refused
+    """From the first address of the link on which a cluster agent answers."""
+    from nodectl.member.addresses import endpoints, why_unreachable
     from nodectl.wire.keys import read_pair, read_public
-    from nodectl.wire.power_messages import WireError, pack, unpack
+    from nodectl.wire.power_messages import pack
 
-    pair, server = read_pair(link.key), read_public(link.server)
-    frame = pack(ASK, request)
+    pair, server, frame = read_pair(link.key), read_public(link.server), pack(ASK, request)
     if len(frame) > LINK_REQUEST:
         raise ClusterError(f"{len(frame)} bytes are more than a request over a link may have ({LINK_REQUEST})")
-    with (
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as dealer,
-        dealer.get_monitor_socket(HANDSHAKES) as monitor,
-    ):
+    until_s, reasons = time.monotonic() + PATIENCE_S, dict[str, str]()
+    while True:
+        try:
+            found = endpoints(link.url)
+        except OSError as error:
+            raise ClusterError(f"{link.url}: no cluster agent: its name has no address: {error.strerror}") from None
+        for number, endpoint in enumerate(found, start=1):
+            reasons[endpoint] = why_unreachable(endpoint, max(min(ELSEWHERE_S, until_s - time.monotonic()), 0.1))
+            if reasons[endpoint]:
+                continue
+            with _Question(endpoint, pair, server) as question:
+                shaken_by_s = until_s if number == len(found) else time.monotonic() + ELSEWHERE_S
+                if question.shakes_hands(shaken_by_s):
+                    return question.answer(frame, time.monotonic() + PATIENCE_S)
+                reasons[endpoint] = question.why
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or any("key" in why for why in reasons.values()):
+            break
+        time.sleep(min(0.2, left_s))
+    where = [why if one == link.url else f"{one.removeprefix('tcp://')}: {why}" for one, why in reasons.items()]
+    raise ClusterError(f"{link.url}: no answer from a cluster agent: {'; '.join(where)}")
+
+
+class _Question:
+    """A connection to one address. Nothing is sent before the handshake, so another address may be asked after it has
+    failed: no request is carried out twice."""
+
+    def __init__(self, endpoint: str, pair: KeyPair, server: str) -> None:
+        import zmq
+
+        from nodectl.member.addresses import is_ipv6
+        from nodectl.member.cluster_link import HANDSHAKES
+
+        self.why = "nobody answers"
+        self._endpoint, self._closing = endpoint, contextlib.ExitStack()
+        context = self._closing.enter_context(zmq.Context())
+        self._dealer = dealer = self._closing.enter_context(context.socket(zmq.DEALER))
+        events = HANDSHAKES | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self._monitor = self._closing.enter_context(dealer.get_monitor_socket(events))
         dealer.linger = 0
         dealer.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
+        dealer.setsockopt(zmq.IPV6, int(is_ipv6(endpoint)))
         dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
         dealer.curve_serverkey = server.encode()
         try:
-            dealer.connect(link.url)
+            dealer.connect(endpoint)
         except zmq.ZMQError as error:
-            raise ClusterError(f"{link.url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
-        dealer.send(frame)
-        poller = zmq.Poller()
-        poller.register(dealer, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
-        until_s = time.monotonic() + PATIENCE_S
-        why = "nobody answers"
-        while (left_s := until_s - time.monotonic()) > 0:
-            ready = dict(poller.poll(round(left_s * 1000) + 1))
-            if monitor in ready and (refused := why_refused(recv_monitor_message(monitor)["event"])):
-                why = refused
-                break
-            if dealer in ready:
-                try:
-                    envelope = unpack(dealer.recv(), {ANSWER: LARGEST_ANSWER})
-                except WireError as error:
-                    raise ClusterError(f"{link.url}: {error}") from None
-                if envelope.kind == ANSWER:
-                    return msgspec.msgpack.decode(envelope.body, type=AnswerEnvelope)
-    raise ClusterError(f"{link.url}: no answer from a cluster agent: {why}")
+            self._closing.close()
+            raise ClusterError(f"{endpoint}: {error.strerror}; a URL is tcp://HOST:PORT") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def shakes_hands(self, until_s: float) -> bool:
+        """Whether the peer is a cluster agent that takes our key, by then; if not, ``why`` has the reason."""
+        import zmq
+        from zmq.utils.monitor import recv_monitor_message
+
+        from nodectl.member.cluster_link import why_refused
+
+        while self._monitor.poll(max(round(1000 * (until_s - time.monotonic())), 0)):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return True
+            if refused := why_refused(event):
+                self.why = refused
+                return False
+        return False
+
+    def answer(self, frame: bytes, until_s: float) -> AnswerEnvelope:
+        """Send a request; its answer."""
+        from nodectl.wire.power_messages import WireError, unpack
+
+        self._dealer.send(frame)
+        while self._dealer.poll(max(round(1000 * (until_s - time.monotonic())), 0)):
+            try:
+                envelope = unpack(self._dealer.recv(), {ANSWER: LARGEST_ANSWER})
+            except WireError as error:
+                raise ClusterError(f"{self._endpoint}: {error}") from None
+            if envelope.kind == ANSWER:
+                return msgspec.msgpack.decode(envelope.body, type=AnswerEnvelope)
+        raise ClusterError(f"{self._endpoint}: no answer from a cluster agent: nobody answers")
 
 
 def link_of(url: str) -> Link:

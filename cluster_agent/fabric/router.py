@@ -28,6 +28,7 @@ from cluster_agent.fabric.front_pipe import Came, Handshake, Send, Welcome
 from cluster_agent.fabric.front_supervisor import FrontSupervisor
 from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, AnswerEnvelope, Caller
 from nodectl.jobs.job_runner import Message
+from nodectl.member.addresses import is_ipv6, plain_address
 from nodectl.member.cluster_link import PRESENCE, QUEUED, refuse_open_link
 from nodectl.wire.job_messages import UP, JobQuery, NodeJobs, kind_of, read_job_message
 from nodectl.wire.keys import KeyPair
@@ -240,8 +241,9 @@ class Router:
         if entry is None and self._allowed.refresh():
             entry = self._allowed.find(handshake.public)
         if entry is None:
-            self._complain("", f"a key that is not on {self._allowed.path}: {handshake.public or '(none)'} from "
-                               f"{handshake.address.decode(errors='replace')}")  # fmt: skip
+            peer = plain_address(handshake.address.decode(errors="replace"))
+            key = handshake.public or "(none)"
+            self._complain("", f"a key that is not on {self._allowed.path}: {key} from {peer}")
         else:
             self._front.connected(entry.name)
         self._front.send(Welcome(handshake.asker, handshake.request, handshake.public if entry else ""))
@@ -333,7 +335,7 @@ def _options(url: str) -> list[tuple[int, int]]:
         (zmq.RCVHWM, QUEUED),
         (zmq.MAXMSGSIZE, LARGEST),
         (zmq.BACKLOG, BACKLOG),
-        (zmq.IPV6, 1 if "[" in url else 0),
+        (zmq.IPV6, int(is_ipv6(url))),
         *PRESENCE,
     ]
 

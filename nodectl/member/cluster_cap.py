@@ -37,6 +37,9 @@ NO_JOBS_NS: Final = 5_000_000_000
 WINDOW_NS: Final = 200_000_000
 """Ours: the shortest window for a mean power: two ticks."""
 
+COMPLAIN_NS: Final = 60_000_000_000
+"""Ours: how often the log says that there is no link, and why."""
+
 LEAVE_S: Final = 3.0
 REPEAT_S: Final = 0.5
 """Ours: how long a run that ends waits until it may run uncapped, and how often it repeats its request."""
@@ -139,6 +142,7 @@ class ClusterCap:
         self._is_capped = False
         self._has_left = False
         self._was_up: bool | None = None
+        self._complain_ns = self.now_ns() + COMPLAIN_NS
         self._report_ns = -1
         self._power_mw = -1
         self._quality = "missing"
@@ -327,16 +331,21 @@ class ClusterCap:
         self._report_ns = here_ns + REPORT_NS
 
     def _note_link(self) -> None:
-        if self._link.is_up != self._was_up:
-            if self._link.is_up:
-                self._log(f"{self._link.url}: the cluster agent is there")
-            elif self._was_up:
-                self._log(f"{self._link.url}: {self._link.why_down}; the cap stays in force until its lease is over")
-            elif self._link.why_down != "not connected yet":
-                self._log(f"{self._link.url}: {self._link.why_down}")
-            else:
-                return
-            self._was_up = self._link.is_up
+        """Say that the link has come or gone; and once a minute, why there is none."""
+        here_ns, link = self.now_ns(), self._link
+        is_due = not link.is_up and here_ns >= self._complain_ns
+        if link.is_up == self._was_up and not is_due:
+            return
+        if link.is_up:
+            self._log(f"{link.url}: the cluster agent is there")
+        elif self._was_up:
+            self._log(f"{link.url}: {link.why_down}; the cap stays in force until its lease is over")
+        elif link.why_down != "not connected yet" or is_due:
+            self._log(f"{link.url}: {link.why_down}")
+        else:
+            return
+        self._was_up = link.is_up
+        self._complain_ns = here_ns + COMPLAIN_NS
 
     def _why_silent(self) -> str:
         return "the cluster agent grants nothing" if self._link.is_up else self._link.why_down

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
 from collections import deque
 from typing import Final
@@ -17,6 +18,7 @@ import zmq
 import zmq.utils.monitor
 
 from nodectl.jobs.job_runner import WAITING, Message
+from nodectl.member.addresses import InBackground, endpoints, is_ipv6, is_loopback, is_name, why_none_answers
 from nodectl.shell.errors import UsageError
 from nodectl.wire.job_messages import DOWN, KINDS, MAX_START, JobQuery, NodeJobs, read_job_message
 from nodectl.wire.keys import KeyPair
@@ -51,7 +53,14 @@ QUEUED: Final = 4
 """Ours: messages waiting in libzmq in each direction; one that does not fit is dropped, since a later one replaces
 it."""
 
-_LOOPBACK: Final = ("tcp://127.", "tcp://[::1]", "tcp://localhost:", "ipc://", "inproc://")
+TRY_S: Final = 3.0
+"""Ours: for so long one of several addresses may leave a connection unanswered before the next one is tried."""
+
+PAUSE_S, LAST_PAUSE_S = RECONNECT_MS / 1000, LAST_RECONNECT_MS / 1000
+"""Between two turns through all addresses of a name, from the first to the last, doubling: as libzmq for one."""
+
+DOUBT_S, DOUBT_AGAIN_S = 2.0, 30.0
+"""Ours: when, and how often, the reason is looked for why there is no link."""
 
 
 HANDSHAKES: Final = (
@@ -73,7 +82,7 @@ def refuse_open_link(url: str, is_insecure: bool) -> None:
         raise UsageError(
             f"{url}: no keys given, and nothing is sent unencrypted (make keys: `clusterctl keys new`; docs/cluster.md)"
         )
-    if not url.startswith(_LOOPBACK):
+    if not is_loopback(url.replace(":*", ":0")):
         raise UsageError(f"{url}: without keys only this machine itself (tcp://127.0.0.1:PORT) may be reached")
 
 
@@ -94,20 +103,24 @@ class ClusterLink:
             refuse_open_link(url, is_insecure)
         self.url = url
         self.is_up = False
-        self.why_down = "not connected yet"
+        self._why_down = "not connected yet"
         self.dropped = 0
         """Reports that a newer one replaced before they could be sent, and frames that could not be decoded."""
         self.wants_jobs = False
         """Whether the cluster agent has sent any message about jobs on this connection."""
         self.job_queries = 0
         """How many ``JobQuery`` it has sent, on all connections."""
+        self._way = _Way(url)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(
-            HANDSHAKES | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+            HANDSHAKES
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_CLOSED
+            | zmq.EVENT_CONNECTED
+            | zmq.EVENT_CONNECT_RETRIED
         )
-        self._again_s = math.inf
-        """When to connect again after a refused handshake."""
         self._waiting: Report | None = None
         self._jobs_waiting: NodeJobs | None = None
         self._job_messages: deque[Message] = deque(maxlen=WAITING)
@@ -128,10 +141,18 @@ class ClusterLink:
             self._socket.curve_secretkey = keys.secret.encode()
             self._socket.curve_serverkey = server_public.encode()
         try:
-            self._socket.connect(url)
+            self._way.start(self._socket)
         except zmq.ZMQError as error:
             self.close()
             raise UsageError(f"{url}: {error.strerror}; a URL is tcp://HOST:PORT") from None
+
+    @property
+    def why_down(self) -> str:
+        """Why there is no link: what the peer has said, and why no connection can be made."""
+        doubt = self._way.doubt
+        return (
+            f"{self._why_down}; {doubt}" if doubt and not self.is_up and "key" not in self._why_down else self._why_down
+        )
 
     def send(self, report: Report) -> None:
         """Send a report now, or as soon as possible unless a newer one comes first."""
@@ -205,21 +226,118 @@ class ClusterLink:
         """Update the state of the connection from libzmq's events."""
         with contextlib.suppress(zmq.Again):
             while True:
-                event = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+                found = zmq.utils.monitor.recv_monitor_message(self._monitor, zmq.NOBLOCK)
+                event = found["event"]
+                if not self._way.saw(event, found["endpoint"].decode(errors="replace")):
+                    continue
                 self.is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     # the new peer may be an older version than the last one
                     self._peer_speaks, self.wants_jobs, self._jobs_waiting = OLDEST, False, None
                 elif why := why_refused(event):
-                    self.why_down, self._again_s = why, time.monotonic() + REFUSED_S
-                elif event == zmq.EVENT_DISCONNECTED and "key" not in self.why_down:
-                    self.why_down = "the connection was lost"
-        if time.monotonic() >= self._again_s:
-            self._again_s = math.inf
-            if not self.is_up:
-                self._connect_again()
+                    self._why_down = why
+                elif event == zmq.EVENT_DISCONNECTED and "key" not in self._why_down:
+                    self._why_down = "the connection was lost"
+        self._way.go_on(self._socket, self.is_up)
 
-    def _connect_again(self) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # libzmq may have given up the endpoint by itself
-            self._socket.disconnect(self.url)
-        self._socket.connect(self.url)
+
+class _Way:
+    """The addresses of a URL, one after the other: which one a socket is connected to, and when it is the next one's
+    turn. An URL without a name has one, and libzmq tries it again by itself, but for one that has refused us."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.doubt = ""
+        """Why no connection can be made; "" as long as that is not known."""
+        self._found: list[str] = []
+        self._endpoint = ""
+        """The one that the socket is connected to."""
+        self._search: InBackground[list[str]] | None = None
+        self._question: InBackground[str] | None = None
+        self._pause_s = PAUSE_S
+        self._due_s = math.inf
+        """When the address that was tried last has had its time, or the pause is over."""
+        self._down_s = time.monotonic()
+        self._doubt_s = self._down_s + DOUBT_S
+
+    def start(self, socket: zmq.Socket[bytes]) -> None:
+        """Connect, or begin to resolve the name. Raises ``zmq.ZMQError`` for what is no URL."""
+        if is_name(self.url):
+            self._search = InBackground(lambda: endpoints(self.url))
+        else:
+            self._connect(socket, self.url)
+
+    def saw(self, event: int, endpoint: str) -> bool:
+        """An event of the socket's monitor; false for one of an address that was tried before."""
+        if not is_name(self.url):
+            if event & HANDSHAKES:
+                self._due_s = time.monotonic() + REFUSED_S
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._due_s = math.inf
+            return True
+        if endpoint.lower() != self._endpoint.lower():
+            return False
+        if event == zmq.EVENT_CONNECTED:
+            self._due_s = math.inf  # the handshake has its own limit
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._pause_s, self._due_s = PAUSE_S, math.inf
+        elif event == zmq.EVENT_CONNECT_RETRIED or event & (HANDSHAKES | zmq.EVENT_DISCONNECTED):
+            self._due_s = time.monotonic()
+        return True
+
+    def go_on(self, socket: zmq.Socket[bytes], is_up: bool) -> None:
+        """Take the next step, if it is time for one; never waits."""
+        now_s = time.monotonic()
+        if is_up:
+            self.doubt, self._down_s, self._doubt_s = "", now_s, now_s + DOUBT_S
+        self._look_for_reasons(now_s)
+        if self._search is not None and self._search.is_done():
+            self._take_addresses(now_s)
+        if now_s >= self._due_s and self._search is None:
+            self._next(socket, now_s)
+
+    def _next(self, socket: zmq.Socket[bytes], now_s: float) -> None:
+        if self._endpoint:
+            with contextlib.suppress(zmq.ZMQError):  # libzmq has given it up by itself
+                socket.disconnect(self._endpoint)
+            if not is_name(self.url):
+                self._due_s = math.inf
+                self._connect(socket, self._endpoint)
+                return
+            self._endpoint = ""
+            if not self._found:  # all were tried: a pause
+                self._due_s = now_s + self._pause_s * random.uniform(1.0, 1.5)
+                self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
+                return
+        if not self._found:  # the name may have other addresses by now
+            self._due_s, self._search = math.inf, InBackground(lambda: endpoints(self.url))
+            return
+        self._due_s = now_s + TRY_S
+        self._connect(socket, self._found.pop(0))
+
+    def _take_addresses(self, now_s: float) -> None:
+        assert self._search is not None
+        try:
+            self._found = self._search.result()
+            self._due_s = now_s
+        except OSError as error:
+            self.doubt = f"its name has no address: {error.strerror}"
+            self._due_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, LAST_PAUSE_S)
+        self._search = None
+
+    def _connect(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
+        socket.setsockopt(zmq.IPV6, int(is_ipv6(endpoint)))
+        socket.connect(endpoint)
+        self._endpoint = endpoint
+
+    def _look_for_reasons(self, now_s: float) -> None:
+        """Find out in the background why there is no connection. Of one that is made and does not become a link the
+        handshake says why."""
+        if self._question is not None and self._question.is_done():
+            found = self._question.result()
+            self.doubt = found or "connections are accepted there, and no handshake has succeeded on one yet"
+            self._question = None
+        if now_s >= self._doubt_s and self._question is None:
+            self._doubt_s = now_s + DOUBT_AGAIN_S
+            self._question = InBackground(lambda: why_none_answers(self.url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 
 import prometheus_client
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -10,6 +11,29 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.plain_text import echo
 from nodectl.shell.settings import host_and_port
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Every address of a name, of both families: a server for Prometheus listens on one address. ``OSError`` where it
+    has none of this machine."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:
+        raise OSError(socket.EAI_NONAME, f"{host!r} cannot be a name of a machine") from None
+    places = list(dict.fromkeys((family, str(place[0])) for family, *_, place in found))
+    if len(places) > 1:
+        places = [one for one in places if _is_here(*one)] or places[:1]
+    return [place for _, place in places]
+
+
+def _is_here(family: int, address: str) -> bool:
+    """Whether this machine has the address: a kernel without IPv6 has names with such addresses all the same."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
 
 
 def serve_scrapes(program: str, listen: str, collector: Collector) -> None:
@@ -21,12 +45,15 @@ def serve_scrapes(program: str, listen: str, collector: Collector) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # also in the server's threads, which begin here
     try:
         try:
-            server, _ = prometheus_client.start_http_server(port, host, registry)
+            servers = [
+                prometheus_client.start_http_server(port, place, registry)[0] for place in _addresses(host, port)
+            ]
         except OSError as error:
             raise NodectlError(f"--listen {listen}: cannot listen there: {error.strerror or error}") from None
         echo(f"{program}: http://{listen}/metrics", to_stderr=True)
         signal.sigwait(stops)
-        server.shutdown()
-        server.server_close()
+        for server in servers:
+            server.shutdown()
+            server.server_close()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -114,18 +114,30 @@ def cannot_keep_files(directory: str) -> str:
 
 def host_and_port(text: str) -> tuple[str, int]:
     """``HOST:PORT`` as its parts; ``UsageError`` for anything else. An IPv6 address stands in brackets."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"{text!r} is not HOST:PORT, like 127.0.0.1:9742")
-    return host.strip("[]"), int(port)
+    found = _HOST_PORT.fullmatch(text)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        brackets = ", in brackets like [::1]:9742 for an IPv6 address" if text.count(":") > 1 else ""
+        raise UsageError(f"{text!r} is not HOST:PORT, like 127.0.0.1:9742{brackets}")
+    return found["literal"] or found["name"], int(found["port"])
 
 
 def is_address(text: str) -> bool:
-    """Whether this is an address of a cluster agent: tcp://HOST:PORT, or ipc://PATH."""
-    return _ADDRESS.fullmatch(text) is not None
+    """Whether this is an address of a cluster agent: tcp://HOST:PORT, or ipc://PATH. An IPv6 address stands in
+    brackets."""
+    return tcp_address(text) is not None or (text.startswith("ipc://") and len(text) > len("ipc://"))
 
 
-_ADDRESS: Final = re.compile(r"tcp://[^/\s]+:\d{1,5}|ipc://.+")
+def tcp_address(url: str) -> tuple[str, int] | None:
+    """Host and port of tcp://HOST:PORT; None for anything else. Port 0 and ``*`` are those that a listener may have."""
+    found = _HOST_PORT.fullmatch(url.removeprefix("tcp://")) if url.startswith("tcp://") else None
+    if found is None or int(found["port"]) > 65535:
+        return None
+    return found["literal"] or found["name"], int(found["port"])
+
+
+_HOST_PORT: Final = re.compile(
+    r"(?:\[(?P<literal>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[^/\s:\[\]@?#]+)):(?P<port>[0-9]{1,5})"
+)
 _TIMES: Final = (datetime.datetime, datetime.date, datetime.time)
 """TOML has values of these types."""
 
