@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.jobs.job import ACTIVE, STATES, Job
+from cluster_agent.jobs.job import STATES, Job
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
     Cancel,
@@ -125,8 +124,7 @@ def rows_of(socket: Place, request: ListJobs) -> Iterator[JobRow]:
 
 def cells(row: JobRow) -> tuple[str, ...]:
     """The cells of a row, under ``HEADINGS``."""
-    end_s = row.ended_s or (time.time() if row.state in ACTIVE else None)
-    took = shown(end_s - row.started_s) if end_s is not None and row.started_s is not None else "-"
+    took = "-" if row.took_s is None else shown(row.took_s)
     energy = "-" if row.energy_j is None else f"{row.energy_j / 1000:.1f}"
     tag = in_words(row.tag, row.tag_source)
     more = [part for part in (row.node_names, row.reason, row.waits_for) if part]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +16,6 @@ class Times:
     retry_s: float = 2.0
     start_within_s: float = 60.0
     save_every_s: float = 10.0
-
-
-def steady_time() -> Callable[[], float]:
-    """Unix time that goes on with CLOCK_BOOTTIME, even if the wall clock is changed."""
-    offset_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return lambda: offset_s + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class EngineClock:

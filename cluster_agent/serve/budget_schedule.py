@@ -1,4 +1,8 @@
-"""A budget by schedule: CSV of ``time,watts``, times in ISO 8601 (with an offset, or local) or Unix seconds."""
+"""A budget by schedule: CSV of ``time,watts``, times in ISO 8601 (with an offset, or local) or Unix seconds.
+
+A local time is of the time zone of the machine that reads the file. Where its clocks change, some local times do not
+exist and others come twice; which instant is meant is not guessed.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,8 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
         try:
             when, watts = row
             step = (_unix_s(when.strip()), round(float(watts) * 1000))
+        except _ChangeOfClockError as error:
+            raise WrongUseError(f"{path}:{number}: {error}") from None
         except (ValueError, OverflowError):
             raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
         if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):
@@ -73,4 +79,23 @@ def _unix_s(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return datetime.fromisoformat(text).timestamp()
+        when = datetime.fromisoformat(text)
+    first_s, second_s = (when.replace(fold=fold).timestamp() for fold in (0, 1))
+    if when.tzinfo is None and first_s != second_s:
+        raise _ChangeOfClockError(text, first_s, second_s)
+    return first_s
+
+
+class _ChangeOfClockError(Exception):
+    """A local time that does not exist, or that comes twice, because clocks change (PEP 495)."""
+
+    def __init__(self, text: str, first_s: float, second_s: float) -> None:
+        found = [datetime.fromtimestamp(one_s).astimezone() for one_s in sorted((first_s, second_s))]
+        where = f"in this machine's time zone ({' and '.join(dict.fromkeys(f'{one:%Z}' for one in found))})"
+        why = (
+            f"does not exist {where}: clocks are put forward over it"
+            if first_s > second_s
+            else f"comes twice {where}: clocks are put back over it"
+        )
+        ways = " or ".join(f"{text}{one.isoformat()[-6:]}" for one in found)
+        super().__init__(f"{text} {why}; write the offset, {ways}, or times in UTC (Z)")

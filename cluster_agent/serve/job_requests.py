@@ -8,7 +8,7 @@ owner and administrators, since people put secrets there.
 from __future__ import annotations
 
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -46,15 +46,17 @@ REQUESTS: Final = (
 )  # fmt: skip
 
 
-def row(job: Job, waits_for: str = "") -> JobRow:
-    """A job as a line."""
+def row(job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: str = "") -> JobRow:
+    """A job as a line. ``as_shown``: what the wall clock has for its times."""
     account, estimate = job.account, job.account.slowdown_estimate
     joules = account.joules
     bound_by = max(account.bound_s, key=lambda by: account.bound_s[by], default="")
     return JobRow(
         job=job.id, user=job.user, uid=job.uid, title=job.title, state=job.state, status=job.status, reason=job.reason,
         nodes=_width(job), requested=job.spec.nodes, node_names=",".join(job.nodes), walltime_s=job.spec.walltime_s,
-        submitted_s=job.submitted_s, started_s=job.started_s, ended_s=job.ended_s, attempts=job.attempt,
+        submitted_s=as_shown(job.submitted_s),
+        started_s=None if job.started_s is None else as_shown(job.started_s),
+        ended_s=None if job.ended_s is None else as_shown(job.ended_s), attempts=job.attempt,
         tag=job.tag or job.spec.tag.upper(), tag_source=job.tag_source or (USER if job.spec.tag else ""),
         energy_j=joules, measured=_share(account.energy_j.get("measured", 0.0), joules or 0.0), method=account.method,
         node_s=account.node_s, covered=_share(account.covered_s, account.node_s),
@@ -62,13 +64,20 @@ def row(job: Job, waits_for: str = "") -> JobRow:
         capped=_share(account.capped_s, account.node_s), bound_by=bound_by,
         bound=_share(account.bound_s.get(bound_by, 0.0), account.node_s),
         slowdown=estimate[0] if estimate else None, slowdown_from=estimate[1] if estimate else "",
-        waits_for=waits_for,
+        waits_for=waits_for, took_s=_took_s(job, now_s),
     )  # fmt: skip
 
 
 def _width(job: Job) -> int:
     """How many nodes it has, or had at its end: a policy may give it another number than it requests."""
     return job.spec.nodes if job.state == "queued" else len(job.nodes) or job.spec.nodes
+
+
+def _took_s(job: Job, now_s: float) -> float | None:
+    """For how long it runs, or ran; by one clock, whatever was done to the wall clock meanwhile."""
+    if job.started_s is None or (job.ended_s is None and job.state not in ACTIVE):
+        return None
+    return max((now_s if job.ended_s is None else job.ended_s) - job.started_s, 0.0)
 
 
 def no_jobs() -> Handlers:
@@ -131,8 +140,8 @@ class JobRequests:
         else:
             numbers = sorted(number for number in self._side.live.jobs if number > request.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
-        why = self._why_waiting(found)
-        return [row(_as_stored(job, accounts), why.get(job.id, "")) for job in found]
+        why, now_s, as_shown = self._why_waiting(found), self._side.now(), self._side.as_shown
+        return [row(_as_stored(job, accounts), now_s, as_shown, why.get(job.id, "")) for job in found]
 
     def _job(self, caller: Caller, request: ShowJob) -> tuple[JobRow, Job]:
         accounts = self._side.accounts()
@@ -140,7 +149,7 @@ class JobRequests:
         if not _may_change(caller, job):
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
             shown = msgspec.structs.replace(job, spec=spec)
-        return row(job, self._why_waiting([job]).get(job.id, "")), shown
+        return row(job, self._side.now(), self._side.as_shown, self._why_waiting([job]).get(job.id, "")), shown
 
     def _why_waiting(self, jobs: list[Job]) -> dict[int, str]:
         is_any = self._side.is_open and any(job.state == "queued" for job in jobs)

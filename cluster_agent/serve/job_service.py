@@ -33,10 +33,10 @@ from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
-from cluster_agent.jobs.times import steady_time
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.node_meter import NodeMeter
 from nodectl.jobs.job_runner import Message
+from nodectl.jobs.steady_clock import steady_time
 from nodectl.wire.job_messages import JobQuery, NodeJobs
 from nodectl.wire.power_messages import Report
 
@@ -64,7 +64,7 @@ Bound: TypeAlias = Callable[[Report], tuple[str, float | None]]
 
 class JobService:
     """Jobs on ``nodes``. ``speaks``: whether a node's agent knows messages about jobs. ``now`` is Unix time that does
-    not jump."""
+    not jump; ``as_shown`` gives what the wall clock, which may, has for a time of it."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class JobService:
         speaks: Callable[[str], bool],
         say: Callable[[str], None] = lambda line: None,
         now: Callable[[], float] | None = None,
+        as_shown: Callable[[float], float] = lambda unix_s: unix_s,
         can_switch: bool = False,
         models: Models = MappingProxyType({}),
     ) -> None:
@@ -82,7 +83,7 @@ class JobService:
         """Whether nodes are switched off and on."""
         self.policy, self.jobs_per_user = settings.policy, settings.jobs_per_user
         self._settings, self._store, self._send, self._speaks, self._say = settings, store, send, speaks, say
-        self.now = now or steady_time()
+        self.now, self.as_shown = now or steady_time(), as_shown
         self._names = set(nodes)
         self._live: Partition | None = None
         self._tags = JobTags()

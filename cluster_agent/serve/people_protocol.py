@@ -155,7 +155,8 @@ class JobRow(msgspec.Struct, frozen=True):
     that any report covers. ``cap_w``: the mean cap while there was one, ``capped`` the share of time that was;
     ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
     ``slowdown_from``. ``waits_for``: why it is queued still. ``nodes``: how many it has or had, and before
-    its start as ``requested``: a policy may give it another number.
+    its start as ``requested``: a policy may give it another number. ``took_s``: for how long it runs, or ran, by a
+    clock that nobody sets; the other times are of the agent's wall clock.
     """
 
     job: int
@@ -187,6 +188,7 @@ class JobRow(msgspec.Struct, frozen=True):
     slowdown_from: str
     waits_for: str = ""
     requested: int = 0
+    took_s: Finite | None = None
 
 
 class Submit(JobSpec, Request[JobNumber], frozen=True):

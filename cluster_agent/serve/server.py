@@ -59,6 +59,7 @@ from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
+from nodectl.jobs.steady_clock import as_shown, kept_clock
 from nodectl.shell.notify import Notifier
 from nodectl.wire.keys import read_pair
 from nodectl.wire.power_messages import Declaration, Grant, Report
@@ -66,6 +67,9 @@ from nodectl.write.saves import boot_id
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0
+CLOCK_SET_S: Final = 1.0
+"""Ours: a wall clock that is so far from where it should be was set, or has drifted as far; a schedule then follows."""
+
 """Ours: how often the allow list is searched for new nodes."""
 
 
@@ -107,6 +111,8 @@ class Server:
         self._settings, self._say = settings, say
         self._now_s = now_s or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
         self._wall_s = wall_s
+        self._ahead_s = self._now_s() - wall_s()
+        self._schedule: tuple[int, list[tuple[float, int]]] = 0, []
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
@@ -234,6 +240,7 @@ class Server:
         """Handle what has arrived, and do what is due. ``waiting``: descriptors at which people wait for an answer."""
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
+        self._follow_clock(now_s)
         if self._feed:
             self._follow(self._feed, now_s)
         reports = self.router.receive(now_s)
@@ -280,8 +287,10 @@ class Server:
         store = JobStore(self.database, self._say)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
+        clock = kept_clock(Path(f"{self._settings.store}-clock"), is_free=False)
         return JobService(
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
+            now=clock, as_shown=lambda unix_s: as_shown(unix_s, clock),
             can_switch=settings.power is not None and self._settings.mode == "cap",
             models=self.partition.sharing.models,
         )  # fmt: skip
@@ -317,6 +326,7 @@ class Server:
                 self._say(
                     f"{settings.schedule}: the schedule is past; its last line is in force: {steps[-1][1] / 1000:g} W"
                 )
+        self._schedule = budget_mw, steps
         past_mw, coming = divide(steps, self._wall_s())
         budget_mw = past_mw or budget_mw
         if budget_mw <= milliwatts(settings.fixed_w):
@@ -328,8 +338,28 @@ class Server:
 
     def _here(self, steps: list[tuple[float, int]], now_s: float) -> list[tuple[float, int]]:
         """Wall-clock times, converted to this loop's clock."""
-        offset_s = now_s - self._wall_s()
-        return [(at_s + offset_s, mw) for at_s, mw in steps]
+        self._ahead_s = now_s - self._wall_s()
+        return [(at_s + self._ahead_s, mw) for at_s, mw in steps]
+
+    def _follow_clock(self, now_s: float) -> None:
+        """Have a schedule follow the wall clock, after somebody has set that."""
+        wall_s = self._wall_s()
+        set_by_s = wall_s + self._ahead_s - now_s
+        if abs(set_by_s) < CLOCK_SET_S:
+            return
+        self._ahead_s = now_s - wall_s
+        base_mw, steps = self._schedule
+        if not steps:
+            return
+        past_mw, coming = divide(steps, wall_s)
+        ledger = self.partition.ledger
+        ledger.budget.change(now_s, past_mw or base_mw, self._here(coming, now_s), ledger.settle_s)
+        self._say(
+            f"the clock was set by {set_by_s:+.0f} s: the schedule follows, {(past_mw or base_mw) / 1000:g} W now,"
+            f" {len(coming)} steps to come"
+        )
+        self.partition.replan(now_s)
+        self._send(self.partition.turn(now_s))
 
     def _set_budget(self, caller: Caller, request: SetBudget) -> Sentences:
         now_s, budget_mw = self._now_s(), milliwatts(request.w)
@@ -394,6 +424,7 @@ class Server:
         ledger, here = self.partition.ledger, self._here(steps, now_s)
         only_lowers = ledger.budget.is_never_above(now_s, budget_mw, here)
         self._budgets.change(change, budget_mw, steps, only_lowers)
+        self._schedule = budget_mw, steps
         ledger.budget.change(now_s, budget_mw, here, ledger.settle_s)
         self._say(line)
         self.partition.replan(now_s)

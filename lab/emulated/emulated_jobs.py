@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from lab.emulated.emulated_calibration import COMMAND as CALIBRATE
 from lab.emulated.emulated_calibration import EmulatedCalibration
 from nodectl.jobs.job_files import open_output
 from nodectl.jobs.processes import FORGOTTEN
+from nodectl.jobs.steady_clock import steady_time
 from nodectl.shell.errors import NodectlError
 from nodectl.wire.job_messages import Cause, JobForget, JobPart, JobSignal, JobStart
 from pmu.instruments.job_progress import Counter
@@ -97,10 +97,10 @@ class TwinJobs:
         self,
         twin: Twin,
         node: str,
-        unix_s: Callable[[], float] = time.time,
+        unix_s: Callable[[], float] | None = None,
         calibrate: Callable[[list[str], str], EmulatedCalibration] | None = None,
     ) -> None:
-        self._twin, self._node, self._unix_s, self._calibrate = twin, node, unix_s, calibrate
+        self._twin, self._node, self._unix_s, self._calibrate = twin, node, unix_s or steady_time(), calibrate
         self._calibrating: _Calibrating | None = None
         self.runs_names = _names(twin.machine)
         self._run: _Run | None = None

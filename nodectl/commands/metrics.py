@@ -8,7 +8,6 @@ network.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH
-from nodectl.loop.metrics_page import STALE_PERIODS, STALE_S, metrics_path
+from nodectl.loop.metrics_page import STALE_PERIODS, STALE_S, WRITTEN, metrics_path
 from nodectl.shell.errors import UsageError
 from nodectl.shell.scrapes import serve_scrapes
 from pmu.system import node_lock_path
@@ -36,12 +35,13 @@ class PageCollector(Collector):
         """What the agent has published; nothing but ``nodectl_up`` when it is down."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                age_s = time.time() - os.fstat(file.fileno()).st_mtime
-                families = list(text_string_to_metric_families(file.read()))
+                text = file.read()
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - float(text.rpartition(WRITTEN)[2])
+            families = list(text_string_to_metric_families(text))
         except (OSError, ValueError):
             age_s, families = math.inf, []
         periods_s = [row.value for one in families if one.name == "nodectl_period_seconds" for row in one.samples]
-        is_fresh = age_s < max(STALE_S, STALE_PERIODS * max(periods_s, default=0.0))
+        is_fresh = 0.0 <= age_s < max(STALE_S, STALE_PERIODS * max(periods_s, default=0.0))
         yield GaugeMetricFamily("nodectl_up", "Whether the agent runs.", float(is_fresh))
         yield from families if is_fresh else ()
 

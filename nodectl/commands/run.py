@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -225,7 +226,7 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
     boot_id = node_id(ports.lock_path)
     jobs = open_jobs(config, boot_id) if config.cluster.jobs else None
     try:
-        return open_cluster_cap(config.cluster, boot_id, _log, jobs)
+        return open_cluster_cap(config.cluster, boot_id, _log, jobs, _clock_of_jobs(config) if jobs else None)
     except BaseException:
         if jobs:
             jobs.close()
@@ -249,6 +250,12 @@ def open_jobs(config: Config, boot_id: str) -> JobThread:
         runner = JobRunner(directory, name, None, _log, refuses=str(error))
         _log(f"ALARM: no job is started: {error}")
     return JobThread(runner, name, boot_id, _log)
+
+
+def _clock_of_jobs(config: Config) -> Callable[[], float]:
+    from nodectl.jobs.steady_clock import NAME, read_clock
+
+    return read_clock(Path(config.state_dir) / "jobs" / NAME)
 
 
 def configure(file: Path | None, given: dict[tuple[str, ...], tuple[str, Any]]) -> Config:

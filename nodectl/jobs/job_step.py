@@ -60,6 +60,7 @@ from nodectl.jobs.run_files import (
     write_ending,
     write_note,
 )
+from nodectl.jobs.steady_clock import NAME, read_clock
 from nodectl.wire.job_messages import HOOK_S
 
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -84,7 +85,7 @@ def main(directory: Path) -> int:
         return 0
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    began_s = time.time()
+    began_s = _unix_s(directory)
     write_durably(directory / STEP, {"pid": os.getpid(), "start": start_time(os.getpid()), "began_s": began_s})
     request = json.loads((directory / REQUEST).read_text())
     ended = _Step(directory, request, read_group(directory), read_user(directory), began_s).run()
@@ -103,6 +104,11 @@ def _record(path: Path, ended: dict[str, Any]) -> None:
             if time.monotonic() > until_s:
                 raise
             time.sleep(1.0)
+
+
+def _unix_s(directory: Path) -> float:
+    """The time by the clock of this node's jobs."""
+    return read_clock(directory.parent / NAME)()
 
 
 class _Step:
@@ -137,7 +143,7 @@ class _Step:
         noted = read_ending(self._directory)  # the agent may have ended it
         return {
             "status": status, "cause": self._cause or (noted[0] if noted else ""),
-            "started_s": self._began_s, "ended_s": time.time(), "detail": detail[:300],
+            "started_s": self._began_s, "ended_s": _unix_s(self._directory), "detail": detail[:300],
         }  # fmt: skip
 
     def _environment(self) -> dict[str, str]:

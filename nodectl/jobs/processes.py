@@ -58,6 +58,7 @@ from nodectl.jobs.run_files import (
     write_ending,
     write_group,
 )
+from nodectl.jobs.steady_clock import NAME, kept_clock
 from nodectl.shell.errors import NodectlError
 from nodectl.wire.job_messages import HOOK_S, JobForget, JobPart, JobSignal, JobStart, Phase
 from pmu.instruments.job_progress import Counter, CounterFile
@@ -126,6 +127,7 @@ class JobRunner:
             directory.mkdir(parents=True, exist_ok=True)
             # others pass through it to the progress of their job; what is in it they cannot list
             self._directory.chmod(0o700 if self._user.is_agents else 0o711)
+            self._clock = kept_clock(directory / NAME, is_free=not any(path.is_dir() for path in directory.iterdir()))
             self._find()
         except OSError as error:
             raise NodectlError(f"{directory}: cannot keep jobs there: {error.strerror}") from None
@@ -401,7 +403,7 @@ class JobRunner:
         if ending and run.step is not None:
             part = JobPart(
                 *key, "ended", status=-signal.SIGKILL, cause="told" if ending[0] == "told" else "walltime",
-                started_s=run.began_s, ended_s=time.time(), detail="its job step did not end it",
+                started_s=run.began_s, ended_s=self._clock(), detail="its job step did not end it",
             )  # fmt: skip
         else:
             why = "cannot be started" if run.step is None else "its job step was killed"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ EVERY_NS: Final = 1_000_000_000
 STALE_S, STALE_PERIODS = 10.0, 3
 """Ours: an agent that has not replaced its page for so long, and for so many of its periods, is down. Its watchdog ends
 one that hangs after 15 s."""
+
+WRITTEN: Final = "# written at boottime "
+"""A remark for the reader of the page: CLOCK_BOOTTIME in seconds. The time of the file is of the wall clock, which
+anybody may set."""
 
 Row = tuple[dict[str, str], float]
 
@@ -83,6 +88,7 @@ class MetricsPage:
         with open(open_new(replacement), "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), 0o644)
             file.write("".join(self._families(period)))
+            file.write(f"{WRITTEN}{time.clock_gettime(time.CLOCK_BOOTTIME)}\n")
         os.replace(replacement, self._path)
 
     def close(self) -> None:

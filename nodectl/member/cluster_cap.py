@@ -22,6 +22,7 @@ from nodectl.decide.load_tag import MEASURED, Tag
 from nodectl.decide.node_cap import CapRequest
 from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
+from nodectl.jobs.steady_clock import Clock, steady_time
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.energy_meter import EnergyMeter, Interval
 from nodectl.member.lease import NodeLease
@@ -128,10 +129,10 @@ class ClusterCap:
         log: Callable[[str], None] = lambda line: None,
         now_ns: Callable[[], int] = boottime_ns,
         jobs: JobThread | None = None,
-        unix_s: Callable[[], float] = time.time,
+        unix_s: Clock | None = None,
     ) -> None:
         """``jobs``: None for a node that runs none. It is closed with this. ``now_ns`` and ``unix_s``: the clocks of
-        leases and of job parts."""
+        leases and of job parts, neither of which anybody sets."""
         self._declared = declaration(settings)
         self.work = WorkDone()
         self._link, self._log, self._boot_id = link, log, boot_id
@@ -150,7 +151,7 @@ class ClusterCap:
         self._cap_bound: CapBound = ""
         self.useful_mw = -1
         """The highest cap that this node can use (``Report.useful_mw``)."""
-        self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", unix_s, now_ns)
+        self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", unix_s or steady_time(), now_ns)
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
         self._drew_mw = -1
@@ -352,9 +353,13 @@ class ClusterCap:
 
 
 def open_cluster_cap(
-    settings: Cluster, boot_id: str, log: Callable[[str], None], jobs: JobThread | None = None
+    settings: Cluster,
+    boot_id: str,
+    log: Callable[[str], None],
+    jobs: JobThread | None = None,
+    unix_s: Clock | None = None,
 ) -> ClusterCap:
-    """With the keys that the settings name."""
+    """With the keys that the settings name. ``unix_s``: the clock of the jobs."""
     from pathlib import Path
 
     from nodectl.wire.keys import read_pair, read_public
@@ -362,4 +367,5 @@ def open_cluster_cap(
     is_open = settings.insecure and not settings.key
     keys = None if is_open else read_pair(Path(settings.key))
     server = None if is_open else read_public(settings.server_key)
-    return ClusterCap(settings, ClusterLink(settings.url, keys, server, settings.insecure), boot_id, log, jobs=jobs)
+    link = ClusterLink(settings.url, keys, server, settings.insecure)
+    return ClusterCap(settings, link, boot_id, log, jobs=jobs, unix_s=unix_s)

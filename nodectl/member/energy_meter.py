@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 
 from nodectl.decide.shares import NodeShares
+from nodectl.jobs.steady_clock import steady_time
 from nodectl.wire.job_messages import JobPart, PartEnergy
 from pmu.decode import decode
 from pmu.layout import Layout
@@ -74,14 +75,14 @@ class Interval:
 
 
 class EnergyMeter:
-    """The counters of one boot. Not for several threads. ``unix_s`` and ``now_ns``: the two clocks of parts and of
-    E."""
+    """The counters of one boot. Not for several threads. ``unix_s`` and ``now_ns``: the two clocks of parts and of E;
+    the first one too is one that nobody sets, or a part would begin or end where it did not."""
 
     def __init__(
-        self, boot_id: str, kept: bytes = b"", unix_s: Callable[[], float] = time.time,
+        self, boot_id: str, kept: bytes = b"", unix_s: Callable[[], float] | None = None,
         now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
     ) -> None:  # fmt: skip
-        self._boot_id, self._unix_s, self._now_ns = boot_id, unix_s, now_ns
+        self._boot_id, self._unix_s, self._now_ns = boot_id, unix_s or steady_time(), now_ns
         self._points: deque[tuple[int, Totals]] = deque(maxlen=POINTS)
         self._starts: dict[str, Totals] = {}
         self._ends: dict[str, Totals] = {}

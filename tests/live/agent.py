@@ -8,11 +8,12 @@ from pathlib import Path
 
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.times import Times, steady_time
+from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
 from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.processes import JobRunner
+from nodectl.jobs.steady_clock import steady_time
 from nodectl.wire.job_messages import NodeJobs
 
 

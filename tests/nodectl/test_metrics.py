@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import stat
 import subprocess
@@ -18,7 +17,7 @@ from nodectl import __version__
 from nodectl.commands.metrics import PageCollector
 from nodectl.config import Config, build_config
 from nodectl.loop.agent import Agent
-from nodectl.loop.metrics_page import STALE_S, metrics_path
+from nodectl.loop.metrics_page import STALE_S, WRITTEN, metrics_path
 from pmu.ports import Ports
 from tests.waiting import PATIENCE_S
 from twin.in_process_node import InProcess
@@ -104,19 +103,22 @@ def test_what_an_agent_has_left_or_what_is_no_page_is_served_as_down(tmp_path: P
     def names() -> list[tuple[str, float]]:
         return [(sample.name, sample.value) for family in collector.collect() for sample in family.samples]
 
+    def write(name: str, value: float, age_s: float) -> None:
+        written = f"{WRITTEN}{time.clock_gettime(time.CLOCK_BOOTTIME) - age_s}\n"
+        page.write_text(f"# TYPE {name} gauge\n{name} {value}\n{written}")
+
     assert names() == [("nodectl_up", 0.0)]
-    page.write_text("# TYPE nodectl_cap_watts gauge\nnodectl_cap_watts 300.0\n")
+    write("nodectl_cap_watts", 300.0, 0.0)
     assert names() == [("nodectl_up", 1.0), ("nodectl_cap_watts", 300.0)]
-    old = time.time() - STALE_S - 1
-    os.utime(page, (old, old))
+    write("nodectl_cap_watts", 300.0, STALE_S + 1)
     assert names() == [("nodectl_up", 0.0)]
-    page.write_text("# TYPE nodectl_period_seconds gauge\nnodectl_period_seconds 30.0\n")
-    os.utime(page, (old - 30, old - 30))
+    write("nodectl_period_seconds", 30.0, STALE_S + 31)
     assert names() == [("nodectl_up", 1.0), ("nodectl_period_seconds", 30.0)], "it is replaced once per period"
-    os.utime(page, (old - 90, old - 90))
+    write("nodectl_period_seconds", 30.0, STALE_S + 91)
     assert names() == [("nodectl_up", 0.0)]
-    page.write_text("not a page {")
-    assert names() == [("nodectl_up", 0.0)]
+    for text in ("not a page {", "nodectl_cap_watts 300.0\n", f"{WRITTEN}long ago\n"):
+        page.write_text(text)
+        assert names() == [("nodectl_up", 0.0)]
 
 
 def test_the_command_answers_prometheus_and_ends_at_sigterm(tmp_path: Path) -> None:
