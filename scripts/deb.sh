@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 }
 rm -rf "$work"
 mkdir -p "$work" "$out"
-rm -f "$out"/nodectl_*.deb "$out"/clusterctl_*.deb "$out"/nodectl-twin_*.deb # of another version
+rm -f "$out"/nodectl_*.deb "$out"/clusterctl_*.deb "$out"/nodectl-twin_*.deb "$out"/.*.deb.part # of another version
 
 # --- the Python packages of the lock, as files
 # shellcheck disable=SC2086 # lists of words
@@ -135,6 +135,5 @@ for package in nodectl clusterctl nodectl-twin; do
     place 644 "$work/md5sums" DEBIAN/md5sums
     size=$(du -ks --exclude=DEBIAN "$tree" | cut -f1)
     sed "s/@VERSION@/$version/g; s/@ARCH@/$arch/; s/@SIZE@/$size/" "debian/$package/control" >"$tree/DEBIAN/control"
-    dpkg-deb --root-owner-group -Zxz -z1 --build "$tree" "$out/${package}_${version}_$arch.deb" >/dev/null
-    echo "$out/${package}_${version}_$arch.deb"
 done
+scripts/deb_pack.sh "$work" "$out" "$version" "$arch"

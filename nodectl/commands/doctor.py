@@ -24,6 +24,7 @@ from nodectl.knobs.api import unit_sign
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
+from nodectl.policies.registry import NONE
 from nodectl.shell.errors import NodectlError
 from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
@@ -64,7 +65,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     doubts = declared.problems(config, found.layout, ports.files, controller)
     is_doubted = declared.hw_doubt(config, found.layout, controller)
     proof = "" if is_doubted else declared.proof(config, controller)
-    verdicts = {mode: _verdict(found, mode) for mode in ("monitor", "optimize")}
+    verdicts = {mode: _verdict(found, mode, config) for mode in ("monitor", "optimize")}
     ceilings = _ceilings(found, save_places(state_dir, ports.lock_path), node_id(ports.lock_path))
     others = [*_site_limits(ceilings, config), *_site_locks(found, config), *_applications_clocks(found)]
     others += known_tools.remarks(ports.files, [row.name for row in found.knob_rows])
@@ -200,12 +201,19 @@ def _cells(row: Finding) -> tuple[str, ...]:
     return (row.name, row.kind, *marks, "LOCKED" if row.locked else "-", row.why or "-")
 
 
-def _verdict(found: Survey, mode: str) -> str:
-    """Whether ``nodectl run`` can run here in this mode, and what it would leave alone."""
+def _verdict(found: Survey, mode: str, config: Config) -> str:
+    """Whether ``nodectl run`` can run here in this mode, and what it would leave alone: with the settings, if they are
+    of this mode. Where no policy can decide, a cap in watts may yet be kept."""
+    capped = {"mode": mode, "caps": {"node_w": 1.0}, "cpu_policy": {"name": NONE}, "gpu_policy": {"name": NONE}}
     try:
-        _, notices = fit_to_node(msgspec.convert({"mode": mode}, Config), found)
+        given = config if config.mode == mode else msgspec.convert({"mode": mode}, Config)
+        _, notices = fit_to_node(given, found)
     except NodectlError as error:
-        return f"no: {error}"
+        try:
+            fit_to_node(msgspec.convert(capped, Config), found)
+        except NodectlError:
+            return f"no: {error}"
+        return f"caps in watts only (caps.node_w, or [cluster], with policies {NONE!r}): {error}"
     return "yes" + "".join(f"; {notice}" for notice in notices)
 
 

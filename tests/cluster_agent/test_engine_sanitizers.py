@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cluster_agent.build_native import CSRC, ROOT, SOURCES, ffibuilder
+from tests.waiting import LONG_S, processor_time
 
 RUN = """
 import sys
@@ -48,7 +49,10 @@ TESTS = [
     "tests/cluster_agent/test_power_engines_agree.py::test_a_place_for_everybody_is_planned_in_watts_too",
 ]
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc"),
+    pytest.mark.timeout(LONG_S),
+]
 
 
 def test_nodes_that_switch_off_under_caps_and_budgets_and_closed_loops_upset_no_sanitizer(tmp_path: Path) -> None:
@@ -73,6 +77,6 @@ def test_nodes_that_switch_off_under_caps_and_budgets_and_closed_loops_upset_no_
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        preexec_fn=processor_time(600),
     )
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-4000:]

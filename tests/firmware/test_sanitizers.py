@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from firmware_bridge.build_firmware import FIRMWARE, ROOT, WITH_LINE
+from tests.waiting import LONG_S, processor_time
 
 HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is missing: install gcc")
 
 
+@pytest.mark.timeout(LONG_S)
 @pytest.mark.parametrize(("harness", "count"), [("platform", 700_000), ("line", 500_000)])
 def test_no_bytes_upset_the_controller(harness: str, count: int, tmp_path: Path) -> None:
     program = tmp_path / f"fuzz_{harness}"
@@ -38,5 +40,6 @@ def test_no_bytes_upset_the_controller(harness: str, count: int, tmp_path: Path)
     assert built.returncode == 0, built.stderr
     corpus = sorted((HERE / "corpus" / harness).iterdir())
     assert corpus
-    ran = subprocess.run([program, str(count), "1", *corpus], capture_output=True, text=True, timeout=900)
+    limited = processor_time(900)
+    ran = subprocess.run([program, str(count), "1", *corpus], capture_output=True, text=True, preexec_fn=limited)
     assert ran.returncode == 0, ran.stderr[-4000:]

@@ -1,6 +1,8 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nodectl.cli import main
@@ -132,8 +134,44 @@ def test_what_is_missing_is_there_with_its_reason_and_the_verdict_follows(examin
     text, report = examined("curie", Fault("missing", "perf:instructions"))
     row = next(row for row in report["sensors"] if row["name"] == "instructions")
     assert not row["present"] and "perf_event_open" in row["why"]
-    assert report["runs"]["optimize"].startswith("no: cannot optimize this node: CPU counters (instructions)")
-    assert "optimize: no: " in text
+    assert "cannot optimize this node: CPU counters (instructions)" in report["runs"]["optimize"]
+    assert "optimize: caps in watts only (caps.node_w, or [cluster], with policies 'none'): " in text
+
+
+CAPPED = """
+mode = "optimize"
+cpu_policy = { name = "none" }
+gpu_policy = { name = "none" }
+[caps]
+node_w = 200.0
+rest_w = 60.0
+"""
+
+
+def test_a_node_that_has_rapl_limits_alone_can_be_capped_and_the_verdict_says_so(examined, tmp_path, monkeypatch):
+    def without_clocks(inside: InProcess) -> None:
+        found = doctor.survey(inside.ports)
+        knobs = [one for one in found.knobs if one.name.startswith("rapl/")]
+        assert knobs
+        layout = msgspec.structs.replace(found.layout, gpus=())
+        monkeypatch.setattr(doctor, "survey", lambda ports: replace(found, knobs=knobs, layout=layout))
+
+    text, report = examined("curie", prepare=without_clocks)
+    monkeypatch.undo()
+    assert report["runs"]["optimize"].startswith("caps in watts only") and "optimize: no" not in text
+    settings = tmp_path / "nodectl.toml"
+    settings.write_text(CAPPED)
+    text, report = examined("curie", settings=settings, prepare=without_clocks)
+    assert report["runs"]["optimize"] == "yes", "with its settings"
+
+
+def test_a_node_that_has_nothing_to_cap_by_cannot_be_optimized(examined, monkeypatch):
+    def without_knobs(inside: InProcess) -> None:
+        found = doctor.survey(inside.ports)
+        monkeypatch.setattr(doctor, "survey", lambda ports: replace(found, knobs=[]))
+
+    text, _ = examined("curie", prepare=without_knobs)
+    assert "optimize: no: cannot optimize this node" in text
 
 
 def test_knobs_that_a_killed_run_left_moved_are_said_in_one_line(monkeypatch, capsys, tmp_path):

@@ -23,7 +23,7 @@ from nodectl.write.restore import recipe_of, restore_saved
 from nodectl.write.saves import Save, read_save
 from pmu.ports import Ports
 from tests.nodectl.file_tree import CPUFREQ, MAX_KHZ, file_node, limit_path
-from tests.waiting import PATIENCE_S
+from tests.waiting import LONG_S, PATIENCE_S, processor_time
 
 BOOT = "boot-1"
 CASES = [
@@ -420,6 +420,7 @@ int main(int argc, char *argv[])
 
 
 @pytest.mark.usefixtures("restorer")  # which skips where the sanitizers are missing
+@pytest.mark.timeout(LONG_S)
 def test_no_damage_to_a_save_upsets_the_restorer_or_passes_for_a_whole_one(tmp_path: Path) -> None:
     node, path = file_node(tmp_path / "node"), tmp_path / "captured.jsonl"
     moved(node, path, 3)
@@ -452,7 +453,8 @@ def test_no_damage_to_a_save_upsets_the_restorer_or_passes_for_a_whole_one(tmp_p
     everything.write_bytes(b"".join(len(save).to_bytes(4, "little") + save for save in saves))
     place = tmp_path / "place"
     place.mkdir()
-    ran = subprocess.run([program, everything, place], capture_output=True, text=True, timeout=600)
+    limited = processor_time(600)
+    ran = subprocess.run([program, everything, place], capture_output=True, text=True, preexec_fn=limited)
     assert ran.returncode == 0, ran.stdout[-500:] + ran.stderr[-4000:]
     found = ran.stdout.splitlines()
     assert len(found) == len(saves) > 2000

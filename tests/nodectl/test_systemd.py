@@ -50,6 +50,40 @@ def installed(directory, program, unit=UNIT):
     return path
 
 
+@pytest.mark.parametrize("unit", [UNIT, WRITER, CALIBRATE, RESTORE], ids=lambda unit: unit.stem)
+def test_a_driver_that_is_loaded_after_a_unit_has_started_may_be_used_by_it(unit):
+    """systemd looks a driver's name up in /proc/devices when the service starts, and never again."""
+    allowed = [value for key, value in settings(unit) if key == "DeviceAllow"]
+    assert allowed == ["char-nvidia* rw", "char-195 rw"]
+
+
+def test_the_nodes_units_make_the_drivers_devices_where_no_persistence_daemon_does(tmp_path):
+    (command,) = [value for key, value in settings(WRITER) if key == "ExecStartPre"]
+    prefix, _, script = command.partition("/bin/sh -c ")
+    assert prefix == "-+", "a node without the driver starts too, and only this command is unsealed"
+    program, made = tmp_path / "nvidia-smi", tmp_path / "made"
+    program.write_text(f"#!/bin/sh\necho $* > {made}\n")
+    program.chmod(0o755)
+    script = script.strip("'").replace("/dev/nvidiactl", str(tmp_path / "nvidiactl"))
+
+    def run(path: str) -> int:
+        return subprocess.run(["/bin/sh", "-c", script], env={"PATH": path}, timeout=PATIENCE_S).returncode
+
+    assert run("/usr/bin:/bin") == 0 and not made.exists()
+    assert run(f"{tmp_path}:/usr/bin:/bin") == 0 and made.read_text() == "-L\n"
+    made.unlink()
+    (tmp_path / "nvidiactl").touch()
+    assert run(f"{tmp_path}:/usr/bin:/bin") == 0 and not made.exists(), "they are there"
+
+
+def test_units_that_show_the_time_of_day_come_after_it_has_been_set():
+    for unit in (UNIT, CALIBRATE, ROOT / "systemd/clusterctl.service"):
+        after = " ".join(value for key, value in settings(unit) if key == "After").split()
+        assert "time-sync.target" in after
+        wanted = " ".join(value for key, value in settings(unit) if key in ("Wants", "Requires"))
+        assert "time-sync" not in wanted, "a node whose clock is wrong is capped all the same"
+
+
 @needs_analyze
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_nothing_to_say_about_the_unit(unit, tmp_path):
