@@ -132,7 +132,7 @@ def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
 
 
 class _Question:
-    """A connection to one address. Nothing is sent before the handshake, so another address may be asked after it has
+    """A connection to one address. Nothing is sent before the handshake, so another address may be tried after it has
     failed: no request is carried out twice."""
 
     def __init__(self, endpoint: str, pair: KeyPair, server: str) -> None:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -70,24 +70,38 @@ def install_service(head: bool, jobs: bool, controller: bool, remove: bool, root
         _remove(head, root, is_live)
         return
     _check_programs("clusterctl" if head else "nodectl")
-    written = []
-    if is_packaged := _is_packaged(head, root):
-        written += _uncover(head, root, is_live)
-    for place, text in _files(head, jobs, controller):
-        if not is_packaged or (place.suffix == ".conf" and place.is_relative_to(UNITS)):
-            written.append(_write(root / place.relative_to("/"), text))
-    if not head and not is_packaged:
-        _install_restorer(root / RESTORER.relative_to("/"))
+    files = list(_files(head, jobs, controller))
+    has_changed = (
+        _add_to_package(head, files, root, is_live) if _is_packaged(head, root) else _install(head, files, root)
+    )
     if is_live:
-        _take(head, is_packaged)
-    if is_packaged and not written:
-        echo("nothing to write: the units are those of the Debian package")
+        _take(head, is_packaged=_is_packaged(head, root))
     program, units = ("clusterctl", "clusterctl") if head else ("nodectl", "nodectl-restore nodectl-agent")
     unit = units.split()[-1]
-    if is_live and any(written) and _is_active(unit):
+    if is_live and has_changed and _is_active(unit):
         echo(f"{unit} runs as before: `systemctl restart {unit}` takes what was written")
     else:
         echo(f"next: `{program} config check`, then `systemctl enable --now {units}`")
+
+
+def _install(head: bool, files: Iterable[tuple[Path, str]], root: Path) -> bool:
+    """Write everything; returns whether any file has changed."""
+    written = [_write(root / place.relative_to("/"), text) for place, text in files]
+    if not head:
+        _install_restorer(root / RESTORER.relative_to("/"))
+    return any(written)
+
+
+def _add_to_package(head: bool, files: Iterable[tuple[Path, str]], root: Path, is_live: bool) -> bool:
+    """Write what a Debian package leaves to the site, the drop-ins; returns whether anything has changed."""
+    drop_ins = [one for one in files if one[0].suffix == ".conf" and one[0].is_relative_to(UNITS)]
+    written = [
+        *_uncover(head, root, is_live),
+        *(_write(root / place.relative_to("/"), text) for place, text in drop_ins),
+    ]
+    if not written:
+        echo("nothing to write: the units are those of the Debian package")
+    return any(written)
 
 
 def _take(head: bool, is_packaged: bool) -> None:
@@ -219,9 +233,7 @@ def _remove(head: bool, root: Path, is_live: bool) -> None:
     found = {place: path for place, path in places.items() if _ours(path) is not None}
     units = [place.name for place in found if place.suffix in (".service", ".socket")]
     if is_live and units:
-        _run("systemctl", "stop", *(unit for unit in units if unit != RESTORES))
-        _refuse_moved()
-        _run("systemctl", "disable", "--now", *units)
+        _stop(units)
     for path in found.values():
         _unlink(path)
     if is_live and found:
@@ -231,11 +243,14 @@ def _remove(head: bool, root: Path, is_live: bool) -> None:
     echo("settings, keys, state and users are kept" if found else "nothing was installed")
 
 
-def _refuse_moved() -> None:
-    """``NodectlError`` while knobs are moved: the unit that puts them back stays until it has."""
+def _stop(units: list[str]) -> None:
+    """Stop and disable the units. ``NodectlError`` while knobs are moved: what puts them back stays until it has."""
+    if others := [unit for unit in units if unit != RESTORES]:
+        _run("systemctl", "stop", *others)
     lock = node_lock_path()
     if left := left_behind(Config().state_dir, node_id(lock), lock):
         raise NodectlError(f"{left}; the units are stopped, and stay until then (docs/restore.md)")
+    _run("systemctl", "disable", "--now", *units)
 
 
 def _unlink(path: Path) -> None:

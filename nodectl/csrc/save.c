@@ -39,26 +39,39 @@ static bool fail(char error[LINE], const char *format, ...)
 
 /* ---------------------------------------------------------------- reading */
 
+/* fd: -1 where there is no save. */
+static bool open_save(const char *path, int *fd, struct stat *status, char error[LINE])
+{
+    const char *why = NULL;
+
+    *fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return true;
+    if (*fd < 0)
+        why = strerror(errno);
+    else if (fstat(*fd, status) != 0 || !S_ISREG(status->st_mode) || status->st_size > MOST_BYTES)
+        why = "no file, or too large for a save";
+    else if (status->st_uid != 0 && status->st_uid != geteuid())
+        why = "it belongs to another user, who could have any knob set by it: remove it";
+    if (why == NULL)
+        return true;
+    fail(error, "%s: cannot read what the knobs were: %s", path, why);
+    if (*fd >= 0)
+        close(*fd);
+    return false;
+}
+
 static bool read_bytes(save_t *save, char error[LINE])
 {
     struct stat status;
     size_t size = 0;
     ssize_t got = 1;
-    int fd = open(save->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    int fd;
 
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return true;
+    if (!open_save(save->path, &fd, &status, error))
+        return false;
     if (fd < 0)
-        return fail(error, "%s: cannot read what the knobs were: %s", save->path, strerror(errno));
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size > MOST_BYTES) {
-        close(fd);
-        return fail(error, "%s: cannot read what the knobs were: no file, or too large for a save", save->path);
-    }
-    if (status.st_uid != 0 && status.st_uid != geteuid()) {
-        close(fd);
-        return fail(error, "%s: cannot read what the knobs were: it belongs to user %u, who could have any knob set by it: "
-                           "remove it", save->path, (unsigned)status.st_uid);
-    }
+        return true;
     save->is_there = true;
     save->data = malloc((size_t)status.st_size + 1);
     while (save->data && got > 0 && size < (size_t)status.st_size) {
