@@ -170,7 +170,8 @@ type_action = Literal["yield", "reassert", "alarm"]
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """What is done when another program moves a knob that this agent has set (``nodectl.write.foreign_writers``)."""
+    """What is done when another program moves a knob that this agent has set (``nodectl.write.foreign_writers``). A
+    value above a cap in force is always set again (``nodectl.write.cap_guard``)."""
 
     action: Annotated[
         type_action,
@@ -191,6 +192,13 @@ class Foreign(msgspec.Struct, frozen=True):
         dict[str, type_action],
         Meta(description="Another action for kinds of knobs, by the first part of their names: rapl, scmi, …"),
     ] = {}
+    end_jobs: Annotated[
+        bool,
+        Meta(
+            description="End the jobs of this node (SIGTERM, then their grace) while a program sets a limit above the"
+            " cluster's cap again and again."
+        ),
+    ] = False
 
     def of(self, knob: str) -> type_action:
         """The action for the knob of that name."""

@@ -8,6 +8,7 @@
 #define UNLOCKED "unlocked" /* nodectl/knobs/gpu_limits.py */
 #define LOCKED "locked "
 #define DISABLED "disabled" /* nodectl/controller/scmi_knobs.py */
+#define POWERCAP "/sys/class/powercap/" /* nodectl/knobs/package_power_limit.py */
 
 static void text_member(span_t recipe, const char *name, char *out, size_t size)
 {
@@ -310,6 +311,27 @@ access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char 
         return device_set(knob, value, why);
     snprintf(text, sizeof text, "%" PRId64, value);
     return knob_put(world, knob, knob->n_words ? knob->words[value - 1] : text, why);
+}
+
+static bool is_package_limit(const knob_t *knob)
+{
+    return knob->kind == KIND_FILE && strncmp(knob->path, POWERCAP, strlen(POWERCAP)) == 0;
+}
+
+bool knob_is_for_caps(const knob_t *knob)
+{
+    return knob->kind == KIND_BOARD || is_package_limit(knob);
+}
+
+access_t knob_switch_on(const world_t *world, const knob_t *knob, char why[LINE])
+{
+    char path[PATH + sizeof "enabled"];
+    int64_t is_on;
+
+    if (!is_package_limit(knob))
+        return FINE;
+    snprintf(path, sizeof path, "%.*senabled", (int)(strrchr(knob->path, '/') - knob->path + 1), knob->path);
+    return file_whole(world, path, &is_on) && is_on == 0 ? file_write(world, path, "1", why) : FINE;
 }
 
 bool knob_matches(const knob_t *knob, int64_t requested, int64_t present)

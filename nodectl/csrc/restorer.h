@@ -154,6 +154,9 @@ int64_t scmi_at_or_below(const domain_t *domain, int64_t khz);
 
 bool knob_parse(span_t recipe, knob_t *knob);
 bool knob_is_shared(const knob_t *knob); /* other agents set it too, so the value in force may be theirs */
+bool knob_is_for_caps(const knob_t *knob); /* nothing but a cap in watts moves it: nodectl/write/cap_guard.py */
+/* Have a package's limit count, where somebody has switched off the limits of its zone. */
+access_t knob_switch_on(const world_t *world, const knob_t *knob, char why[LINE]);
 bool knob_number(const knob_t *knob, const char *text, int64_t *number);
 access_t knob_read(const world_t *world, const knob_t *knob, char text[TEXT], char why[LINE]);
 access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *present, char why[LINE]);

@@ -3,7 +3,8 @@
  *
  * At the captured value or at one of ours: the captured value is written. At any other value somebody else has set it,
  * and it is left, unless firmware or temperature explains the value. Under a cluster's grant it goes to the lower of its
- * present value and its restore limit. A knob that cannot be read is put back.
+ * present value and its restore limit. A knob that cannot be read is put back. So is one that nothing but a cap moves, where
+ * it is above our last value or at 0 ("no limit"): that is nobody's. A zone that somebody has switched off is switched on.
  */
 #include "restorer.h"
 
@@ -66,6 +67,14 @@ static bool is_ours(const case_t *one)
            (record->has_limit && knob_matches(&one->knob, record->limit, one->number));
 }
 
+static bool is_nobodys(const case_t *one)
+{
+    const record_t *record = one->record;
+
+    return record->n_ours && knob_is_for_caps(&one->knob) &&
+           (one->number == 0 || one->number > record->ours[record->n_ours - 1]);
+}
+
 static void would_put_back(const case_t *one, outcome_t *outcome)
 {
     char why[LINE];
@@ -113,11 +122,12 @@ static void put_back(const case_t *one, bool dry_run, outcome_t *outcome)
 
     if (one->has_number && !knob_is_shared(&one->knob) && strcmp(one->present, one->captured) == 0)
         return is(outcome, RESTORED, "is at %s, as captured", one->present);
-    if (one->has_number && !is_ours(one) && !knob_explain(one->world, &one->knob, last, one->number, why))
+    if (one->has_number && !is_ours(one) && !is_nobodys(one) && !knob_explain(one->world, &one->knob, last, one->number, why))
         return is(outcome, LEFT, "somebody else set it to %s; it was %s before this agent", one->present, one->captured);
     if (dry_run)
         return would_put_back(one, outcome);
-    if (!failed(knob_put(one->world, &one->knob, one->captured, why), why, outcome))
+    if (!failed(knob_put(one->world, &one->knob, one->captured, why), why, outcome) &&
+        !failed(knob_switch_on(one->world, &one->knob, why), why, outcome))
         after_restoring(one, outcome);
 }
 
@@ -128,11 +138,15 @@ static void put_to_limit(const case_t *one, bool dry_run, outcome_t *outcome)
     access_t found;
 
     snprintf(waits, sizeof waits, "%s as captured only when this node may leave its cluster", one->captured);
-    if (json_whole((span_t){one->present, strlen(one->present)}, &digits) && digits >= 0 && digits <= limit)
-        return is(outcome, AT_LIMIT, "stays at %s; %.1000s", one->present, waits);
+    if (json_whole((span_t){one->present, strlen(one->present)}, &digits) && digits > 0 && digits <= limit) {
+        if (dry_run || !failed(knob_switch_on(one->world, &one->knob, why), why, outcome))
+            is(outcome, AT_LIMIT, "stays at %s; %.1000s", one->present, waits);
+        return;
+    }
     if (dry_run)
         return is(outcome, AT_LIMIT, "would go from %s to %" PRId64 "; %.1000s", one->present, limit, waits);
-    if (failed(knob_set(one->world, &one->knob, limit, why), why, outcome))
+    if (failed(knob_set(one->world, &one->knob, limit, why), why, outcome) ||
+        failed(knob_switch_on(one->world, &one->knob, why), why, outcome))
         return;
     found = knob_read_back(one->world, &one->knob, &after, why);
     if (failed(found, why, outcome))

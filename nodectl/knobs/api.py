@@ -57,12 +57,42 @@ def unit_sign(unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one knob at one tick; ``detail`` is one line for people, with values and what to do."""
+    """What became of one knob at one tick; ``detail`` is one line for people, with values and what to do. ``by``: which
+    program has set the knob above the cap that it enforces, by its name; "" for every other outcome."""
 
     knob: str
     status: Status
     detail: str = ""
     reason: Reason = ""
+    by: str = ""
+
+
+UNKNOWN: Final = "unknown"
+"""Who has set a knob, where neither kernel nor hardware says that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Somebody has set a knob above the cap that it enforces. ``allowed``: how much the knob allowed then, in its unit
+    and at most what the hardware takes; 0: no limit. ``by``: the program, or ``UNKNOWN``."""
+
+    allowed: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """A file with a whole number that decides whether a power limit is in force: its switch, its averaging window, the
+    limit for short times. ``what``: its name for people. ``is_switch``: 0 is the looser value; otherwise the higher
+    one."""
+
+    path: str
+    what: str
+    is_switch: bool = False
+
+    def is_looser(self, present: int, before: int) -> bool:
+        """Does ``present`` allow more than ``before``?"""
+        return present < before if self.is_switch else present > before
 
 
 class KnobError(Exception):

@@ -295,5 +295,5 @@ BOARD_LIMIT = KnobKind(
     open=lambda ports, name: _open(ports, name, BoardLimit),
     look=lambda files, knob: _look(knob),
     effect=_PowerSeen,
-    limit=Limit(BoardLimit.highest),
+    limit=Limit(BoardLimit.highest, is_for_caps=True),
 )

@@ -88,6 +88,8 @@ class Limit:
     found: Callable[[Any, str], int | None] = lambda knob, text: knob.number(text)
     is_seldom_lowered: bool = False
     """Found below the highest without a known reason, it is worth a line."""
+    is_for_caps: bool = False
+    """Nothing but a cap in watts moves it. So a value above ours is nobody's (``nodectl.write.cap_guard``)."""
 
 
 @dataclass(frozen=True, slots=True)

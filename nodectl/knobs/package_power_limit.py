@@ -8,6 +8,9 @@ A write may have another effect than it seems, for three reasons:
   of both is in force: a limit above its twin there changes nothing;
 - the hardware stores eighths of a watt, so what is read back may differ from what was written by that much.
 
+A limit that stays as it was written can still be made void: by the switch of its zone (``enabled``), by a longer
+averaging window, and, for as long as that window, by a higher short-term limit. These files are its *companions*.
+
 AMD shows energy only: its zones have no writable constraint, and no knob comes out of them.
 Sources: Linux Documentation/power/powercap/powercap.rst; Intel SDM vol. 3B 15.10 (RAPL).
 """
@@ -20,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nodectl.knobs.api import KnobError, Reason
-from nodectl.knobs.attribute_file import NumberFile
+from nodectl.knobs.api import Companion, KnobError, Reason
+from nodectl.knobs.attribute_file import NumberFile, write_text
 from nodectl.knobs.kind import KnobKind, Limit, file_finding, pairs
 from nodectl.knobs.recipe import FileRecipe
 from pmu.findings import Finding
@@ -30,7 +33,8 @@ from pmu.ports import Files, Ports
 from pmu.readings import Sample, type_f64
 
 POWERCAP = "/sys/class/powercap"
-TERMS = ("long_term", "short_term")
+SHORT_TERM = "short_term"
+TERMS = ("long_term", SHORT_TERM)
 
 POWER_STEP_UW = 125_000
 """1/8 W, the usual unit of the limit registers (SDM, MSR_RAPL_POWER_UNIT, default 0011b)."""
@@ -41,12 +45,14 @@ SHORTEST_LATENCY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One limit of one zone, as files."""
+    """One limit of one zone, as files. ``short``: of a long-term limit, limit and window of the zone's short-term
+    one."""
 
     limit_path: str
     most_path: str
     window_path: str
     enabled_path: str
+    short: tuple[str, str] | None = None
 
 
 class PackageLimit(NumberFile):
@@ -60,6 +66,7 @@ class PackageLimit(NumberFile):
         self._limit = limit
         self._twin = twin
         self.latency_s = max(SHORTEST_LATENCY_S, 2 * self._window_s())
+        self.companions = _companions(limit)
 
     def matches(self, requested: int, present: int) -> bool:
         """Equal to the register's own step."""
@@ -83,6 +90,20 @@ class PackageLimit(NumberFile):
         if self.is_off():
             return "lock bit", f"{self._limit.enabled_path} is 0: switched off, or locked by the firmware"
         return "firmware", "the package does not keep to its limit"
+
+    def read_companion(self, companion: Companion) -> int | None:
+        """What a companion is at; None where this kernel or zone does not have it."""
+        text = self._optional(companion.path)
+        return int(text) if text.isdigit() else None
+
+    def set_companion(self, companion: Companion, value: int) -> None:
+        """Set a companion, in its own unit."""
+        write_text(self._files, companion.path, str(value))
+
+    def switch_on(self) -> None:
+        """Switch the limits of the zone on where they are off. ``KnobError`` if they stay off."""
+        if self.is_off():
+            write_text(self._files, self._limit.enabled_path, "1")
 
     def is_off(self) -> bool:
         """Limits of the zone do not count: switched off, or locked, which the driver shows the same way
@@ -130,12 +151,22 @@ def _constraint(files: Files, control: str, package: str, term: str) -> Constrai
         base = f"{POWERCAP}/{zone}"
         if prefix != control or not number.isdigit() or _name(files, f"{base}/name") != package:
             continue
-        for index in range(len(TERMS)):
-            if _name(files, f"{base}/constraint_{index}_name") == term:
-                stem = f"{base}/constraint_{index}"
-                paths = (f"{stem}_power_limit_uw", f"{stem}_max_power_uw", f"{stem}_time_window_us")
-                return Constraint(*paths, f"{base}/enabled")
+        stems = {_name(files, f"{stem}_name"): stem for stem in (f"{base}/constraint_{n}" for n in range(len(TERMS)))}
+        if stem := stems.get(term):
+            paths = (f"{stem}_power_limit_uw", f"{stem}_max_power_uw", f"{stem}_time_window_us")
+            short = stems.get(SHORT_TERM) if term != SHORT_TERM else None
+            of_short = (f"{short}_power_limit_uw", f"{short}_time_window_us") if short else None
+            return Constraint(*paths, f"{base}/enabled", of_short)
     return None
+
+
+def _companions(limit: Constraint) -> tuple[Companion, ...]:
+    short = limit.short
+    return (
+        Companion(limit.enabled_path, "the switch of its zone", is_switch=True),
+        Companion(limit.window_path, "its time window"),
+        *((Companion(short[0], "the short-term limit"), Companion(short[1], "the short-term window")) if short else ()),
+    )
 
 
 def _name(files: Files, path: str) -> str:
@@ -188,5 +219,5 @@ KIND = KnobKind(
     open=_open,
     look=_look,
     effect=_PowerSeen,
-    limit=Limit(PackageLimit.highest),
+    limit=Limit(PackageLimit.highest, is_for_caps=True),
 )

@@ -14,6 +14,9 @@ CALM_NS: Final = 600_000_000_000
 """Ours: a knob's trouble is logged again if it was absent for ten minutes, so that one that comes and goes is logged
 once."""
 
+RAISED_CALM_NS: Final = 60_000_000_000
+"""Ours: the same for a limit that a program has set above the cap. Each program is named."""
+
 NOTICES_KEPT: Final = 200
 """Ours: lines that the summary keeps."""
 
@@ -26,7 +29,7 @@ class Notices:
         self._clock, self._log = clock, log
         self.troubles: list[str] = []
         self._kept: deque[str] = deque(maxlen=NOTICES_KEPT)
-        self._calm_from_ns: dict[tuple[str, str, str], int] = {}  # (knob, status, reason): when it is news again
+        self._calm_from_ns: dict[tuple[str, str, str, str], int] = {}  # (knob, status, reason, program): news again
 
     @property
     def lines(self) -> list[str]:
@@ -49,15 +52,20 @@ class Notices:
         now_ns = self._clock.now_ns()
         news: dict[tuple[str, str], list[Outcome]] = {}
         for outcome in troubled:
-            trouble = (outcome.knob, outcome.status, outcome.reason)
-            if now_ns > self._calm_from_ns.get(trouble, -1):
-                news.setdefault(trouble[1:], []).append(outcome)
-            self._calm_from_ns[trouble] = now_ns + CALM_NS
+            if self._is_news(outcome, now_ns):
+                news.setdefault((outcome.status, outcome.reason), []).append(outcome)
         for (status, reason), alike in news.items():
             why = f" ({reason})" if reason else ""
             likewise = " (and likewise)" if len({outcome.detail for outcome in alike}) > 1 else ""
             names = listed([outcome.knob for outcome in alike])
             self.add(f"{names}: {status}{why}: {alike[0].detail}{likewise}")
+
+    def _is_news(self, outcome: Outcome, now_ns: int) -> bool:
+        program = outcome.by.partition(" (")[0]
+        trouble = (outcome.knob, outcome.status, outcome.reason, program)
+        is_news = now_ns > self._calm_from_ns.get(trouble, -1)
+        self._calm_from_ns[trouble] = now_ns + (RAISED_CALM_NS if program else CALM_NS)
+        return is_news
 
 
 def listed(names: list[str]) -> str:

@@ -13,7 +13,7 @@ from nodectl.config import Config
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.node_cap import CAP_ROW, CapLease, PackageCap
 from nodectl.knobs import EffectWatch, Knob, Outcome
-from nodectl.knobs.api import unit_sign
+from nodectl.knobs.api import UNKNOWN, Raised, unit_sign
 from nodectl.knobs.known_tools import Names
 from nodectl.knobs.registry import rows_of_several
 from nodectl.knobs.timing import Deadline
@@ -41,7 +41,19 @@ HUNG_S, HUNG_PERIODS = 10.0, 3
 restorer above it. A writer process has as long for an answer."""
 
 
+SECOND_LINE_NS: Final = 5_000_000_000
+"""Ours: for so long after somebody has raised a limit in watts, clock limits enforce the cap too."""
+
 _NO_LIMITS: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Overruled:
+    """Somebody has set knobs above the cap that they enforce. ``devices_w``: what packages and GPUs may draw together
+    then; inf where nothing limits one of them, or its most is not known. ``by``: the program, or "unknown"."""
+
+    devices_w: float
+    by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,16 @@ class _CapKnobs:
     n_packages: int
     controller: set[str]  # caps of an SCMI controller
     lowest_khz: dict[str, int]  # clock limits, each with the lowest clock of its domain
+
+    @property
+    def in_watts(self) -> set[str]:
+        """Limits of packages and boards."""
+        return {*self.rapl, *self.boards}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every package has a limit in watts."""
+        return len(self.rapl) >= self.n_packages
 
     @classmethod
     def of(cls, layout: Layout, own: Collection[str], delegated: Iterable[Knob]) -> _CapKnobs:
@@ -113,6 +135,8 @@ class Actuation:
         self._find_rows(())
         self._cap_knobs = _CapKnobs.of(survey.layout, self._own, delegated)
         self._trouble = ""
+        self._overruled: Overruled | None = None
+        self._second_line_until_ns = 0
         self._claim_s = HUNG_S
 
     def start(self) -> tuple[list[Outcome], list[str]]:
@@ -141,6 +165,11 @@ class Actuation:
     def trouble(self) -> str:
         """What was wrong at the last ``apply`` with the knobs that enforce the cap; empty if nothing was."""
         return self._trouble
+
+    @property
+    def overruled(self) -> Overruled | None:
+        """Who has set a knob above the cap since the ``apply`` before, and what that allowed; None: nobody."""
+        return self._overruled
 
     def limit_restores(self, node_mw: int, packages_mw: int, boards_mw: Sequence[int]) -> None:
         """Limit restores, so that the node's cap is at most ``node_mw`` if the agent dies now: each knob that enforces
@@ -198,13 +227,37 @@ class Actuation:
         settings = {name: value for name, value in settings.items() if name in self._own or "#" in name}
         settings |= {name: min(settings.get(name) or limit, limit) for name, limit in limits.items()}
         settings = self._within_the_sites_limits(settings)
-        written = self._writer.apply(settings)
+        written = self._writer.apply(settings, self._clocks_enforce(decisions))
+        self._overruled = self._overruled_by(self._writer.take_raised(), settings)
         self._claim()
         self._watch.wrote(written, settings, self._clock.now_ns())
-        enforcing = {*knobs.rapl, *knobs.boards, *knobs.controller}
-        wrong = (one for one in (*outcomes, *written) if one.knob in enforcing and one.status in TROUBLE)
-        self._trouble = next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
+        self._trouble = self._trouble_of((*outcomes, *written))
         return self._names.named(outcomes + written)
+
+    def _clocks_enforce(self, decisions: Decisions) -> bool:
+        """Whether clock limits enforce the cap. Where packages have limits in watts, clocks are the second line: they
+        count while somebody overrules the first."""
+        if not decisions.cap.is_local or not decisions.cap.packages_mw:
+            return False
+        now_ns = self._clock.now_ns()
+        if self._overruled:
+            self._second_line_until_ns = now_ns + SECOND_LINE_NS
+        return not self._cap_knobs.rapl or now_ns < self._second_line_until_ns
+
+    def _trouble_of(self, outcomes: Iterable[Outcome]) -> str:
+        enforcing = {*self._cap_knobs.rapl, *self._cap_knobs.boards, *self._cap_knobs.controller}
+        wrong = (one for one in outcomes if one.knob in enforcing and one.status in TROUBLE)
+        return next((f"{one.knob}: {one.status}: {one.detail}" for one in wrong), "")
+
+    def _overruled_by(self, raised: Mapping[str, Raised], settings: Mapping[str, int]) -> Overruled | None:
+        if not raised:
+            return None
+        knobs = self._cap_knobs
+        by = next((one.by for one in raised.values() if one.by != UNKNOWN), UNKNOWN)
+        in_watts = {name: one.allowed or math.inf for name, one in raised.items() if name in knobs.in_watts}
+        allowed = {name: settings.get(name) or math.inf for name in (*knobs.rapl, *knobs.all_boards)} | in_watts
+        packages_w = sum(allowed[name] for name in knobs.rapl) / 1e6 if knobs.is_whole else math.inf
+        return Overruled(packages_w + sum(allowed[name] for name in knobs.all_boards) / 1e3, by)
 
     def _pass_on_site_locks(self) -> None:
         if self._remote:

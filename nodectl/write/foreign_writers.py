@@ -3,6 +3,8 @@
 ``yield`` leaves the knob to it. ``reassert`` sets the knob again, a number of times, and then yields: two programs that
 overwrite each other for ever help nobody. ``alarm`` yields too, and the line in the log begins with ALARM. A value that
 is set again is never above its ceiling (``nodectl.write.ceilings``), so a stricter limit of the other program stays.
+
+A value above the cap that a knob enforces is none of these: it is always set again (``nodectl.write.cap_guard``).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class ForeignRule:
         self._settings = settings
         self._counts: dict[str, _Count] = {}
         self._again: dict[str, str] = {}
+        self._alarms: dict[str, tuple[str, str]] = {}
 
     def left(self, found: Outcome, now_ns: int) -> Outcome | None:
         """The outcome for a knob that somebody else has moved; None if it is to be set again, as ``done`` then
@@ -51,14 +54,22 @@ class ForeignRule:
         self._again[found.knob] = f"{found.detail.partition(';')[0]}; set again ({count.n} of {self._settings.times})"
         return None
 
+    def raised(self, knob: str, by: str, alarm: str) -> None:
+        """``by`` has set a knob above the cap that it enforces; ``done`` says so, whatever becomes of the write."""
+        self._alarms[knob] = by, alarm
+
     @property
     def is_setting_again(self) -> bool:
-        """Whether ``left`` has let a knob be set again of which ``done`` has not reported yet."""
-        return bool(self._again)
+        """Whether a knob is set again of which ``done`` has not reported yet."""
+        return bool(self._again or self._alarms)
 
     def done(self, outcome: Outcome) -> Outcome:
         """The outcome of a write, which says so if the knob was set again."""
         text = self._again.pop(outcome.knob, "")
+        by, alarm = self._alarms.pop(outcome.knob, ("", ""))
+        if alarm:
+            end = f"set again to {outcome.detail}" if outcome.status == "written" else outcome.detail
+            return replace(outcome, detail=f"{alarm}; {end}", reason="foreign writer", by=by)
         if not text or outcome.status != "written":
             return outcome
         return replace(outcome, detail=f"{outcome.detail}: {text}", reason="foreign writer")

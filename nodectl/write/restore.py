@@ -4,9 +4,13 @@ One rule decides for each knob. If the hardware is at the captured value or at a
 written. If it is at any other value, somebody else has set it since: the knob is left alone and reported, unless
 firmware or temperature explains the value, since then our limit is still there. A knob that cannot be read is always
 put back. Where somebody else had set a limit below the captured value meanwhile, it goes back to that one
-(``Captured.to_restore``). One exception: a knob that enforces a cap under a cluster's grant goes to the lower of its
-present value and its restore limit, never upward, until the node may leave its cluster. The order is the reverse of the
-capture.
+(``Captured.to_restore``). The order is the reverse of the capture. Two exceptions:
+
+- A knob that enforces a cap under a cluster's grant goes to the lower of its present value and its restore limit, never
+  upward, until the node may leave its cluster.
+- A value above ours of a knob that nothing but a cap moves is nobody's (``nodectl.write.cap_guard``): the captured
+  value is written. So it is at 0, "no limit" to some firmware. A zone whose limits somebody has switched off is
+  switched on.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
 from nodectl.knobs.recipe import Recipe
+from nodectl.write.cap_guard import is_for_caps
 from nodectl.write.lock import is_locked, lock_path
 from nodectl.write.places import SavePlaces, SplitSave, save_path, save_places
 from nodectl.write.saves import (
@@ -193,7 +198,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     number = knob.number(present)
     if is_alone and present == captured.value and number is not None:
         return Outcome(knob.name, "restored", f"is at {present}, as captured")
-    if number is not None and not is_ours(knob, captured, number):
+    if number is not None and not is_ours(knob, captured, number) and not is_nobodys(knob, captured, number):
         _, text = knob.explain(last_of_ours(knob, captured), number)
         if not text:
             detail = f"somebody else set it to {present}; it was {captured.value} before this agent"
@@ -204,6 +209,7 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
         way = f"go from {present} to {goal}" if is_readable else f"be {goal}; where it is {_UNREAD}"
         return Outcome(knob.name, "restored", f"would {way}")
     knob.restore(captured.to_restore)
+    _switch_on(knob)
     return _after_restoring(knob, captured, present)
 
 
@@ -233,11 +239,14 @@ def put_to_limit(knob: Knob, captured: Captured, dry_run: bool = False) -> Outco
     assert captured.restore_limit is not None
     present = _present(knob)
     waits = f"{captured.value} as captured only when this node may leave its cluster"
-    if present.isdigit() and int(present) <= captured.restore_limit:
+    if present.isdigit() and 0 < int(present) <= captured.restore_limit:
+        if not dry_run:
+            _switch_on(knob)
         return Outcome(knob.name, "held", f"stays at {present}; {waits}")
     if dry_run:
         return Outcome(knob.name, "held", f"would go from {present} to {captured.restore_limit}; {waits}")
     knob.set(captured.restore_limit)
+    _switch_on(knob)
     after = knob.read_back()
     if after is not None and not knob.matches(captured.restore_limit, after):
         return Outcome(knob.name, "no-effect", f"requested {captured.restore_limit}, is at {after}", "firmware")
@@ -249,6 +258,21 @@ def is_ours(knob: Knob, captured: Captured, present: int) -> bool:
     limits = () if captured.restore_limit is None else (captured.restore_limit,)
     first = knob.number(captured.value) or 0
     return present == first or any(knob.matches(value, present) for value in (*captured.ours, *limits))
+
+
+def is_nobodys(knob: Knob, captured: Captured, present: int) -> bool:
+    """Is the hardware at a value above ours, or at "no limit", that a cap did not allow? Behind a controller it may be
+    another agent's."""
+    if not captured.ours or "#" in knob.name or not is_for_caps(knob.name):
+        return False
+    return present == 0 or present > captured.ours[-1]
+
+
+def _switch_on(knob: Knob) -> None:
+    """Have the limit count, where somebody has switched it off."""
+    switch_on: Callable[[], None] | None = getattr(knob, "switch_on", None)
+    if switch_on:
+        switch_on()
 
 
 def last_of_ours(knob: Knob, captured: Captured) -> int:

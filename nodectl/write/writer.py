@@ -13,6 +13,9 @@ The order inside ``apply`` is what makes it safe:
 
 If step 1 or 3 fails, nothing is written. Whenever the agent is killed, the save has what to put back
 (``nodectl restore``). No limit is written above its ceiling (``nodectl.write.ceilings``).
+
+A knob that enforces a cap never belongs to whoever raises it: it is looked at in a turn of its own and set again
+(``nodectl.write.cap_guard``).
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from nodectl.config import Foreign
-from nodectl.knobs.api import Knob, KnobError, Outcome
+from nodectl.knobs.api import UNKNOWN, Knob, KnobError, Outcome, Raised
+from nodectl.write.cap_guard import Above, CapGuard, is_for_caps
 from nodectl.write.ceilings import Ceilings, under
 from nodectl.write.foreign_writers import ForeignRule
 from nodectl.write.many_files import ManyFiles, as_written
@@ -49,6 +53,10 @@ FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 CHECKS_PER_APPLY = 2
 """Ours: unchanged knobs that are read again at each ``apply``, in turn, so that a foreign writer is found even while
 nothing is written. It costs two file reads."""
+
+ATTEMPTS = 3
+"""Ours: how often a value above the cap is overwritten at once, where somebody sets it between our write and our
+look."""
 
 NEVER_NS = 2**63 - 1
 
@@ -86,11 +94,13 @@ class Writer:
         may_raise: Sequence[str] = (),
         foreign: Foreign = YIELD,
         many: ManyFiles | None = None,
+        root: str = "",
     ) -> None:
         """``saves``: where what the knobs were is saved. ``is_current`` turns false when another process has taken the
         node: the restorer, while this one was stopped. Then nothing is written any more. ``may_raise``: patterns of
         knobs that have no ceiling of the site's. ``foreign``: what to do about other programs that move a knob.
-        ``many``: writes clock limits together; without it knobs are written one by one."""
+        ``many``: writes clock limits together; without it knobs are written one by one. ``root``: the directory that
+        the paths of knobs are below."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._places = SavePlaces(saves) if isinstance(saves, str) else saves
         self._save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
@@ -103,6 +113,9 @@ class Writer:
         self._ceilings = Ceilings(knobs, may_raise)
         self._has_unsaved_ceiling = False
         self._foreign = ForeignRule(foreign)
+        self.guard = CapGuard(knobs, root)
+        self._raised: dict[str, Raised] = {}
+        self._seen: dict[str, Outcome] = {}  # what looks at caps have found since the last ``apply``
 
     def start(self) -> Restoration:
         """Restore what an earlier run of this boot left moved. Where that fails the earlier capture stays, since it is
@@ -112,6 +125,7 @@ class Writer:
         state = read_node(self._places, self._boot_id)
         self._captured, self._restore_limits = state.knobs, state.restore_limits
         self._ceilings.start(self._captured)
+        self.guard.start()
         result.remarks += self._ceilings.below_hardware()
         return result
 
@@ -145,8 +159,9 @@ class Writer:
         for name, captured in self._captured.items():
             captured.restore_limit = values.get(name)
 
-    def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
-        """Bring knobs to ``settings`` (``{name: value}``; 0 puts the knob back to its captured value).
+    def apply(self, settings: Mapping[str, int], clocks_too: bool = False) -> list[Outcome]:
+        """Bring knobs to ``settings`` (``{name: value}``; 0 puts the knob back to its captured value). ``clocks_too``:
+        clock limits enforce a cap now.
 
         Returns one outcome per name, in order. Never raises for a refusal; a knob in trouble is left alone for a while
         (its last outcome is repeated) unless another value is requested.
@@ -155,6 +170,7 @@ class Writer:
             return [Outcome(name, "refused", _TAKEN) for name in settings]
         now_ns = self._clock.now_ns()
         settings = under(self._ceilings.values, settings)
+        self.guard.follow(settings, clocks_too)
         outcomes: dict[str, Outcome] = {}
         changes: dict[str, int] = {}
         for name, value in settings.items():
@@ -163,7 +179,7 @@ class Writer:
                 outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
             elif setting.trouble is None and value == setting.written:
                 outcomes[name] = setting.at_rest
-            elif setting.trouble and now_ns < setting.retry_ns and (setting.wanted == value or _is_foreign(setting)):
+            elif setting.trouble and now_ns < setting.retry_ns and self._waits(setting, value):
                 outcomes[name] = setting.trouble
             else:
                 outcomes[name] = setting.at_rest
@@ -172,7 +188,33 @@ class Writer:
             outcomes[outcome.knob] = self._take_note(outcome, changes[outcome.knob], now_ns)
         for outcome in self._check_some(changes):
             outcomes[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].written, now_ns)
+        if self.guard.left_ns(now_ns) == 0:
+            self.look_at_caps()
+        if self._seen:
+            outcomes |= self._seen
+            self._seen = {}
         return list(outcomes.values())
+
+    def look_at_caps(self) -> None:
+        """Look at every knob that enforces a cap, and set those again that allow more. What is found is in the outcomes
+        of the next ``apply``."""
+        if not self._is_current():
+            return
+        now_ns = self._clock.now_ns()
+        self.guard.hear()
+        known = self._many.present(self.guard.goals) if self._many else {}
+        above, below = self.guard.look(now_ns, self._ceilings.values, known)
+        for one in above:
+            if one.knob in self._captured and self._is_raised(self._settings[one.knob], one):
+                self._seen[one.knob] = self._take_note(self._set_again(one), one.goal, now_ns)
+        strict = [name for name in below if name in self._captured and self._settings[name].trouble is None]
+        for outcome in self._left(self._find_foreign(strict, are_at_rest=True)) if strict else ():
+            self._seen[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].written, now_ns)
+
+    def take_raised(self) -> dict[str, Raised]:
+        """The knobs that somebody has set above the cap that they enforce, since the last call."""
+        found, self._raised = self._raised, {}
+        return found
 
     def restore(self, names: Iterable[str]) -> list[Outcome]:
         """Put some knobs back, newest capture first, for example where a sensor failed. They may be moved again."""
@@ -189,6 +231,7 @@ class Writer:
     def close(self) -> None:
         """Release the save file. Knobs are not touched: ``restore_all`` comes first."""
         self._save.close()
+        self.guard.close()
 
     def __enter__(self) -> Writer:
         self.start()
@@ -275,6 +318,9 @@ class Writer:
                 present = self._settings[name].present = knob.read_back()
                 if present is None:
                     continue
+                if self.guard.is_above(name, present):  # nobody's: it is overwritten now, or at the next look
+                    self._note_above(setting, captured, present)
+                    continue
                 is_first = are_at_rest and present == knob.number(captured.value)
                 is_put_back = is_first and not knob.matches(setting.written, present)
                 is_lowered = self._is_lowered(knob, captured, before, present)
@@ -297,6 +343,49 @@ class Writer:
         if not before or present >= before or not self._ceilings.is_limit(knob.name):
             return False
         return not knob.matches(last_of_ours(knob, captured), present)
+
+    def _note_above(self, setting: _Setting, captured: Captured, present: int) -> None:
+        """A knob that is about to be set under a cap allows more. Somebody may have raised it, or have set a limit that
+        is above the new cap and was below the one before."""
+        knob = setting.knob
+        one = Above(knob.name, 0, present, f"set it to {knob.shown(present) if present else 'no limit'}")
+        if self._is_raised(setting, one):
+            self._note_raised(one)
+        elif not is_ours(knob, captured, present):
+            self._note_foreign(knob.name, present)  # it may still be lower than what the site had
+
+    @staticmethod
+    def _is_raised(setting: _Setting, above: Above) -> bool:
+        """Has somebody raised it? It may also be at a value of ours that a write which failed was to lower."""
+        if not setting.written:
+            return False
+        if above.companions or above.present == 0:
+            return True
+        return above.present > setting.written and not setting.knob.matches(setting.written, above.present)
+
+    def _note_raised(self, above: Above) -> None:
+        """For the outcome of the write that follows, and for whoever counts what the knob allowed."""
+        knob, captured = self._settings[above.knob].knob, self._captured[above.knob]
+        if above.present and not is_ours(knob, captured, above.present):
+            self._note_foreign(above.knob, above.present)  # it may still be lower than what the site had
+        by = self.guard.who(above.knob)
+        highest = self._ceilings.highest(above.knob) or 0
+        present = above.present if is_for_caps(above.knob) else 0  # a clock allows no watts that are known
+        self._raised[above.knob] = Raised(min(present, highest or present) if present else highest, by)
+        subject = "somebody (unknown)" if by == UNKNOWN else by
+        self._foreign.raised(above.knob, by, f"ALARM: {subject} {above.what}, above the cap")
+
+    def _set_again(self, above: Above) -> Outcome:
+        """Put a knob back under its cap. A value that the save has needs no room on the disk."""
+        self._note_raised(above)
+        name, goal = above.knob, above.goal
+        try:
+            self.guard.put_back(above)
+        except KnobError as error:
+            return self._foreign.done(Outcome(name, error.status, str(error), error.reason))
+        if self._captured[name].ours[-1:] == (goal,):
+            return self._foreign.done(self._write(self._settings[name], goal))
+        return self._record_and_write({name: goal})[0]
 
     def _note_foreign(self, name: str, value: int) -> None:
         """Somebody else has set the knob: the value of a limit is its ceiling now, if it is the lowest so far."""
@@ -387,6 +476,8 @@ class Writer:
             is_alike = name in present and (self._captured[name].value, value) in exact
             if name in taken or not is_alike or present[name] == setting.present:  # then the long way finds out why
                 continue
+            if self.guard.is_above(name, present[name]):
+                continue  # it is set again
             with contextlib.suppress(KnobError):
                 if not setting.knob.explain(value, present[name])[1]:
                     setting.present = present[name]
@@ -401,8 +492,7 @@ class Writer:
         if not self._is_current():  # stopped since the beginning of this apply
             return Outcome(knob.name, "refused", _TAKEN)
         try:
-            knob.set(value)
-            present = setting.present = knob.read_back()
+            present = self._put(setting, value)
             if present is None or knob.matches(value, present):
                 setting.written = value
                 reason, text = knob.overruled(value)
@@ -412,6 +502,11 @@ class Writer:
             reason, text = knob.explain(value, present)
         except KnobError as error:
             return Outcome(knob.name, error.status, str(error), error.reason)
+        above = Above(knob.name, value, present, f"sets it to {knob.shown(present)} again and again")
+        if self.guard.is_above(knob.name, present) and (present != before or self._is_raised(setting, above)):
+            self._note_raised(above)
+            detail = f"requested {knob.shown(value)}, is at {knob.shown(present)}"
+            return self._foreign.done(Outcome(knob.name, "no-effect", detail, "foreign writer"))
         self._captured[knob.name].note(present)
         with contextlib.suppress(SaveError):  # worth recording, but the hardware is at it already
             self._save.wrote({knob.name: present})
@@ -421,6 +516,15 @@ class Writer:
             reason, text = "foreign writer", "somebody else wrote at the same time"
         detail = f"requested {knob.shown(value)}, is at {present}: {text}"
         return Outcome(knob.name, "no-effect", detail, reason)
+
+    def _put(self, setting: _Setting, value: int) -> int | None:
+        """Set a knob and return what it is at then. One that enforces a cap is set again at once where it is above."""
+        for _ in range(ATTEMPTS):
+            setting.knob.set(value)
+            setting.present = setting.knob.read_back()
+            if setting.present is None or not self.guard.is_above(setting.knob.name, setting.present):
+                break
+        return setting.present
 
     def _release(self, name: str) -> Outcome:
         """Put the knob back to its captured value. The capture stays: the next write needs no new one."""
@@ -444,6 +548,7 @@ class Writer:
         if not captured or not self._is_current():
             return []
         with deaf_to_signals():
+            self.guard.release(captured)
             self._look_for_ceilings(captured)
             outcomes = put_back_all(captured, self._find)
             for outcome in outcomes:
@@ -466,7 +571,8 @@ class Writer:
             setting.retry_ns = NEVER_NS
 
     def _check_some(self, changes: Mapping[str, int]) -> list[Outcome]:
-        """Read again a few knobs that are at a value of ours and do not change now, in turn."""
+        """Read again a few knobs that are at a value of ours and do not change now, in turn. Those that enforce a cap
+        have a turn of their own."""
         names: list[str] = []
         for _ in range(min(CHECKS_PER_APPLY, len(self._captured))):
             name = next(self._round, None)
@@ -474,7 +580,7 @@ class Writer:
                 self._round = iter(list(self._captured))
                 name = next(self._round)
             setting = self._settings.get(name)
-            is_quiet = setting and setting.written and setting.trouble is None
+            is_quiet = setting and setting.written and setting.trouble is None and not self.guard.guards(name)
             if is_quiet and name not in changes and name in self._captured:
                 names.append(name)
         found = self._find_foreign(names, are_at_rest=True)
@@ -483,6 +589,13 @@ class Writer:
         writes = {name: self._settings[name].written for name in names if name in again}
         return left + self._record_and_write(writes) if writes else left
 
+    def _waits(self, setting: _Setting, value: int) -> bool:
+        """Whether a knob in trouble is left alone for a while though ``value`` is requested."""
+        if setting.wanted == value:
+            return True
+        # a limit that somebody has set below the cap before may be above the new one
+        return _is_foreign(setting) and not self.guard.guards(setting.knob.name)
+
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
         """Remember a knob's trouble, and when to try again."""
         setting = self._settings[outcome.knob]
@@ -490,7 +603,8 @@ class Writer:
             return outcome
         if outcome.status in _TROUBLE:
             is_same = setting.trouble is not None and setting.wanted == value
-            setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_same else FIRST_RETRY_S
+            is_growing = is_same and not self.guard.guards(outcome.knob)
+            setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_growing else FIRST_RETRY_S
             setting.retry_ns = now_ns + round(setting.retry_s * 1e9)
             setting.trouble, setting.wanted = outcome, value
         else:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nodectl.knobs.api import Knob, KnobError
+from nodectl.knobs.api import Companion, Knob, KnobError
 
 
 def boottime_ns() -> int:
@@ -100,6 +100,11 @@ class LeasedKnob:
         """Move the knob, if it still may be."""
         self._permission.check(self.name)
         self._knob.set(value)
+
+    def set_companion(self, companion: Companion, value: int) -> None:
+        """Put a file back that decides whether the knob is in force."""
+        self._permission.check(self.name)
+        self._knob.set_companion(companion, value)  # type: ignore[attr-defined]  # only knobs with companions have one set
 
     def restore(self, captured: str) -> None:
         """Put the knob back, if no other process has done so."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from nodectl.knobs.api import Outcome
+from nodectl.knobs.api import Outcome, Raised
 from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import LockError
 from nodectl.write.many_files import as_written
@@ -89,6 +89,7 @@ class RemoteWriter:
         self.captured: Mapping[str, str] = {}
         self.restore_limits: Mapping[str, int] = {}
         self.ceilings = KnownCeilings()
+        self._raised: dict[str, Raised] = {}
         self._site_locks: dict[str, int] = {}
         self.lease_s = LEASE_S
         self.expired = 0
@@ -111,13 +112,14 @@ class RemoteWriter:
             self._ask_now(lambda: LimitRestores(boottime_ns(), dict(values)), Done)
             self.restore_limits = dict(values)
 
-    def apply(self, settings: Mapping[str, int]) -> list[Outcome]:
+    def apply(self, settings: Mapping[str, int], clocks_too: bool = False) -> list[Outcome]:
         """``Writer.apply``; it also renews the lease of each knob in ``settings``."""
         known = {name: number for name in settings if (number := self._number_of.get(name)) is not None}
         numbers, values = list(known.values()), [settings[name] for name in known]
         lease_ms = round(min(self.lease_s, LONGEST_LEASE_S) * 1000)
-        applied = self._ask_now(lambda: Apply(boottime_ns(), lease_ms, numbers, values), Applied)
+        applied = self._ask_now(lambda: Apply(boottime_ns(), lease_ms, numbers, values, clocks_too), Applied)
         self._lower_ceilings(applied)
+        self._raised |= applied.raised
         if applied.expired:
             self.expired += applied.expired
             plural = "knobs were" if applied.expired > 1 else "knob was"
@@ -133,6 +135,11 @@ class RemoteWriter:
             outcomes[name] = as_written(name, settings[name])
         outcomes |= {outcome.knob: outcome for outcome in applied.others}
         return list(outcomes.values())
+
+    def take_raised(self) -> dict[str, Raised]:
+        """``Writer.take_raised``."""
+        found, self._raised = self._raised, {}
+        return found
 
     def restore(self, names: Iterable[str]) -> list[Outcome]:
         """``Writer.restore``."""

@@ -15,10 +15,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from nodectl.knobs.api import Outcome
+from nodectl.knobs.api import Outcome, Raised
 from nodectl.shell.errors import NodectlError, plain_reason
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 MOST_BYTES: Final = 128 * 1024
 """Ours: 384 settings are 3 KiB, 4096 outcomes with short details some 100 KiB; Linux's default socket buffer is 208."""
@@ -59,12 +59,14 @@ class Start(_Message, frozen=True, tag="start"):
 
 
 class Apply(_Message, frozen=True, tag="apply"):
-    """Bring knobs to values (0: back to the captured one), and renew the lease of each."""
+    """Bring knobs to values (0: back to the captured one), and renew the lease of each. ``clocks_too``: as
+    ``Writer.apply`` takes it."""
 
     made_ns: type_time
     lease_ms: type_lease
     knobs: Annotated[list[type_number], msgspec.Meta(max_length=MOST_KNOBS)]
     values: Annotated[list[type_value], msgspec.Meta(max_length=MOST_KNOBS)]
+    clocks_too: bool = False
 
 
 class LimitRestores(_Message, frozen=True, tag="limit"):
@@ -134,13 +136,14 @@ class Started(_Message, frozen=True, tag="started"):
 class Applied(_Message, frozen=True, tag="applied"):
     """The answer to ``Apply``: which knobs were written, and the outcomes of those that were neither written nor
     unchanged. ``expired``: knobs that were put back since the last answer because their lease was over. ``ceilings``
-    and ``site``: what is lower now than in the last answer."""
+    and ``site``: what is lower now than in the last answer. ``raised``: ``Writer.take_raised``."""
 
     written: list[int]
     others: list[Outcome]
     expired: int
     ceilings: dict[str, int]
     site: dict[str, int]
+    raised: dict[str, Raised] = {}
 
 
 class Outcomes(_Message, frozen=True, tag="outcomes"):
@@ -198,7 +201,7 @@ def decode_reply(data: bytes) -> type_reply:
 
 def _without_details(message: Applied | Outcomes | Started) -> type_reply:
     def short(outcomes: list[Outcome]) -> list[Outcome]:
-        return [Outcome(outcome.knob, outcome.status, "", outcome.reason) for outcome in outcomes]
+        return [Outcome(outcome.knob, outcome.status, "", outcome.reason, outcome.by) for outcome in outcomes]
 
     if isinstance(message, Applied):
         return msgspec.structs.replace(message, others=short(message.others))

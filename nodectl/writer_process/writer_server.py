@@ -121,8 +121,10 @@ class Session:
             while not stop.is_over():
                 notifier.alive(time.monotonic_ns())
                 left_ns = sooner(self._leases.left_ns(self._now_ns()), notifier.sleep_ns)
+                left_ns = sooner(left_ns, self._listen(poll))
                 ready = poll.poll(None if left_ns is None else -(-left_ns // 1_000_000))
                 self.put_back_expired()
+                self._look_at_caps(ready)
                 if any(descriptor == channel.descriptor for descriptor, _ in ready):
                     self._serve_one(channel)
         except ChannelError as closed:
@@ -132,6 +134,27 @@ class Session:
         # a restorer that was killed ends its writer with SIGTERM (PR_SET_PDEATHSIG): the agent starts others
         if stop.is_over() and os.getppid() == self._parent:
             _say_goodbye(channel)
+
+    def _listen(self, poll: select.poll) -> int | None:
+        """Wait for writes of others to files of knobs that enforce a cap, but not all the time where they come in a
+        loop. Returns the time until the next look at these knobs; None: none enforces one."""
+        if self._writer is None:
+            return None
+        guard, now_ns = self._writer.guard, self._served.ports.clock.now_ns()
+        left_ns, pause_ns = guard.left_ns(now_ns), guard.pause_ns(now_ns)
+        if guard.descriptor >= 0:
+            poll.register(guard.descriptor, 0 if left_ns is None or pause_ns else select.POLLIN)
+        return sooner(left_ns, pause_ns or None) if left_ns is not None else None
+
+    def _look_at_caps(self, ready: Sequence[tuple[int, int]]) -> None:
+        """Put back what allows more than the cap, between the agent's requests as well."""
+        writer = self._writer
+        if writer is None:
+            return
+        if any(descriptor == writer.guard.descriptor for descriptor, _ in ready):
+            writer.guard.hear()
+        if writer.guard.left_ns(self._served.ports.clock.now_ns()) == 0:
+            writer.look_at_caps()
 
     def _pass_files(self, channel: Channel) -> None:
         for first in range(0, len(self._files), MOST_DESCRIPTORS):
@@ -243,7 +266,7 @@ class Session:
             places, boot_id = save_places(served.state_dir, served.ports.lock_path), node_id(served.ports.lock_path)
             writer = Writer(
                 knobs, places, boot_id, served.ports.clock, self._lock.is_current,
-                served.may_raise, served.foreign, self._many,
+                served.may_raise, served.foreign, self._many, served.root,
             )  # fmt: skip
             earlier = writer.start()
         except BaseException:
@@ -263,7 +286,7 @@ class Session:
                 late = "requested too long ago; not written"
                 return self._applied(request, names, [Outcome(name, "refused", late) for name in names])
             settings = dict(zip(names, self._in_range(request), strict=True))
-            outcomes = writer.apply(settings)
+            outcomes = writer.apply(settings, request.clocks_too)
         finally:
             self._permission.end()
         # the lease runs from the end of the writes: until then it was this process that the agent waited for
@@ -323,7 +346,7 @@ class Session:
                 others.append(one)
         expired, self._expired = self._expired, 0
         assert self._writer
-        return Applied(written, others, expired, *self._news_of_ceilings(self._writer))
+        return Applied(written, others, expired, *self._news_of_ceilings(self._writer), self._writer.take_raised())
 
     def _names(self, numbers: Iterable[int]) -> list[str]:
         known = self._served.names
