@@ -305,10 +305,14 @@ class Agent:
         cluster.work.add(sample)
         cap_bound: CapBound = "yes" if shares.is_full(share, sample) else self._decider.cap_bound(decisions, sample)
         joules, _ = shares.node_energy(sample)
+        raised = actuation.overruled
         cluster.follow(
             sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound, joules, self._previous,
-            self._ports.clock.now_ns() - sample.time_ns,
+            self._ports.clock.now_ns() - sample.time_ns, raised.by if raised else "",
+            raised.devices_w + self.config.caps.rest_w if raised else 0.0,
         )  # fmt: skip
+        if raised and self.config.foreign.end_jobs:
+            cluster.end_jobs()
         self._log_link()
         return self._guest.recorded(decisions), outcomes
 

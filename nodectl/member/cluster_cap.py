@@ -6,12 +6,18 @@ times of leases are CLOCK_BOOTTIME, which runs on while the node is suspended.
 A cap is confirmed when nothing is wrong with the knobs that enforce it (they were read back, and no other limit
 overrules them) and the measured power is below it over a window that begins one settle time after the write: "seen" if
 the power was above it before, else "provisional". Without a measured power nothing is confirmed.
+
+A cap that was confirmed may be lost again. Somebody raises a limit: then the node reports at once what that limit
+allows. Or the power stays above the cap though every limit reads as it was set (a register that no file shows): then it
+reports the power. Both count until the cap is confirmed again.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -27,7 +33,7 @@ from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.energy_meter import EnergyMeter, Interval
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
-from nodectl.wire.job_messages import NodeJobs
+from nodectl.wire.job_messages import JobSignal, NodeJobs
 from nodectl.wire.power_messages import CAP_TOLERANCE, CapBound, Declaration, Grant, LeaseClass, Report
 from pmu.layout import Layout
 from pmu.readings import NO_RAW_PROGRESS, RawProgress, RawSweep
@@ -41,6 +47,17 @@ WINDOW_NS: Final = 200_000_000
 COMPLAIN_NS: Final = 60_000_000_000
 """Ours: how often the log says that there is no link, and why."""
 
+RAISED_NS: Final = 2_000_000_000
+"""Ours: for so long after somebody has raised a limit no cap is confirmed. A loop of writes is seen again by then."""
+
+BUCKET_S: Final = 0.25
+OVER_S: Final = 1.5
+"""Ours: a cap is lost if the mean power of each bucket is above what was in force for so long, and for a settle time. A
+package may draw more for about a second after it was idle, until its running average is at its limit."""
+
+AGAIN, AGAIN_NS = 3, 10_000_000_000
+"""Ours: raised so often within this time, a limit is raised again and again."""
+
 LEAVE_S: Final = 3.0
 REPEAT_S: Final = 0.5
 """Ours: how long a run that ends waits until it may run uncapped, and how often it repeats its request."""
@@ -48,6 +65,10 @@ REPEAT_S: Final = 0.5
 
 _CAP_BOUND: Final[tuple[CapBound, ...]] = ("", "no", "unsure", "yes")
 """Ascending: the worst value since the last report is reported."""
+
+
+MOST_NAME, MOST_MW = 96, 1_000_000_000
+"""Of a report's fields ``raised_by`` and ``limit_mw``."""
 
 
 def boottime_ns() -> int:
@@ -109,6 +130,13 @@ class JobExchange:
             self._meter.metered(self._thread.news().parts)  # what has begun is in the record too
             self._thread.keep(self._meter.keep())
 
+    def end_jobs(self) -> list[int]:
+        """End every job part that runs here; their numbers."""
+        running = [part for part in self._thread.news().parts if part.phase == "running"]
+        for part in running:
+            self._thread.post(JobSignal(part.job, part.attempt, signal.SIGTERM))
+        return [part.job for part in running]
+
     def progress(self) -> RawProgress:
         """The progress that the job on this node reports."""
         return self._thread.progress()
@@ -156,6 +184,9 @@ class ClusterCap:
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
         self._drew_mw = -1
         self._is_raise = False
+        self._raised_ns: deque[int] = deque(maxlen=AGAIN)  # when somebody was last seen to raise a limit
+        self._raised_by = ""
+        self._over = _OverCap(max(OVER_S, self._declared.settle_ms / 1000))
         self._jobs = JobExchange(link, jobs, self._meter) if jobs else None
 
     def __enter__(self) -> ClusterCap:
@@ -195,10 +226,13 @@ class ClusterCap:
     def follow(
         self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no",
         joules: float | None = None, sweep: RawSweep | None = None, sweep_age_ns: int = 0,
+        raised_by: str = "", allowed_w: float = 0.0,
     ) -> None:  # fmt: skip
         """After each tick: the power of the node, what is wrong with the knobs that enforce the cap (``trouble``), its
         load tag, and whether it is cap-bound (``cap_bound``). Confirms the cap, and reports when it is time.
-        ``joules``: its energy by the counters in ``sweep``, which are ``sweep_age_ns`` old; None: power times time."""
+        ``joules``: its energy by the counters in ``sweep``, which are ``sweep_age_ns`` old; None: power times time.
+        ``raised_by``: who has set a limit above the cap since the last call ("": nobody), so that the node was allowed
+        ``allowed_w`` (inf: not known)."""
         lease = self._lease
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
@@ -207,10 +241,30 @@ class ClusterCap:
         energy_j = power_w * elapsed_s if joules is None else joules
         # the time of the sweep, not of this call: to move many knobs can take longer than a tick
         self._meter.add(Interval(here_ns - sweep_age_ns, elapsed_s, energy_j, quality), sweep)
+        if raised_by and self._is_capped:
+            self._note_raised(here_ns, raised_by, allowed_w)
+        if self._is_capped and self._power_mw >= 0 and self._over.add(elapsed_s, power_w, lease.limit_mw):
+            self._log(
+                f"ALARM: {self._over.mean_w:.0f} W are drawn where at most {lease.limit_mw / 1000:g} W were in force:"
+                " the cluster counts them"
+            )
+            self._lose(here_ns, round(self._over.mean_w * 1000))
         if self._changed_ns >= 0 and not trouble and self._power_mw >= 0:
             self._judge(lease, here_ns, elapsed_s, power_w)
         if here_ns >= self._report_ns:
             self._report(here_ns)
+
+    def end_jobs(self) -> None:
+        """If somebody raises limits again and again: end every job part on this node."""
+        here_ns = self.now_ns()
+        is_again = len(self._raised_ns) == AGAIN and here_ns - self._raised_ns[0] < AGAIN_NS
+        if self._jobs and is_again and (jobs := self._jobs.end_jobs()):
+            self._raised_ns.clear()
+            numbers = ", ".join(str(job) for job in jobs)
+            self._log(
+                f"ALARM: job {numbers} is ended: a limit was set above the cap again and again"
+                f" ({self._raised_by or 'unknown'}; [foreign] end_jobs)"
+            )
 
     @property
     def most_mw(self) -> int:
@@ -293,8 +347,24 @@ class ClusterCap:
         self._changed_ns, self._window, self._drew_mw = here_ns, [0.0, 0.0], self._power_mw
         self._is_raise = self._lease.cap_mw >= before_mw
 
+    def _note_raised(self, here_ns: int, by: str, allowed_w: float) -> None:
+        """The node was allowed more than its cap, and may be so again at any moment."""
+        self._raised_ns.append(here_ns)
+        self._raised_by = by[:MOST_NAME]
+        allowed_mw = round(allowed_w * 1000) if allowed_w < MOST_MW / 1000 else self._declared.tdp_mw
+        self._lose(here_ns, allowed_mw)
+
+    def _lose(self, here_ns: int, limit_mw: int) -> None:
+        """The cap is not in force any more: count ``limit_mw`` until it is confirmed again."""
+        is_more = self._lease.overrule(limit_mw)
+        self._changed_ns, self._window, self._is_raise = here_ns, [0.0, 0.0], False
+        if is_more:
+            self._report_ns = -1  # at once: these watts are not counted yet
+
     def _judge(self, lease: NodeLease, here_ns: int, elapsed_s: float, power_w: float) -> None:
         """Whether the new cap is in force (rule 5 of docs/ledger.md)."""
+        if self._raised_ns and here_ns < self._raised_ns[-1] + RAISED_NS:
+            return
         began_ns = here_ns - round(elapsed_s * 1e9)  # of the interval that was measured
         settled_ns = self._changed_ns + self._declared.settle_ms * 1_000_000
         if here_ns == self._changed_ns or (not self._is_raise and began_ns < settled_ns):
@@ -308,7 +378,7 @@ class ClusterCap:
             self._window = [0.0, 0.0]  # not yet: a new window
             return
         lease.confirm("seen" if self._drew_mw > lease.cap_mw else "provisional")
-        self._changed_ns = -1
+        self._changed_ns, self._raised_by = -1, ""
         self._report(here_ns)  # at once: watts are waited for
 
     def _report(self, here_ns: int, is_leaving: bool = False) -> None:
@@ -326,6 +396,7 @@ class ClusterCap:
                 units=units,
                 instructions=instructions,
                 useful_mw=self.useful_mw,
+                raised_by=self._raised_by,
             )
         )
         self._cap_bound = ""
@@ -350,6 +421,28 @@ class ClusterCap:
 
     def _why_silent(self) -> str:
         return "the cluster agent grants nothing" if self._link.is_up else self._link.why_down
+
+
+class _OverCap:
+    """Whether the power stays above a limit for ``longest_s``: in the mean of each bucket of ``BUCKET_S``."""
+
+    def __init__(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self.mean_w = 0.0
+        """Of the last full bucket."""
+        self._over_s = self._joules = self._elapsed_s = 0.0
+
+    def add(self, elapsed_s: float, power_w: float, limit_mw: int) -> bool:
+        """One interval; True if the power was above the limit for long enough."""
+        self._joules += power_w * elapsed_s
+        self._elapsed_s += elapsed_s
+        if self._elapsed_s < BUCKET_S:
+            return False
+        self.mean_w = self._joules / self._elapsed_s
+        is_over = self.mean_w * 1000 > CAP_TOLERANCE * limit_mw
+        self._over_s = self._over_s + self._elapsed_s if is_over else 0.0
+        self._joules = self._elapsed_s = 0.0
+        return self._over_s >= self._longest_s
 
 
 def open_cluster_cap(

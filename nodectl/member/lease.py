@@ -86,6 +86,14 @@ class NodeLease:
             self.limit_mw = self.cap_mw
             self._confirmed = self._taken
 
+    def overrule(self, limit_mw: int) -> bool:
+        """Somebody else, or the hardware, allows up to ``limit_mw`` whatever this node has set. That counts until
+        ``cap_mw`` is confirmed again. True if it is more than was known."""
+        self._effect = "unseen"
+        is_more = limit_mw > self.limit_mw
+        self.limit_mw = max(self.limit_mw, limit_mw)
+        return is_more
+
     def lapse(self, now_ns: int) -> bool:
         """End the lease if it is over: True if ``cap_mw`` has fallen to the safe cap, which the caller then writes."""
         if now_ns < self.lease_end_ns or self.cap_mw <= self.declaration.safe_mw:

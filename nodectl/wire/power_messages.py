@@ -104,6 +104,9 @@ class Report(msgspec.Struct, frozen=True):
     instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs
     # the highest cap of use: the site's own limits allow no more; -1: not known, or from an older agent
     useful_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1
+    # who has set a limit above the cap, until the cap is confirmed again: a program, or "unknown"; "": nobody, or an
+    # older agent. ``limit_mw`` has what that allowed
+    raised_by: Word = ""
 
 
 class Grant(msgspec.Struct, frozen=True):
