@@ -90,6 +90,7 @@ class Alarms:
         is_short = plan.short_mw > 0 and bool(plan.names or unreached_mw) and not is_early
         self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
         self.set("disbelieved", self._disbelieved(now_s))
+        self.set("raised", self._raised(now_s, reports))
         breach_mw = self._ledger.breach_mw(now_s)
         if breach_mw > 0:
             breach_mw -= self._above_caps_mw(now_s, reports)
@@ -146,6 +147,20 @@ class Alarms:
         return (
             f"{len(places)} nodes report grants of a cluster agent that is not there, and take none of ours:"
             f" restart their agents; if that does not help, revoke their keys ({self._names(places)})"
+        )
+
+    def _raised(self, now_s: float, reports: Mapping[str, Report]) -> str:
+        """On which nodes somebody has set a limit above the cap, and who; "" if on none."""
+        is_reached = self._ledger.is_within_reach(now_s)
+        places = self._ledger.accounts.places
+        by = {name: one.raised_by for name, one in reports.items() if one.raised_by and is_reached[places[name]]}
+        if not by:
+            return ""
+        named = ", ".join(f"{name}: {by[name]}" for name in sorted(by)[:NAMED])
+        plural = "nodes were" if len(by) > 1 else "node was"
+        return (
+            f"{len(by)} {plural} set above the cap by a program that runs there, and set back; until that is confirmed"
+            f" the limit that was set counts ({named}{', ...' if len(by) > NAMED else ''})"
         )
 
     def _names(self, places: Ints) -> str:

@@ -80,6 +80,7 @@ class Partition:
         """Take reports and decide what to send. ``DeposedError``: another cluster agent has taken over."""
         heard: list[str] = []
         news: set[Event] = set()
+        is_raised = False
         lease_s = self.ledger.terms.lease_s
         reports = self.bounds.bounded(reports)
         self.alarms.set("declared", self.bounds.alarm)
@@ -88,11 +89,14 @@ class Partition:
             self.energy.hear(now_s, report)
             before, before_s = self.reports.get(name), self._heard_s.get(name, -math.inf)
             heard.append(name)
+            is_raised |= report.raised_by != (before.raised_by if before else "")
             self.reports[name], self._heard_s[name] = report, now_s
             news.update(_news(None if now_s - before_s > lease_s else before, report))
         self.happened(now_s, *news)
         if "node" in news and self.ledger.free_mw(now_s) < 0:
             self.happened(now_s, "over")
+        if is_raised:  # an alarm that does not wait for the next plan
+            self.alarms.mind(now_s, self.plan, self.reports)
         return self.turn(now_s, heard)
 
     def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:

@@ -32,6 +32,7 @@ class Capped:
         self.draws_mw = [100_000, 100_000]
         self.energy_mj = [0, 0]
         self.deaf: set[str] = set()
+        self.raised_by: dict[str, str] = {}
         self.now_s = 0.0
         self.made.expect(0.0, {"n0": DECLARED, "n1": DECLARED})
         self.pass_to(12.0)
@@ -45,7 +46,8 @@ class Capped:
             for n, lease in enumerate(self.leases):
                 self.energy_mj[n] += self.draws_mw[n]
                 report = lease.report(round(self.now_s * S), self.draws_mw[n])
-                reports.append(msgspec.structs.replace(report, energy_mj=self.energy_mj[n]))
+                by = self.raised_by.get(report.node, "")
+                reports.append(msgspec.structs.replace(report, energy_mj=self.energy_mj[n], raised_by=by))
             heard = [report for report in reports if report.node not in self.deaf]
             for grant in self.made.hear(self.now_s, heard):
                 self.leases[int(grant.node[1])].take(round(self.now_s * S), grant)
@@ -214,3 +216,23 @@ def test_a_node_that_lies_about_epochs_is_an_alarm_and_the_other_still_gets_its_
     capped.leases[0] = NodeLease("n0", "boot-1", DECLARED, capped.leases[0].limit_mw, round(capped.now_s * S))
     capped.pass_to(capped.now_s + 5.0)
     assert not any("not there" in alarm for alarm in capped.alarms), "its agent has been restarted"
+
+
+def test_a_node_whose_limits_a_program_raises_is_an_alarm_with_its_name_and_counts_what_they_allow():
+    capped = Capped()
+    granted_mw = capped.leases[0].cap_mw
+    capped.leases[0].confirm = lambda effect: None
+    capped.leases[0].overrule(760_000)
+    capped.raised_by = {"n0": "dd (process 7, user 0)"}
+    capped.pass_to(14.0)
+    assert capped.made.ledger.accounts["n0"].count_mw == 760_000 > DECLARED.tdp_mw
+    over, raised = sorted(capped.alarms, reverse=True)
+    assert over == f"nodes could exceed the budget by {(760_000 - granted_mw) / 1000:g} W"
+    assert raised == (
+        "1 node was set above the cap by a program that runs there, and set back; until that is confirmed the limit"
+        " that was set counts (n0: dd (process 7, user 0))"
+    )
+    del capped.leases[0].confirm
+    capped.raised_by = {}
+    capped.pass_to(17.0)
+    assert capped.alarms == [] and capped.made.ledger.accounts["n0"].count_mw == granted_mw

@@ -150,3 +150,60 @@ def test_a_served_twin_is_capped_over_the_wire_and_restore_keeps_the_safe_cap_af
         assert json.loads(node.output(*restore))["complete"] and node.read(LIMIT) == "80000000"
         assert json.loads(node.output(*restore, "--leave-cluster"))["complete"]
         assert node.read(LIMIT) == free
+
+
+RAISING_RUN = """
+import json, pathlib, subprocess, sys, time
+config, limit, at = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+agent = subprocess.Popen(
+    [sys.executable, "-m", "nodectl.cli", "run", "--config", config], stdout=-3, stderr=open(at / "agent.log", "w")
+)
+def wait(is_so):
+    deadline = time.monotonic() + PATIENCE
+    while not is_so() and agent.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_so()
+def is_capped():
+    return limit.read_text() == "120000000\\n"
+assert wait(is_capped) and wait((at / "counted").exists)
+raising = subprocess.Popen(["sh", "-c", f"echo 700000000 >{limit}; echo; read end"], stdin=-1, stdout=-1)
+raising.stdout.readline()
+began = time.monotonic()
+assert wait(is_capped)
+print(json.dumps([raising.pid, time.monotonic() - began]), flush=True)
+assert wait((at / "seen").exists)
+raising.communicate()
+agent.terminate()
+agent.wait()
+"""
+
+
+def test_a_single_write_of_a_job_above_the_cap_is_undone_named_and_counted(tmp_path):
+    with Cluster(tmp_path, 300.0) as cluster, ServedNode("skylake-6146", "--workload", "hpl") as node:
+        cluster.allow("twin")
+        cluster.serve()
+        seen: list[tuple[float, list[str]]] = []
+
+        def counts_w() -> float:
+            rows = cluster.ask("nodes")
+            return rows[0]["counts_w"] if rows else 0.0
+
+        def look() -> None:
+            cluster.until(lambda: counts_w() == 300.0, False, TWO_STARTS_S)
+            (tmp_path / "counted").touch()
+            cluster.until(lambda: counts_w() > 300.0, False, TWO_STARTS_S)
+            seen.append((counts_w(), cluster.ask("budget", "show")["alarms"]))
+            cluster.until(lambda: counts_w() == 300.0, False, TWO_STARTS_S)
+            (tmp_path / "seen").touch()
+
+        with ThreadPoolExecutor(1) as looker:
+            looked = looker.submit(look)
+            code = RAISING_RUN.replace("PATIENCE", str(TWO_STARTS_S))
+            found = node.python(code, str(configure(cluster, tmp_path)), LIMIT, str(tmp_path))
+            looked.result()
+        pid, took_s = json.loads(found)
+        assert took_s < 2.0
+        assert seen[0][0] == REST_W + 165 + 120, "what the hardware takes, and the other package's share"
+        assert any(f"twin: sh (process {pid}" in alarm for alarm in seen[0][1])
+        log = (tmp_path / "agent.log").read_text()
+        assert f"ALARM: sh (process {pid}, user 0) set it to 700000000 uW, above the cap; set again" in log
