@@ -218,10 +218,15 @@ class ModelCounterSet:
         self._faults = faults
         self._cpus = cpus
         self._events = events
-        self._rows = np.asarray(cpus, dtype=np.intp)
+        there = [0 <= cpu < twin.machine.cpus for cpu in cpus]
+        self._rows = np.asarray([cpu if is_there else 0 for cpu, is_there in zip(cpus, there, strict=True)], np.intp)
         self._first = self._counts()
         self._refused = np.array(
-            [[faults.counter_errno(event, cpu) != 0 for event in events] for cpu in cpus], dtype=bool
+            [
+                [not is_there or faults.counter_errno(event, cpu) != 0 for event in events]
+                for cpu, is_there in zip(cpus, there, strict=True)
+            ],
+            dtype=bool,
         )
 
     def sweep(self, out: type_i64) -> None:

@@ -277,6 +277,35 @@ def test_a_glob_strikes_several_readings_and_a_gpu_alone_all_of_them() -> None:
     assert tree.twin.gpus.gpu[1].absurd == (1 << len(GPU_READINGS)) - 1
 
 
+def test_an_absurd_reading_of_a_gpu_shows_the_value_of_the_fault(gpu_tree: SysfsTree) -> None:
+    values = {"power": "-1", "energy": str(2**64 - 1), "temperature": "70000", "event-reasons": hex(2**63 + 4)}
+    for reading, value in values.items():
+        gpu_tree.faults.add_line(f"absurd gpu:1:{reading} value={value}")
+    card = gpu_tree.twin.gpus.gpu[1]
+    assert card.chosen == card.absurd == 0b1000111
+    assert [card.value[n] for n in (0, 1, 2, 6)] == [2**64 - 1, 2**64 - 1, 70000, 2**63 + 4]
+    gpu_tree.faults.clear()
+    assert (card.chosen, card.absurd) == (0, 0)
+
+
+def test_a_directory_whose_device_is_gone_is_not_listed_until_it_is_back(tree: SysfsTree) -> None:
+    tree.faults.add(Fault("missing", "/sys/class/powercap/intel-rapl:0", at_s=0.1, for_s=0.2, value="ENOENT"))
+    seen = []
+    for _ in range(4):
+        seen.append(("intel-rapl:0" in tree.listdir("/sys/class/powercap"), tree.kind(ENERGY) is not None))
+        tree.twin.advance(0.1)
+    assert seen == [(True, True), (False, False), (False, False), (True, True)]
+
+
+def test_the_pci_bus_has_the_cards_and_nothing_of_the_host(gpu_tree: SysfsTree, tree: SysfsTree) -> None:
+    bus = "/sys/bus/pci/devices"
+    assert gpu_tree.listdir(bus) == [f"0000:{number:02x}:00.0" for number in (0x07, 0x17, 0x27, 0x37)]
+    assert gpu_tree.read(f"{bus}/0000:07:00.0/vendor") == b"0x10de\n"
+    assert gpu_tree.read(f"{bus}/0000:07:00.0/class") == b"0x030200\n"
+    assert gpu_tree.realpath(f"{bus}/0000:07:00.0/driver").endswith("/drivers/nvidia")
+    assert tree.listdir(bus) == []
+
+
 def test_all_gpus_may_be_struck_at_once_and_recover_when_the_fault_is_removed(gpu_tree: SysfsTree) -> None:
     fault = gpu_tree.faults.add(Fault("gpu-lost", "gpu:*"))
     assert [gpu_tree.twin.gpus.gpu[i].faults for i in range(4)] == [1] * 4
@@ -318,7 +347,10 @@ def test_times_of_a_command_count_from_now_and_those_of_a_file_from_the_start(tr
         ("missing gpu:0:powr", 'knows no GPU reading "powr" (nearest: power)'),
         ("gpu-lost gpu:0:power", "applies to the whole GPU"),
         ("stuck gpu:0:gpm-*", "have no GPM"),
-        ("absurd gpu:0:power value=3", "takes no value"),
+        ("stuck gpu:0:power value=3", "takes no value"),
+        ("absurd gpu:0:power value=1e300", "a whole number of 64 bits is needed"),
+        ("absurd gpu:0:power value=36893488147419103232", "a whole number of 64 bits is needed"),
+        ("no-driver gpu:0", "the target is gpu:*"),
         ("foreign-writer gpu:0:power value=3", "power-limit"),
         ("stuck gpu:4:power", "GPUs 0-3"),
     ],

@@ -209,7 +209,8 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
     int32_t group = m->unit_group[gpu_unit_of(m, g)];
     shared->memory_used_mib = gpu_has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card uses 4 MiB */
     shared->process_pid = gpu_has_work(m, g) ? (uint32_t)getpid() : 0;
-    shared->throttle_reasons = gpu->reasons;
+    if (!(stuck & TWIN_READING_EVENT_REASONS))
+        shared->throttle_reasons = gpu->reasons;
     shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);
     shared->violation_thermal_us = (uint64_t)(gpu->overheated_s * 1e6);
     shared->performance_state = 0; /* P0 idle or not: the only state of V100, A100 and H100 (nvml/clocks.c) */

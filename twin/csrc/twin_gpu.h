@@ -12,10 +12,11 @@
 #include <stdint.h>
 
 #define TWIN_GPU_MAGIC   0x4e54474eu /* "NGTN" */
-#define TWIN_GPU_VERSION 4u
+#define TWIN_GPU_VERSION 5u
 #define TWIN_GPUS_MAX    16
 #define TWIN_CLOCKS_MAX  256
 #define TWIN_CPU_WORDS   64 /* 4096 logical CPUs */
+#define TWIN_READINGS    12
 #define TWIN_SAMPLES     128 /* ring for nvmlDeviceGetSamples, one entry per internal sampling period */
 
 typedef struct {
@@ -79,6 +80,8 @@ typedef struct {
     volatile uint32_t missing; /* NOT_SUPPORTED */
     volatile uint32_t stuck;   /* the model does not update them; a GPM share keeps its last value */
     volatile uint32_t absurd;  /* a value that no card shows (nvml/state.h) */
+    volatile uint32_t chosen;  /* of the absurd ones: those that show `value` instead */
+    uint64_t value[TWIN_READINGS]; /* by reading, in NVML's unit; of a GPM reading the bits of a double in percent */
 } twin_gpu_t;
 
 enum twin_gpu_fault {
@@ -97,16 +100,18 @@ enum twin_gpu_reading {
     TWIN_READING_SM_CLOCK           = 1 << 3,
     TWIN_READING_GPU_UTILIZATION    = 1 << 4,
     TWIN_READING_MEMORY_UTILIZATION = 1 << 5,
-    TWIN_READING_GPM_GRAPHICS       = 1 << 6,
-    TWIN_READING_GPM_SM_ACTIVE      = 1 << 7,
-    TWIN_READING_GPM_SM_OCCUPANCY   = 1 << 8,
-    TWIN_READING_GPM_DRAM_ACTIVE    = 1 << 9,
-    TWIN_READING_GPM_FP64           = 1 << 10,
+    TWIN_READING_EVENT_REASONS      = 1 << 6,
+    TWIN_READING_GPM_GRAPHICS       = 1 << 7,
+    TWIN_READING_GPM_SM_ACTIVE      = 1 << 8,
+    TWIN_READING_GPM_SM_OCCUPANCY   = 1 << 9,
+    TWIN_READING_GPM_DRAM_ACTIVE    = 1 << 10,
+    TWIN_READING_GPM_FP64           = 1 << 11,
 };
 
 typedef struct {
     uint32_t magic, version, n_gpus, size; /* size = sizeof(twin_gpus_t) */
     uint32_t slow_ms;
+    volatile uint32_t no_driver; /* the driver is not loaded: every call says so */
     uint32_t driver_cuda; /* e.g. 12080 */
     char driver[80];
     twin_gpu_t gpu[TWIN_GPUS_MAX];

@@ -24,11 +24,13 @@ from twin.faults.fault import (
     check_target,
     checked,
     gpu_readings,
+    is_below,
     is_counter,
     is_path,
     matches,
     parse_line,
     parse_table,
+    shown_bits,
     strikes,
     whole,
 )
@@ -49,6 +51,7 @@ _READING_BITS = {
     "sm-clock": lib.TWIN_READING_SM_CLOCK,
     "gpu-utilization": lib.TWIN_READING_GPU_UTILIZATION,
     "memory-utilization": lib.TWIN_READING_MEMORY_UTILIZATION,
+    "event-reasons": lib.TWIN_READING_EVENT_REASONS,
     "gpm-graphics": lib.TWIN_READING_GPM_GRAPHICS,
     "gpm-sm-active": lib.TWIN_READING_GPM_SM_ACTIVE,
     "gpm-sm-occupancy": lib.TWIN_READING_GPM_SM_OCCUPANCY,
@@ -93,6 +96,7 @@ class _GpuFaults:
     missing: int = 0
     stuck: int = 0
     absurd: int = 0
+    chosen: dict[int, int] = field(default_factory=dict)  # by the number of the reading: the bits that it shows
 
     def spoil(self, fault: Fault) -> None:
         """Add the readings that a fault of kind missing, stuck or absurd affects."""
@@ -109,6 +113,9 @@ class _GpuFaults:
                 self.stuck |= bits
             case "absurd":
                 self.absurd |= bits
+                for reading in gpu_readings(fault.target):
+                    if fault.value is not None and (shown := shown_bits(reading, fault.value)) is not None:
+                        self.chosen[_READING_BITS[reading].bit_length() - 1] = shown
 
 
 class Faults:
@@ -195,6 +202,21 @@ class Faults:
         """Whether a fault ``missing`` with ENOENT has removed the file."""
         now_ns = self._twin.age_ns
         return any(s.fault.kind == "missing" and s.fault.value == "ENOENT" and s.stands(now_ns) for s in standing)
+
+    @property
+    def removes_files(self) -> bool:
+        """Whether any fault removes files, now or later."""
+        return any(s.fault.value == "ENOENT" for s in self._standing)
+
+    def is_removed(self, names: Sequence[str]) -> bool:
+        """Whether a fault ``missing`` with ENOENT has removed the directory with these names: its target is the
+        directory or one above it, not only files in it."""
+        now_ns = self._twin.age_ns
+        return any(
+            s.fault.kind == "missing" and s.fault.value == "ENOENT" and s.stands(now_ns) and is_path(s.fault.target)
+            and any(is_below(s.fault.target, name) for name in names)
+            for s in self._standing
+        )  # fmt: skip
 
     def shown(self, standing: type_standing, path: str, show: Callable[[], str], wraps_at: int) -> str:
         """What a read of ``path`` returns instead of ``show()``; OSError if it fails."""
@@ -337,6 +359,8 @@ class Faults:
     def _mark_gpus(self) -> None:
         now_ns = self._twin.age_ns
         found = [_GpuFaults() for _ in self._gpus]
+        standing = [s.fault.kind for s in self._standing if s.stands(now_ns)]
+        self._twin.gpus.no_driver = "no-driver" in standing
         for s in self._standing:
             if not s.fault.target.startswith("gpu:") or not s.stands(now_ns):
                 continue
@@ -351,6 +375,9 @@ class Faults:
             for index, (before, now) in enumerate(zip(self._gpus, found, strict=True)):
                 if before != now:
                     gpu = self._twin.gpus.gpu[index]
+                    for reading, shown in now.chosen.items():
+                        gpu.value[reading] = shown
+                    gpu.chosen = sum(1 << reading for reading in now.chosen)
                     gpu.faults, gpu.missing, gpu.stuck, gpu.absurd = now.faults, now.missing, now.stuck, now.absurd
             self._gpus = found
 

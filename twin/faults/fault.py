@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import math
 import shlex
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -36,6 +37,7 @@ GPU_READINGS = (
     "sm-clock",
     "gpu-utilization",
     "memory-utilization",
+    "event-reasons",
     "gpm-graphics",
     "gpm-sm-active",
     "gpm-sm-occupancy",
@@ -48,12 +50,13 @@ GPU_READINGS = (
 KINDS = {
     "missing": "no value: the read fails (value: ENODATA, EIO, ENOENT...; ENOENT also removes the file)",
     "stuck": "the value no longer changes (value: the number shown; default: the first one read)",
-    "absurd": "a value that is impossible for this instrument (value: the number shown)",
+    "absurd": "a value that is impossible for this instrument (value: the number shown, of 64 bits; of GPM any)",
     "wrap": "energy_uj is `value` microjoules (default 1000000) below its range, so it wraps soon",
     "locked": "the limit's lock bit is set (value: known or late; default known when at_s is 0)",
     "refused": "the write fails (value: the errno's name)",
     "no-effect": "the write succeeds without effect on the machine (value: shown or dropped when read back)",
     "gpu-lost": "the GPU has fallen off the bus",
+    "no-driver": "NVIDIA's driver is not loaded (target gpu:*); the cards are on the PCI bus",
     "foreign-writer": "something else writes `value` every `every_s` seconds",
     "slow": "each access takes `value` seconds, at most 2",
 }
@@ -63,7 +66,7 @@ SLOWEST_S = 2.0
 
 _FILE_KINDS = ("missing", "stuck", "absurd", "wrap", "locked", "refused", "no-effect", "foreign-writer", "slow")
 _COUNTER_KINDS = ("missing", "stuck", "absurd", "refused", "slow")
-_GPU_KINDS = ("missing", "stuck", "absurd", "refused", "no-effect", "gpu-lost", "foreign-writer", "slow")
+_GPU_KINDS = ("missing", "stuck", "absurd", "refused", "no-effect", "gpu-lost", "no-driver", "foreign-writer", "slow")
 _SPOILED = ("missing", "stuck", "absurd")
 _GPU_PARTS = {**dict.fromkeys(_SPOILED, GPU_READINGS), "foreign-writer": ("clock", "power-limit")}
 
@@ -197,8 +200,14 @@ def _check_gpu_part(fault: Fault, part: str, where: str) -> None:
 def _check_value(fault: Fault, where: str) -> None:
     value = fault.value
     match fault.kind:
-        case "missing" | "stuck" | "absurd" if fault.target.startswith("gpu:") and value is not None:
+        case "missing" | "stuck" if fault.target.startswith("gpu:") and value is not None:
             raise TwinError(f"{where}: {fault.kind} takes no value on a GPU: NVML answers as its driver does")
+        case "absurd" if fault.target.startswith("gpu:") and value is not None:
+            for reading in gpu_readings(fault.target):
+                if shown_bits(reading, value) is None:
+                    raise TwinError(f"{where}: {reading} cannot show {value!r}: a whole number of 64 bits is needed")
+        case "no-driver" if fault.target != "gpu:*":
+            raise TwinError(f"{where}: one driver has all cards: the target is gpu:*")
         case "slow":
             if not _is_number(value, 0.0, SLOWEST_S):
                 raise TwinError(f"{where}: slow needs a value of 0 to {SLOWEST_S:g} seconds")
@@ -240,6 +249,11 @@ def matches(target: str, name: str) -> bool:
     return fnmatchcase(name, target) or fnmatchcase(name, target.rstrip("/") + "/*")
 
 
+def is_below(target: str, name: str) -> bool:
+    """Whether the glob names this directory, or one above it."""
+    return not target.endswith("*") and matches(target, name)
+
+
 def strikes(fault: Fault, names: Sequence[str]) -> bool:
     """Whether the fault affects the file with these names."""
     if fault.kind != "locked":
@@ -268,6 +282,18 @@ def whole(value: str | int | float) -> int:
         return int(value)
     except ValueError:
         return int(float(value))
+
+
+def shown_bits(reading: str, value: str | int | float) -> int | None:
+    """The 64 bits by which a GPU shows this value: those of a double in percent for GPM, else of a whole number, two's
+    complement below 0. None: it has none."""
+    try:
+        if reading.startswith("gpm"):
+            return int.from_bytes(struct.pack("<d", float(value)), "little")
+        number = int(value, 0) if isinstance(value, str) else int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number % 2**64 if -(2**63) <= number < 2**64 else None
 
 
 def _is_number(value: str | int | float | None, low: float, high: float) -> bool:

@@ -108,6 +108,12 @@ class Nodes:
         folder, _, name = path.rpartition("/")
         return [path, *(f"{link}/{name}" for link in self._links_to.get(folder, ()))]
 
+    def names_of_directory(self, path: str) -> list[str]:
+        """The names of one directory, or of what a link to one points to, its path without links first."""
+        real = self.real(path) if path in self.links else path
+        self.names_of(real)
+        return [real, *(self._links_to or {}).get(real, ())]
+
     def real(self, path: str) -> str:
         """``path`` with all links followed; the last component need not exist."""
         here = self.real_parent(path)

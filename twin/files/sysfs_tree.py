@@ -24,6 +24,7 @@ from twin.files import (
     sysfs_cpuidle,
     sysfs_hwmon,
     sysfs_numa,
+    sysfs_pci,
     sysfs_perf,
     sysfs_powercap,
     sysfs_thermal,
@@ -71,7 +72,7 @@ class SysfsTree:
         sysfs_uncore.add(nodes, twin)
         procfs.add(nodes, twin, self.policies, host_stat)
         self.zones = sysfs_powercap.add(nodes, twin)
-        device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin)]
+        device_roots = [*sysfs_hwmon.add(nodes, twin), *sysfs_perf.add(nodes, twin), *sysfs_pci.add(nodes, twin)]
         self._storing = threading.Lock()  # one store at a time, as with the kernel's locks
         self.delayed_s = 0.0  # the sum of delays of slow files so far, in virtual time
         self.roots: tuple[str, ...] = (*ROOTS, *device_roots)
@@ -84,17 +85,17 @@ class SysfsTree:
             path = self._nodes.real_parent(path)
         except OSError:
             return None
-        if path in self._nodes.links:
-            return "link"
-        if path in self._nodes.children:
-            return "dir"
+        if path in self._nodes.links or path in self._nodes.children:
+            if self._is_removed(path):
+                return None
+            return "link" if path in self._nodes.links else "dir"
         attribute = self._nodes.files.get(path)
         return "file" if attribute is not None and not self.faults.is_absent(self._standing(attribute)) else None
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, in the order they were made."""
         real = self.realpath(path)
-        if real not in self._nodes.children:
+        if real not in self._nodes.children or self._is_removed(real):
             raise _error(errno.ENOTDIR if real in self._nodes.files else errno.ENOENT, path)
         return [name for name in self._nodes.children[real] if self.kind(f"{real.rstrip('/')}/{name}") is not None]
 
@@ -193,6 +194,12 @@ class SysfsTree:
     def act(self) -> None:
         """Apply the faults that are due by now (``Faults.act``)."""
         self.faults.act(self.write)
+
+    def _is_removed(self, path: str) -> bool:
+        """Whether a fault has removed this directory, or what this link points to."""
+        if not self.faults.removes_files:
+            return False
+        return self.faults.is_removed([path, *self._nodes.names_of_directory(path)])
 
     def _standing(self, attribute: Attribute) -> type_standing:
         """Faults on this file; searched again after a fault was added or removed."""

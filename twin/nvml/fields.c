@@ -35,7 +35,7 @@ static nvmlReturn_t metered(const twin_gpu_t *gpu, const gpu_reading_t *now, nvm
     }
     if (field->fieldId == NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION) {
         bool is_missing = (now->missing & TWIN_READING_ENERGY) != 0;
-        return is_missing ? NVML_ERROR_NOT_SUPPORTED : large(field, now->energy_uj / 1000); /* millijoules */
+        return is_missing ? NVML_ERROR_NOT_SUPPORTED : large(field, now->energy_mj);
     }
     if (now->missing & TWIN_READING_POWER)
         return NVML_ERROR_NOT_SUPPORTED;

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "state.h"
 
@@ -18,11 +19,20 @@
 typedef struct {
     atomic_bool is_taken;
     uint32_t gpu; /* index of the device read, or NO_READING_YET */
-    uint32_t missing, absurd; /* bits of twin_gpu_reading at that time */
+    uint32_t missing, absurd, is_chosen; /* bits of twin_gpu_reading at that time */
+    double chosen[TWIN_READINGS]; /* percent, of those in is_chosen */
     double time_s, graphics_s, sm_active_s, sm_occupancy_s, dram_active_s, fp_s;
 } gpm_sample_t;
 
 static gpm_sample_t pool[SAMPLES_MAX];
+
+static double as_double(uint64_t bits)
+{
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 static gpm_sample_t *sample_of(nvmlGpmSample_t handle)
 {
@@ -95,6 +105,9 @@ NVML_EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t h
     sample->gpu            = index;
     sample->missing        = now.missing;
     sample->absurd         = now.absurd;
+    for (uint32_t i = 0; i < TWIN_READINGS; i++)
+        sample->chosen[i] = as_double(gpu->value[i]);
+    sample->is_chosen      = gpu->chosen;
     sample->time_s         = now.gpm_time_s;
     sample->graphics_s     = now.gpm_graphics_s;
     sample->sm_active_s    = now.gpm_sm_active_s;
@@ -162,6 +175,8 @@ static void measure(const gpm_sample_t *from, const gpm_sample_t *to, nvmlGpmMet
     if ((from->absurd | to->absurd) & reading)
         share_s = ABSURD_SHARE * elapsed_s;
     metric->value = metric->nvmlReturn == NVML_SUCCESS ? 100.0 * share_s / elapsed_s : NAN;
+    if (metric->nvmlReturn == NVML_SUCCESS && (to->absurd & to->is_chosen & reading))
+        metric->value = to->chosen[__builtin_ctz(reading)];
 }
 
 NVML_EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *request)

@@ -54,7 +54,7 @@
 /* ---------------------------------------------------------------- power and energy */
 
 MEASURES(nvmlDeviceGetPowerUsage, unsigned int, TWIN_READING_POWER, now.power_mw)
-MEASURES(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, TWIN_READING_ENERGY, now.energy_uj / 1000)
+MEASURES(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, TWIN_READING_ENERGY, now.energy_mj)
 
 /* The lowest limit in force; the requested one until the model has published it. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *limit_mw)
@@ -173,8 +173,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsign
      NVML_CLOCKS_EVENT_REASON_SW_POWER_CAP | NVML_CLOCKS_EVENT_REASON_HW_SLOWDOWN |                                \
      NVML_CLOCKS_EVENT_REASON_SW_THERMAL_SLOWDOWN | NVML_CLOCKS_EVENT_REASON_HW_THERMAL_SLOWDOWN)
 
-READS(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, now.throttle_reasons)
-READS(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, now.throttle_reasons)
+MEASURES(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, TWIN_READING_EVENT_REASONS, now.throttle_reasons)
+MEASURES(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, TWIN_READING_EVENT_REASONS,
+         now.throttle_reasons)
 READS(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, SUPPORTED_REASONS | now.throttle_reasons)
 READS(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, SUPPORTED_REASONS | now.throttle_reasons)
 

@@ -156,6 +156,8 @@ NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
         else
             status = NVML_ERROR_DRIVER_NOT_LOADED;
     }
+    if (status == NVML_SUCCESS && atomic_load(&region)->no_driver)
+        status = NVML_ERROR_DRIVER_NOT_LOADED;
     if (status == NVML_SUCCESS)
         atomic_fetch_add(&sessions, 1);
     pthread_mutex_unlock(&session_lock);
@@ -190,7 +192,7 @@ nvmlReturn_t twin_session(const twin_gpus_t **gpus)
     *gpus = atomic_load_explicit(&region, memory_order_acquire);
     if (*gpus == NULL || atomic_load_explicit(&sessions, memory_order_relaxed) == 0)
         return NVML_ERROR_UNINITIALIZED;
-    return NVML_SUCCESS;
+    return (*gpus)->no_driver ? NVML_ERROR_DRIVER_NOT_LOADED : NVML_SUCCESS;
 }
 
 /* The result of every generated stub. */

@@ -29,7 +29,7 @@ static void copy_reading(const twin_gpu_t *gpu, void *into)
 {
     *(gpu_reading_t *)into = (gpu_reading_t){
         .time_us              = gpu->time_us,
-        .energy_uj            = gpu->energy_uj,
+        .energy_mj            = gpu->energy_uj / 1000, /* NVML's unit */
         .sm_clock_mhz         = gpu->sm_clock_mhz,
         .mem_clock_mhz        = gpu->mem_clock_now_mhz,
         .power_mw             = gpu->power_mw,
@@ -84,6 +84,12 @@ static nvmlReturn_t read_published(const twin_gpu_t *gpu, copy_t *copy, void *in
     return NVML_ERROR_UNKNOWN;
 }
 
+uint64_t twin_absurd(const twin_gpu_t *gpu, uint32_t reading, uint64_t usual)
+{
+    return gpu->chosen & reading ? gpu->value[__builtin_ctz(reading)] : usual;
+}
+
+/* Values of 32 bits are cut as the driver's own type cuts them: -1 becomes its 2^32 - 1, "not available". */
 nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now)
 {
     nvmlReturn_t status = read_published(gpu, copy_reading, now);
@@ -93,17 +99,19 @@ nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now)
     now->missing = gpu->missing;
     now->absurd  = gpu->absurd;
     if (now->absurd & TWIN_READING_POWER)
-        now->power_mw = now->power_instant_mw = ABSURD_POWER_MW;
+        now->power_mw = now->power_instant_mw = (uint32_t)twin_absurd(gpu, TWIN_READING_POWER, ABSURD_POWER_MW);
     if (now->absurd & TWIN_READING_ENERGY)
-        now->energy_uj = ABSURD_ENERGY_UJ;
+        now->energy_mj = twin_absurd(gpu, TWIN_READING_ENERGY, ABSURD_ENERGY_MJ);
     if (now->absurd & TWIN_READING_TEMPERATURE)
-        now->temperature_c = ABSURD_CELSIUS;
+        now->temperature_c = (uint32_t)twin_absurd(gpu, TWIN_READING_TEMPERATURE, ABSURD_CELSIUS);
     if (now->absurd & TWIN_READING_SM_CLOCK)
-        now->sm_clock_mhz = ABSURD_MHZ;
+        now->sm_clock_mhz = (uint32_t)twin_absurd(gpu, TWIN_READING_SM_CLOCK, ABSURD_MHZ);
     if (now->absurd & TWIN_READING_GPU_UTILIZATION)
-        now->gpu_pct = ABSURD_PERCENT;
+        now->gpu_pct = (uint32_t)twin_absurd(gpu, TWIN_READING_GPU_UTILIZATION, ABSURD_PERCENT);
     if (now->absurd & TWIN_READING_MEMORY_UTILIZATION)
-        now->memory_pct = ABSURD_PERCENT;
+        now->memory_pct = (uint32_t)twin_absurd(gpu, TWIN_READING_MEMORY_UTILIZATION, ABSURD_PERCENT);
+    if (now->absurd & TWIN_READING_EVENT_REASONS)
+        now->throttle_reasons = twin_absurd(gpu, TWIN_READING_EVENT_REASONS, ABSURD_REASONS);
     return NVML_SUCCESS;
 }
 
@@ -128,13 +136,13 @@ nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[
     memmove(samples, &samples[empty], *count * sizeof(samples[0]));
     for (uint32_t i = 0, absurd = gpu->absurd; absurd != 0 && i < *count; i++) {
         if (absurd & TWIN_READING_POWER)
-            samples[i].power_mw = ABSURD_POWER_MW;
+            samples[i].power_mw = (uint32_t)twin_absurd(gpu, TWIN_READING_POWER, ABSURD_POWER_MW);
         if (absurd & TWIN_READING_GPU_UTILIZATION)
-            samples[i].gpu_pct = ABSURD_PERCENT;
+            samples[i].gpu_pct = (uint32_t)twin_absurd(gpu, TWIN_READING_GPU_UTILIZATION, ABSURD_PERCENT);
         if (absurd & TWIN_READING_MEMORY_UTILIZATION)
-            samples[i].memory_pct = ABSURD_PERCENT;
+            samples[i].memory_pct = (uint32_t)twin_absurd(gpu, TWIN_READING_MEMORY_UTILIZATION, ABSURD_PERCENT);
         if (absurd & TWIN_READING_SM_CLOCK)
-            samples[i].sm_clock_mhz = ABSURD_MHZ;
+            samples[i].sm_clock_mhz = (uint32_t)twin_absurd(gpu, TWIN_READING_SM_CLOCK, ABSURD_MHZ);
     }
     return NVML_SUCCESS;
 }

@@ -14,14 +14,15 @@
 
 /* Ours: values of absurd readings, impossible for any card but within the type that clients use. */
 #define ABSURD_POWER_MW   4000000u
-#define ABSURD_ENERGY_UJ  ((uint64_t)INT64_MAX) /* 292 years of a kilowatt */
+#define ABSURD_ENERGY_MJ  ((uint64_t)INT64_MAX / 1000) /* 292 years of a kilowatt */
+#define ABSURD_REASONS    UINT64_MAX /* no value: every bit, known or not */
 #define ABSURD_CELSIUS    255u
 #define ABSURD_MHZ        4294967u /* a register of kilohertz full of ones */
 #define ABSURD_PERCENT    255u
 
 /* One consistent set of a GPU's published readings, faults applied. */
 typedef struct {
-    uint64_t time_us, energy_uj;
+    uint64_t time_us, energy_mj;
     uint32_t sm_clock_mhz, mem_clock_mhz;
     uint32_t power_mw, power_instant_mw, enforced_limit_mw;
     uint32_t temperature_c, memory_temperature_c;
@@ -49,6 +50,9 @@ nvmlReturn_t twin_device(nvmlDevice_t device, const void *out, const twin_gpu_t 
 /* As twin_device, and the GPU's readings at one instant. */
 nvmlReturn_t twin_read(nvmlDevice_t device, const void *out, gpu_reading_t *now);
 nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now);
+
+/* What an absurd reading shows: the chosen value where there is one, else `usual`. */
+uint64_t twin_absurd(const twin_gpu_t *gpu, uint32_t reading, uint64_t usual);
 
 /* The ring of samples, oldest first; `count` gets the number of used slots. */
 nvmlReturn_t twin_read_samples(const twin_gpu_t *gpu, twin_gpu_sample_t samples[TWIN_SAMPLES], uint32_t *count);
