@@ -14,7 +14,7 @@ help:
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
 	@echo "make hil-rtl  the controller's firmware on two cores and a LiteX SoC in RTL (Verilator): scenarios, slots, cycles; some 30 minutes"
 	@echo "make bench  the long measurements, as tables; JSON in out/bench/"
-	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers; then a million files for each reader (FUZZ_FILES=1000000, hours)"
+	@echo "make fuzz   random tests, a minute each (FUZZ_SECONDS=60): the firmware guided by coverage (clang), the property tests, lies, parsers, odd drivers; then a million files for each reader (FUZZ_FILES=1000000, hours)"
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
 	@echo "make picture  README's picture again, from the demo"
 	@echo "make docs   the generated pages, and the site in build/site (MkDocs)"

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pmu.driver_values import MOST_CPU
+
 
 def parse_list(text: str) -> tuple[int, ...]:
-    """Numbers of a list such as "0-3,8"; blanks separate too, as in cpufreq's ``related_cpus``. ValueError if bad."""
+    """Numbers of a list such as "0-3,8"; blanks separate too, as in cpufreq's ``related_cpus``. ValueError if bad,
+    or above ``MOST_CPU``."""
     numbers: list[int] = []
     for part in text.replace(",", " ").split():
         first, dash, last = part.partition("-")
-        numbers.extend(range(int(first), int(last) + 1) if dash else (int(first),))
+        low, high = int(first), int(last if dash else first)
+        if not 0 <= low <= high <= MOST_CPU:
+            raise ValueError(f"{part} is no range of CPUs")
+        numbers.extend(range(low, high + 1))
     return tuple(numbers)
 
 

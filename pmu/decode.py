@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pmu._native import ffi, lib
+from pmu.driver_values import MOST_BOARD_MW
 from pmu.instruments import rapl
 from pmu.instruments.counters import EVENTS
 from pmu.layout import KINDS, Column, Layout
@@ -148,7 +149,7 @@ def _rules_of(layout: Layout) -> _Rules:
         cpus.reference_khz = layout.reference_khz
         cpus.is_estimated = "reference-cycles" in layout.estimated_events
         limits_mw = [board.max_power_limit_w * 1e3 for board in layout.gpus]
-        peaks_mw = [limit * BOARD_PEAK if limit > 0 else float("inf") for limit in limits_mw]
+        peaks_mw = [limit * BOARD_PEAK if limit > 0 else float(MOST_BOARD_MW) for limit in limits_mw]
         zones = column_rules([rapl.column(zone) for zone in layout.zones])
         _last = _Rules(layout, cpus, zones, ffi.new("double[]", peaks_mw), column_rules(layout.columns))
     return _last

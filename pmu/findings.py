@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from pmu.driver_values import digits
 from pmu.ports import Files
 
 
@@ -36,9 +37,9 @@ def read_or_none(files: Files, path: str) -> str | None:
 
 
 def read_number(files: Files, path: str) -> int | None:
-    """The integer in a file; None if it cannot be read or is no integer."""
+    """The integer in a file; None if it cannot be read, is no integer or needs more than 64 bits."""
     text = read_or_none(files, path)
-    try:
-        return None if text is None else int(text)
-    except ValueError:
+    if text is None:
         return None
+    number = digits(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number

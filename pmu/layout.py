@@ -46,7 +46,8 @@ class EnergyZone(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU as NVML shows it. ``clocks_mhz`` ascending: supported SM clocks at the highest memory clock."""
+    """One GPU as NVML shows it. ``clocks_mhz`` ascending: supported SM clocks at the highest memory clock. ``pci``: its
+    place on the bus, "0000:07:00.0"; "" where NVML does not give it, and in journals of 0.2.0."""
 
     index: int
     uuid: str
@@ -57,6 +58,7 @@ class Gpu(msgspec.Struct, frozen=True):
     min_power_limit_w: float
     max_power_limit_w: float
     has_gpm: bool
+    pci: str = ""
 
 
 class KnobRange(msgspec.Struct, frozen=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 
 from pmu import topology
 from pmu.findings import Finding, absent
-from pmu.instruments import busy, cpufreq, gpu, rapl
+from pmu.instruments import busy, cpufreq, gpu, pci_gpus, rapl
 from pmu.instruments.busy import BusyTime
 from pmu.instruments.counters import EVENTS, NamesEvents
 from pmu.instruments.gpu import Gpus
@@ -21,6 +23,9 @@ from pmu.readings import GPU_FIELDS, RAW_MISSING, RawSweep, Reading, type_i64
 __all__ = ["Finding", "Instruments", "discover"]
 
 REFERENCE = "reference-cycles"
+
+GONE = frozenset({errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.ESTALE})
+"""What an open attribute of a device that is gone answers (fs/kernfs/file.c: ENODEV)."""
 
 ANY_KHZ = 1_000_000
 """Ours: a rate of estimated reference cycles where not even a clock range is known."""
@@ -41,6 +46,8 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
     counter_findings = _event_findings(ports, machine.cpus, counted, missing, estimated, reference_khz, rate_source)
     energy = rapl.find(ports.files)
     gpus, gpu_findings = gpu.find(ports.nvml, ports.nvml_why)
+    on_bus = pci_gpus.unseen(pci_gpus.look(ports.files).cards, [card.pci for card in gpus])
+    gpu_findings += pci_gpus.findings(ports.files, on_bus)
     registered = [ForPeople(instrument, ports) for instrument in INSTRUMENTS]
     sensor_findings = [finding for each in registered for finding in each.findings()]
     for each in registered:
@@ -67,7 +74,7 @@ class Instruments:
     def __init__(self, ports: Ports, layout: Layout, progress: ProgressSource = no_progress) -> None:
         self._ports = ports
         self._progress = progress
-        self._layout = layout
+        self._layout = self.layout = layout
         self._counted = tuple(event for event in layout.events if event not in layout.estimated_events)
         self._counters = ports.counters.open(layout.cpus, self._counted) if self._counted else None
         self._columns = [layout.events.index(event) for event in self._counted]
@@ -105,6 +112,16 @@ class Instruments:
         now_ns = self._ports.clock.now_ns()
         sensors = [reading for each in self._for_people for reading in each.read(now_ns)]
         return sensors + self._clocks.read(now_ns)
+
+    def vanished(self) -> list[str]:
+        """Files of the last sweep whose device is gone. One that is there again must be opened again."""
+        layout = self._layout
+        sources = [rapl.column(zone).source for zone in layout.zones]
+        errors = self._energy.errors()
+        for rows, opened in self._registered:
+            sources += [column.source for column in layout.columns[rows]]
+            errors += opened.errors()
+        return [source for source, error in zip(sources, errors, strict=True) if source and error in GONE]
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -6,6 +6,7 @@ same four, so nothing above this file depends on which it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,3 +91,5 @@ class Ports:
     nvml_why: str
     clock: Clock
     lock_path: str = ""
+    nvml_again: Callable[[], tuple[Any | None, str]] | None = None
+    """Begins NVML, in a thread: what ``nvml`` and ``nvml_why`` would be now. None: they cannot change."""

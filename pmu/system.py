@@ -11,15 +11,20 @@ import os
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pmu._native import lib
+from pmu.driver_values import ODD_ANSWERS
 from pmu.instruments.counters import PerfCounters
 from pmu.instruments.kept import NativeIntegers
 from pmu.ports import Ports
 
 CPU = "/sys/devices/system/cpu"
 LOCK_DIRECTORY = "/run/nodectl"
+
+MOST_SESSIONS = 100_000
+"""Ours: each GPU's knob begins NVML once more, and so does each look at one that is lost."""
 
 CHUNK = 65536
 """More than any sysfs file (one page); /proc/stat of a large node takes several."""
@@ -29,7 +34,18 @@ def system_ports(root: str = "") -> Ports:
     """The ports of this machine."""
     files = OsFiles(root)
     nvml, nvml_why = load_nvml()
-    return Ports(files, PerfCounters(files), nvml, nvml_why, MonotonicClock(), "" if root else node_lock_path())
+    clock, lock_path = MonotonicClock(), "" if root else node_lock_path()
+    return Ports(files, PerfCounters(files), nvml, nvml_why, clock, lock_path, load_nvml)
+
+
+def begin_again(ports: Ports, root: str = "") -> Ports:
+    """The ports of this machine for a new layout: counters are tried again, and NVML lists its cards again, which it
+    does only after every user in this process has left it. No handle of before may be used afterwards."""
+    if ports.nvml_again is not load_nvml:
+        return ports
+    end_nvml()
+    nvml, nvml_why = load_nvml()
+    return replace(ports, counters=PerfCounters(OsFiles(root)), nvml=nvml, nvml_why=nvml_why)
 
 
 def node_lock_path() -> str:
@@ -149,11 +165,26 @@ def load_nvml() -> tuple[Any | None, str]:
         return None, "no NVML binding: the package nvidia-ml-py is not installed (pip install 'nodectl[nvidia]')"
     try:
         pynvml.nvmlInit()
+    except ODD_ANSWERS as error:
+        return None, f"NVML does not start: {error}"
     except pynvml.NVMLError as error:
         if getattr(error, "value", 0) == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return None, "no NVIDIA driver: libnvidia-ml.so.1 is not found"
         return None, f"NVML does not start: {error}"
     return pynvml, ""
+
+
+def end_nvml() -> None:
+    """Leave NVML as often as it was begun in this process."""
+    try:
+        import pynvml
+    except ImportError:
+        return
+    for _ in range(MOST_SESSIONS):
+        try:
+            pynvml.nvmlShutdown()
+        except (pynvml.NVMLError, *ODD_ANSWERS):
+            return
 
 
 def _read_all(fd: int) -> bytes:

@@ -39,6 +39,7 @@ from firmware_bridge.scmi.protocols.telemetry import TELEMETRY, LeaseLeft, Lease
 from nodectl.decide.node_cap import CapLease
 from nodectl.knobs.api import KnobError, Reason, WholeNumber
 from nodectl.knobs.recipe import ScmiRecipe
+from pmu.driver_values import digits
 
 DISABLED: Final = "disabled"
 """The captured value of a power domain without a cap."""
@@ -114,9 +115,10 @@ class ScmiKnob(WholeNumber):
 
     def restore(self, captured: str) -> None:
         """Request the captured value again."""
-        if not captured.isdigit():
+        value = digits(captured)
+        if value is None:
             raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
-        self._access.ask(lambda controller: self._put(controller, int(captured)))
+        self._access.ask(lambda controller: self._put(controller, value))
         self.wanted = None
 
     def matches(self, requested: int, present: int) -> bool:
@@ -192,7 +194,7 @@ class DomainCap(ScmiKnob):
 
     def restore(self, captured: str) -> None:
         """Request the captured cap again, or withdraw ours where there was none."""
-        if captured != DISABLED and not captured.isdigit():
+        if captured != DISABLED and digits(captured) is None:
             raise KnobError(f"{self.name}: the saved state {captured!r} is not one this knob can have captured")
         self._access.ask(lambda controller: self._return_to(controller, 0 if captured == DISABLED else int(captured)))
         self.wanted = None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from nodectl.knobs.recipe import Recipe
+from pmu.driver_values import digits
 
 Status = Literal[
     "written",
@@ -114,7 +115,7 @@ class WholeNumber:
 
     def number(self, text: str) -> int | None:
         """The digits as a number; None for a released state, such as "unlocked"."""
-        return int(text) if text.isdigit() else None
+        return digits(text)
 
     def shown(self, value: int) -> str:
         """The number and its unit."""

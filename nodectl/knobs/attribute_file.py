@@ -11,10 +11,14 @@ import os
 
 from nodectl.knobs.api import KnobError, Reason, WholeNumber, unit_sign
 from nodectl.knobs.recipe import FileRecipe
+from pmu.driver_values import digits, type_bounds, whole
 from pmu.ports import Files
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
 """The attribute is not there any more: CPU offline, driver unloaded."""
+
+SHOWN = 40
+"""Ours: how much of a text that makes no sense a message shows."""
 
 _WORDS = {
     errno.EINVAL: "the kernel finds the value out of range",
@@ -26,7 +30,10 @@ _WORDS = {
 
 
 class NumberFile(WholeNumber):
-    """A setting that is one attribute file with a whole number: what knobs of that kind have in common."""
+    """A setting that is one attribute file with a whole number: what knobs of that kind have in common. ``bounds``:
+    what the hardware can be at; a number outside of them is neither captured nor taken for somebody else's value."""
+
+    bounds: type_bounds | None = None
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path
@@ -35,8 +42,11 @@ class NumberFile(WholeNumber):
     def read(self) -> str:
         """The value in force, as digits."""
         text = read_text(self._files, self.path)
-        if not text.isdigit():
-            raise KnobError(f"{self.path} has {text!r}, not a number of {unit_sign(self.unit)}")
+        number = digits(text)
+        if number is None:
+            raise KnobError(f"{self.path} has {text[:SHOWN]!r}, not a number of {unit_sign(self.unit)}")
+        if self.bounds and whole(number, self.bounds) is None:
+            raise KnobError(f"{self.path} has {number} {unit_sign(self.unit)}, which no hardware can be at")
         return text
 
     def check(self) -> None:

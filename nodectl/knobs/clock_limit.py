@@ -21,6 +21,7 @@ from nodectl.knobs.api import Reason
 from nodectl.knobs.attribute_file import NumberFile
 from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, file_finding, pairs
 from nodectl.knobs.recipe import FileRecipe
+from pmu.driver_values import MOST_KHZ, digits, whole
 from pmu.layout import FrequencyDomain, KnobRange, Layout
 from pmu.ports import Files, Ports
 from pmu.readings import Sample, type_f64
@@ -42,6 +43,7 @@ class ClockLimit(NumberFile):
     """``scaling_max_freq`` of one cpufreq policy, kilohertz."""
 
     unit = "khz"
+    bounds = (1, MOST_KHZ)
 
     def __init__(self, files: Files, policy: int) -> None:
         self.name = _name(policy)
@@ -59,7 +61,7 @@ class ClockLimit(NumberFile):
 
     def hardware_limit(self) -> int | None:
         """The hardware's highest clock, boost included."""
-        return self._optional_khz("cpuinfo_max_freq")
+        return whole(self._optional_khz("cpuinfo_max_freq"), self.bounds)
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Never overruled: what is read back is the limit in force."""
@@ -92,8 +94,7 @@ class ClockLimit(NumberFile):
             return ""  # absent on this driver: nothing to explain with
 
     def _optional_khz(self, name: str) -> int | None:
-        text = self._optional(name)
-        return int(text) if text.isdigit() else None
+        return digits(self._optional(name))
 
     def _transition_s(self) -> float:
         latency_ns = self._optional_khz("cpuinfo_transition_latency")

@@ -24,6 +24,7 @@ from nodectl.knobs.attribute_file import read_text, write_text
 from nodectl.knobs.clock_limit import CPUFREQ, GOVERNOR_PERIOD_S
 from nodectl.knobs.kind import Domain, KnobKind, file_finding
 from nodectl.knobs.recipe import FileRecipe
+from pmu.driver_values import digits
 from pmu.findings import read_or_none
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files
@@ -78,8 +79,9 @@ class EnergyPreference:
 
     def number(self, text: str) -> int | None:
         """The place of a word; numbers are counted from ``RAW``."""
-        if text.isdigit():
-            return RAW + int(text)
+        number = digits(text)
+        if number is not None:
+            return RAW + number
         return 1 + self.words.index(text) if text in self.words else None
 
     def shown(self, value: int) -> str:

@@ -7,6 +7,10 @@ lock: nobody can find out whether one is set or who set it. So the lock that the
 from the settings or is observed (``nodectl.write.site_lock``), and until it is known a run locks nothing. A restore
 sets the baseline again; where there is none it is ``nvmlDeviceResetGpuLockedClocks``. The power limit has a getter, in
 milliwatts.
+
+A knob is called by its card's number in this run ("gpu/0/power_limit_mw"), and finds the card by its UUID: the driver
+numbers the cards of a process when that process begins, and without a card that is lost the others move up. In a save
+the knob is called by the UUID ("gpu/GPU-…/power_limit_mw"), since the next run may number otherwise.
 Both need root. Source: NVML API reference, "Device Commands".
 """
 
@@ -22,10 +26,12 @@ import numpy as np
 from nodectl.knobs.api import Knob, KnobError, Reason, WholeNumber
 from nodectl.knobs.kind import BUSY_SHARE, Domain, KnobKind, Limit, pairs
 from nodectl.knobs.recipe import NvmlRecipe
+from pmu.driver_values import MOST_BOARD_MW, MOST_CLOCK_MHZ, ODD_ANSWERS, bits, digits, type_bounds, whole, words
 from pmu.findings import Finding
+from pmu.instruments.gpu import MOST_GPUS
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Ports
-from pmu.readings import Sample, type_f64
+from pmu.readings import RAW_MISSING, Sample, type_f64
 
 UNLOCKED = "unlocked"
 LOCKED = "locked "
@@ -34,8 +40,21 @@ LOCKED = "locked "
 LATENCY_S = 0.5
 """Ours: a lock takes from some milliseconds to some hundred of them, by card and distance of the clocks."""
 
+_CARD = r"\d{1,4}|(?:GPU|MIG)-[\w./-]{1,90}"
+"""The number of a card in this run, or its UUID."""
+
+_CLOCKS_MHZ: type_bounds = (1, MOST_CLOCK_MHZ)
+_LIMITS_MW: type_bounds = (1, MOST_BOARD_MW)
+
 # nvmlReturn_t (nvml.h); the numbers are part of the library's binary interface
-_GONE = {1: "NVML is not initialised", 6: "no such GPU", 9: "the NVIDIA driver is not loaded", 15: "the GPU is lost"}
+_GONE = {
+    1: "NVML is not initialised",
+    6: "no such GPU",
+    9: "the NVIDIA driver is not loaded",
+    15: "the GPU is lost",
+    16: "the GPU must be reset",
+    28: "no such GPU",
+}
 _NO_PERMISSION = 4
 
 # nvmlClocksEventReasons (nvml.h)
@@ -46,13 +65,30 @@ _APPLICATIONS = 0x02
 
 
 class _NvmlKnob(WholeNumber):
-    """What both knobs share: the device and the translation of NVML's errors."""
+    """What both knobs share: the card and the translation of NVML's errors. ``uuid``: the card's."""
 
-    def __init__(self, nvml: Any, index: int) -> None:
+    def __init__(self, nvml: Any, gpu: str, what: str) -> None:
+        """``gpu``: the card's number in this run, or its UUID."""
         self._nvml = nvml
-        self._gpu = f"GPU {index}"
-        self._index = index
-        self._device = self._call("find", nvml.nvmlDeviceGetHandleByIndex, index)
+        self.name = f"gpu/{gpu}/{what}"
+        self._gpu = f"GPU {gpu}"
+        self._found: Any = None
+        self.uuid = "" if gpu.isdecimal() else gpu
+        if not self.uuid:
+            self._found = self._call("find", nvml.nvmlDeviceGetHandleByIndex, int(gpu))
+            self.uuid = words(self._call("read its UUID", nvml.nvmlDeviceGetUUID, self._found))
+        self._index = int(gpu) if gpu.isdecimal() else self._number_here()
+
+    @property
+    def _device(self) -> Any:
+        """The handle of the card, found again where the card was gone meanwhile."""
+        if self._found is None:
+            self._call("begin", self._nvml.nvmlInit)  # counted by the library, so one more does no harm
+            self._found = self._call("find", self._nvml.nvmlDeviceGetHandleByUUID, self.uuid)
+        return self._found
+
+    def _number_here(self) -> int:
+        return whole(self._call("read its number", self._nvml.nvmlDeviceGetIndex, self._device), (0, MOST_GPUS)) or 0
 
     def _call(self, verb: str, function: Any, *arguments: Any) -> Any:
         try:
@@ -60,9 +96,24 @@ class _NvmlKnob(WholeNumber):
         except self._nvml.NVMLError as error:
             code = getattr(error, "value", 0)
             if code in _GONE:
+                self._found = None
                 raise KnobError(f"{self._gpu}: cannot {verb}: {_GONE[code]}", "vanished") from error
             fix = "; the agent needs root" if code == _NO_PERMISSION else ""
             raise KnobError(f"{self._gpu}: cannot {verb}: {error}{fix}") from error
+        except ODD_ANSWERS as error:
+            raise KnobError(
+                f"{self._gpu}: cannot {verb}: the driver gave no answer that makes sense ({error})"
+            ) from error
+
+    def _number(self, verb: str, bounds: type_bounds, function: Any, *arguments: Any) -> int:
+        """A number that the driver gives; ``KnobError`` where no card can be at it."""
+        return self._believed(verb, bounds, self._call(verb, function, *arguments))
+
+    def _believed(self, verb: str, bounds: type_bounds, answer: Any) -> int:
+        number = whole(answer, bounds)
+        if number is None:
+            raise KnobError(f"{self._gpu}: cannot {verb}: the driver answers {str(answer)[:40]}, which cannot be")
+        return number
 
     def _throttled_by(self) -> tuple[Reason, str]:
         bits = self._event_reasons()
@@ -80,7 +131,8 @@ class _NvmlKnob(WholeNumber):
         nvml = self._nvml
         for getter in (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons):
             try:
-                return int(self._call("read why its clock is where it is", getter, self._device))
+                found = bits(self._call("read why its clock is where it is", getter, self._device))
+                return 0 if found == RAW_MISSING else found
             except KnobError:
                 continue
         return 0
@@ -93,14 +145,13 @@ class ClockLock(_NvmlKnob):
     unit = "mhz"
     latency_s = LATENCY_S
 
-    def __init__(self, nvml: Any, index: int) -> None:
-        super().__init__(nvml, index)
-        self.name = f"gpu/{index}/sm_clock_mhz"
+    def __init__(self, nvml: Any, gpu: str) -> None:
+        super().__init__(nvml, gpu, "sm_clock_mhz")
         self.baseline_mhz = 0
 
     def read(self) -> str:
-        """The baseline: there is no getter (see above). Reads a clock, to notice a device that is gone."""
-        self._call("read its clock", self._nvml.nvmlDeviceGetClockInfo, self._device, self._nvml.NVML_CLOCK_SM)
+        """The baseline: there is no getter (see above)."""
+        self._look()
         return f"{LOCKED}{self.baseline_mhz}" if self.baseline_mhz else UNLOCKED
 
     def set(self, value: int) -> None:
@@ -112,8 +163,13 @@ class ClockLock(_NvmlKnob):
             self._call(f"lock clocks to {value} MHz", lock, self._device, value, value)
 
     def read_back(self) -> int | None:
-        """None: NVML has no getter."""
+        """None: NVML has no getter. ``KnobError`` where the card is gone, whose lock goes with it."""
+        self._look()
         return None
+
+    def _look(self) -> None:
+        """Read a clock, to notice a card that is gone."""
+        self._call("read its clock", self._nvml.nvmlDeviceGetClockInfo, self._device, self._nvml.NVML_CLOCK_SM)
 
     def restore(self, captured: str) -> None:
         """Unlock, or set the baseline again; any other captured state cannot have come from here."""
@@ -125,12 +181,12 @@ class ClockLock(_NvmlKnob):
     def locked(self, text: str) -> int | None:
         """The lock in a text that ``read`` returned; None for "unlocked"."""
         clock = text.removeprefix(LOCKED)
-        return int(clock) if clock != text and clock.isdigit() else None
+        return digits(clock) if clock != text else None
 
     def highest(self) -> int | None:
         """The card's highest SM clock."""
         getter, sm_clock = self._nvml.nvmlDeviceGetMaxClockInfo, self._nvml.NVML_CLOCK_SM
-        return int(self._call("read its highest clock", getter, self._device, sm_clock))
+        return self._number("read its highest clock", _CLOCKS_MHZ, getter, self._device, sm_clock)
 
     def applications_mhz(self) -> int | None:
         """The applications clock of the SMs if it is below its default: no lock then runs faster. None: it is not, or
@@ -138,7 +194,7 @@ class ClockLock(_NvmlKnob):
         applied, default = self._nvml.nvmlDeviceGetApplicationsClock, self._nvml.nvmlDeviceGetDefaultApplicationsClock
         try:
             applied_mhz, default_mhz = (
-                int(self._call("read its applications clock", getter, self._device, self._nvml.NVML_CLOCK_SM))
+                self._number("read its applications clock", _CLOCKS_MHZ, getter, self._device, self._nvml.NVML_CLOCK_SM)
                 for getter in (applied, default)
             )
         except KnobError:
@@ -151,7 +207,7 @@ class ClockLock(_NvmlKnob):
 
     def recipe(self) -> NvmlRecipe:
         """Unlocking needs no value."""
-        return NvmlRecipe(self._index, "clock_lock")
+        return NvmlRecipe(self._index, "clock_lock", self.uuid)
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """Unknown without a getter; the clock itself will show."""
@@ -168,9 +224,8 @@ class BoardLimit(_NvmlKnob):
     unit = "mw"
     latency_s = LATENCY_S
 
-    def __init__(self, nvml: Any, index: int) -> None:
-        super().__init__(nvml, index)
-        self.name = f"gpu/{index}/power_limit_mw"
+    def __init__(self, nvml: Any, gpu: str) -> None:
+        super().__init__(nvml, gpu, "power_limit_mw")
 
     def read(self) -> str:
         """The limit, as digits."""
@@ -183,18 +238,24 @@ class BoardLimit(_NvmlKnob):
 
     def read_back(self) -> int | None:
         """The limit as the driver returns it."""
-        return int(self._call("read its power limit", self._nvml.nvmlDeviceGetPowerManagementLimit, self._device))
+        getter = self._nvml.nvmlDeviceGetPowerManagementLimit
+        return self._number("read its power limit", _LIMITS_MW, getter, self._device)
 
     def highest(self) -> int | None:
         """The most that the board can be limited to."""
         getter = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints
-        return int(self._call("read the range of its power limit", getter, self._device)[1])
+        verb = "read the range of its power limit"
+        found = self._call(verb, getter, self._device)
+        return self._believed(
+            verb, _LIMITS_MW, found[1] if isinstance(found, list | tuple) and len(found) == 2 else None
+        )
 
     def restore(self, captured: str) -> None:
         """Set the captured limit again."""
-        if not captured.isdigit():
+        limit_mw = whole(digits(captured), _LIMITS_MW)
+        if limit_mw is None:
             raise KnobError(f"{self.name}: the saved state {captured!r} is not a limit in milliwatts")
-        self.set(int(captured))
+        self.set(limit_mw)
 
     def matches(self, requested: int, present: int) -> bool:
         """The driver stores a limit exactly, in milliwatts."""
@@ -202,13 +263,13 @@ class BoardLimit(_NvmlKnob):
 
     def recipe(self) -> NvmlRecipe:
         """The limit of the board, in milliwatts."""
-        return NvmlRecipe(self._index, "power_limit")
+        return NvmlRecipe(self._index, "power_limit", self.uuid)
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit from elsewhere (out of band, a shared power budget) shows as the enforced limit."""
         getter = self._nvml.nvmlDeviceGetEnforcedPowerLimit
         try:
-            enforced_mw = int(self._call("read its enforced limit", getter, self._device))
+            enforced_mw = self._number("read its enforced limit", _LIMITS_MW, getter, self._device)
         except KnobError:
             return "", ""
         return ("firmware", f"the limit in force is {enforced_mw} mW") if enforced_mw < value else ("", "")
@@ -253,9 +314,9 @@ def _open(ports: Ports, name: re.Match[str], kind: type[ClockLock | BoardLimit])
         raise KnobError(f"{name[0]}: {ports.nvml_why}", "vanished")
     try:
         ports.nvml.nvmlInit()  # counted by the library, so one more does no harm
-    except ports.nvml.NVMLError as error:
+    except (ports.nvml.NVMLError, *ODD_ANSWERS) as error:
         raise KnobError(f"{name[0]}: {error}", "vanished") from error
-    return kind(ports.nvml, int(name["gpu"]))
+    return kind(ports.nvml, name["gpu"])
 
 
 def _look(knob: ClockLock | BoardLimit, *remarks: str) -> Finding:
@@ -272,7 +333,7 @@ def _rows(layout: Layout) -> Sequence[KnobRange]:
 
 
 CLOCK_LOCK = KnobKind(
-    pattern=r"gpu/(?P<gpu>\d+)/sm_clock_mhz",
+    pattern=rf"gpu/(?P<gpu>{_CARD})/sm_clock_mhz",
     name="gpu/*/sm_clock_mhz",
     find=lambda files, layout: (_names("sm_clock_mhz", layout), ""),
     open=lambda ports, name: _open(ports, name, ClockLock),
@@ -289,7 +350,7 @@ CLOCK_LOCK = KnobKind(
 )
 
 BOARD_LIMIT = KnobKind(
-    pattern=r"gpu/(?P<gpu>\d+)/power_limit_mw",
+    pattern=rf"gpu/(?P<gpu>{_CARD})/power_limit_mw",
     name="gpu/*/power_limit_mw",
     find=lambda files, layout: (_names("power_limit_mw", layout), ""),
     open=lambda ports, name: _open(ports, name, BoardLimit),

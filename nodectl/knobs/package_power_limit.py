@@ -27,6 +27,7 @@ from nodectl.knobs.api import Companion, KnobError, Reason
 from nodectl.knobs.attribute_file import NumberFile, write_text
 from nodectl.knobs.kind import KnobKind, Limit, file_finding, pairs
 from nodectl.knobs.recipe import FileRecipe
+from pmu.driver_values import MOST_LIMIT_UW, digits, whole
 from pmu.findings import Finding
 from pmu.layout import Layout
 from pmu.ports import Files, Ports
@@ -38,6 +39,9 @@ TERMS = ("long_term", SHORT_TERM)
 
 POWER_STEP_UW = 125_000
 """1/8 W, the usual unit of the limit registers (SDM, MSR_RAPL_POWER_UNIT, default 0011b)."""
+
+LONGEST_WINDOW_US = 1_000_000_000
+"""Ours: the register counts to some minutes."""
 
 SHORTEST_LATENCY_S = 0.1
 """Ours: energy counters move in 1 ms steps, so power over less than this is too coarse to judge a limit by."""
@@ -112,15 +116,13 @@ class PackageLimit(NumberFile):
 
     def highest(self) -> int | None:
         """The most that the package can be limited to; None where the kernel names none, or 0."""
-        text = self._optional(self._limit.most_path)
-        return int(text) or None if text.isdigit() else None
+        return whole(digits(self._optional(self._limit.most_path)), (1, MOST_LIMIT_UW))
 
     def twin_limit_uw(self) -> int | None:
         """The memory-mapped limit where it is switched on; None without one."""
         if self._twin is None or self._optional(self._twin.enabled_path) == "0":
             return None
-        text = self._optional(self._twin.limit_path)
-        return int(text) if text.isdigit() else None
+        return digits(self._optional(self._twin.limit_path))
 
     def _optional(self, path: str) -> str:
         try:
@@ -129,8 +131,7 @@ class PackageLimit(NumberFile):
             return ""  # this kernel or zone does not have it
 
     def _window_s(self) -> float:
-        text = self._optional(self._limit.window_path)
-        return int(text) / 1e6 if text.isdigit() else 0.0
+        return (whole(digits(self._optional(self._limit.window_path)), (0, LONGEST_WINDOW_US)) or 0) / 1e6
 
 
 def package_limit(files: Files, package: str, term: str) -> PackageLimit:

@@ -32,11 +32,16 @@ class FileRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="file", omit
     is_cooled: bool = False
 
 
-class NvmlRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="nvml"):
-    """A setting of a GPU: its clock lock, which has no getter, or its power limit in milliwatts."""
+class NvmlRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="nvml", omit_defaults=True):
+    """A setting of a GPU: its clock lock, which has no getter, or its power limit in milliwatts.
+
+    The card is found by its ``uuid``. ``gpu`` is its number at the time of the capture, for people and for saves of
+    0.2.0, which have no UUID: numbers change where a card is lost, added or reset.
+    """
 
     gpu: int
     call: Literal["clock_lock", "power_limit"]
+    uuid: str = ""
 
 
 class ScmiRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="scmi", omit_defaults=True):

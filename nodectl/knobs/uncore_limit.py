@@ -23,9 +23,10 @@ import re
 from collections.abc import Sequence
 
 from nodectl.knobs.api import KnobError, Reason
-from nodectl.knobs.attribute_file import NumberFile, read_text
+from nodectl.knobs.attribute_file import SHOWN, NumberFile, read_text
 from nodectl.knobs.kind import Domain, KnobKind, Limit, file_finding
 from nodectl.knobs.recipe import FileRecipe
+from pmu.driver_values import MOST_KHZ, digits, whole
 from pmu.findings import Finding, read_number, read_or_none
 from pmu.layout import KnobRange, Layout
 from pmu.ports import Files, Ports
@@ -46,6 +47,7 @@ class UncoreLimit(NumberFile):
 
     unit = "khz"
     latency_s = LATENCY_S
+    bounds = (1, MOST_KHZ)
 
     def __init__(self, files: Files, folder: str) -> None:
         self.name = f"uncore/{folder}/max_khz"
@@ -64,7 +66,7 @@ class UncoreLimit(NumberFile):
 
     def hardware_limit(self) -> int | None:
         """The upper limit that the hardware had at boot, above which the driver names none."""
-        return read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz")
+        return whole(read_number(self._files, f"{UNCORE}/{self._folder}/initial_max_freq_khz"), self.bounds)
 
     def overruled(self, value: int) -> tuple[Reason, str]:
         """A lower limit above ours keeps the clock up."""
@@ -82,7 +84,7 @@ class UncoreLimit(NumberFile):
         high_khz = int(self.read())
         low_khz = min(self._lowest_khz(), high_khz)
         match = _BY_PACKAGE.fullmatch(self._folder)
-        package = int(match[1]) if match else int(read_text(self._files, f"{UNCORE}/{self._folder}/package_id"))
+        package = int(match[1]) if match else self._package()
         cpus = tuple(cpu for cpu, on in enumerate(layout.package_of) if on == package)
         return KnobRange(self.name, "uncore", low_khz, high_khz, tuple(range(low_khz, high_khz + 1, STEP_KHZ)), cpus)
 
@@ -91,11 +93,19 @@ class UncoreLimit(NumberFile):
         agents = read_or_none(self._files, f"{UNCORE}/{self._folder}/agent_types")
         return "serves input and output alone (agent_types)" if agents == "io" else ""
 
+    def _package(self) -> int:
+        text = read_text(self._files, f"{UNCORE}/{self._folder}/package_id")
+        package = digits(text)
+        if package is None:
+            raise KnobError(f"{UNCORE}/{self._folder}/package_id has {text[:SHOWN]!r}, not a number of a package")
+        return package
+
     def _lowest_khz(self) -> int:
         text = read_text(self._files, f"{UNCORE}/{self._folder}/min_freq_khz")
-        if not text.isdigit():
-            raise KnobError(f"{UNCORE}/{self._folder}/min_freq_khz has {text!r}, not a number of kHz")
-        return int(text)
+        khz = whole(digits(text), (0, MOST_KHZ))
+        if khz is None:
+            raise KnobError(f"{UNCORE}/{self._folder}/min_freq_khz has {text[:SHOWN]!r}, not a number of kHz")
+        return khz
 
 
 def _find(files: Files, layout: Layout) -> tuple[Sequence[str], str]:

@@ -27,7 +27,11 @@ STAT = "/proc/stat"
 NS_PER_TICK = 10_000_000
 """USER_HZ is 100 on every architecture we run on."""
 
-_STAT_LINE = re.compile(rb"^cpu(\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
+_STAT_LINE = re.compile(rb"^cpu(\d{1,6}) \d+ \d+ \d+ (\d{1,11}) (\d{1,11})\b", re.MULTILINE)
+"""Eleven digits are 31 years: a longer number is none, and would not fit into 64 bits of nanoseconds."""
+
+MOST_US = 10**15
+"""Ours: 31 years in microseconds."""
 
 
 def why_not(files: Files, cpus: Sequence[int]) -> str | None:
@@ -89,7 +93,7 @@ class _CpuIdle:
     def read(self) -> type_i64:
         self._integers.sweep(self._out)
         idle_us = np.zeros(len(self._has_none), np.int64)
-        is_missing = self._out == RAW_MISSING
+        is_missing = (self._out < 0) | (self._out > MOST_US)
         np.add.at(idle_us, self._row, np.where(is_missing, 0, self._out))
         idle_ns = idle_us * 1000
         idle_ns[self._row[is_missing]] = RAW_MISSING

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pmu.cpulist import format_list, parse_list
+from pmu.driver_values import MOST_CLOCK_MHZ, MOST_KHZ, digits, whole
 from pmu.findings import Finding, absent, read_number, read_or_none
 from pmu.layout import FrequencyDomain
 from pmu.ports import Files
@@ -36,8 +37,7 @@ CPUFREQ = f"{CPU}/cpufreq"
 TURBO_MARK_KHZ = 1000
 """acpi-cpufreq's step for turbo is this much above the nominal clock, and stands for any clock above it."""
 
-ABSURD_KHZ = 10_000_000
-"""Ours: no processor runs at 10 GHz."""
+_KHZ = (1, MOST_KHZ - 1)
 
 
 def find(
@@ -55,18 +55,23 @@ def find(
 
 def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int, str]:
     """Rate of reference cycles and its source; 0 where none is known, since a guess would look like a measurement."""
-    measured = read_number(files, f"{CPU}/cpu0/tsc_freq_khz")
+    measured = whole(read_number(files, f"{CPU}/cpu0/tsc_freq_khz"), _KHZ)
     if measured:
         return measured, "tsc_freq_khz"
     base = max((domain.base_khz for domain in domains), default=0)
     if base:
         return base, "the nominal clock"
     text = read_or_none(files, "/proc/cpuinfo") or ""
-    if match := re.search(r"^model name.*@ ([\d.]+)GHz", text, re.MULTILINE):
-        return round(float(match[1]) * 1e6), "the processor's name"
-    if not domains and (match := re.search(r"^cpu MHz\s*:\s*([\d.]+)", text, re.MULTILINE)):
-        return round(float(match[1]) * 1e3), "/proc/cpuinfo, which shows it where clocks cannot be read"
+    if khz := _khz(re.search(r"^model name.*@ (\d+(?:\.\d+)?)GHz", text, re.MULTILINE), 1e6):
+        return khz, "the processor's name"
+    if not domains and (khz := _khz(re.search(r"^cpu MHz\s*:\s*(\d+(?:\.\d+)?)", text, re.MULTILINE), 1e3)):
+        return khz, "/proc/cpuinfo, which shows it where clocks cannot be read"
     return 0, "the nominal clock is not reported, so the share of busy time and the mean clock are unknown"
+
+
+def _khz(match: re.Match[str] | None, khz_per_unit: float) -> int:
+    """The clock of a number found in a text; 0 where there is none, or none that can be."""
+    return whole(float(match[1]) * khz_per_unit, _KHZ) or 0 if match else 0
 
 
 class Clocks:
@@ -84,7 +89,7 @@ class Clocks:
         name = f"policy{domain.policy}"
         path = f"{CPUFREQ}/{name}/scaling_cur_freq"
         khz = read_number(self._files, path)
-        if khz is None or not 0 < khz < ABSURD_KHZ:
+        if khz is None or not 0 < khz < MOST_KHZ:
             why = f"{path} gives {'no number' if khz is None else f'{khz} kHz'}"
             return Reading(name, float("nan"), "kHz", time_ns, Quality.MISSING, why)
         return Reading(name, float(khz), "kHz", time_ns, Quality.MEASURED)
@@ -117,7 +122,7 @@ def _policy(files: Files, number: int, index_of: dict[int, int]) -> _Policy | No
     tied = _indices(read_or_none(files, f"{folder}/freqdomain_cpus"), index_of)
     low = read_number(files, f"{folder}/cpuinfo_min_freq")
     high = read_number(files, f"{folder}/cpuinfo_max_freq")
-    if not cpus or not low or not high or not 0 < low <= high < ABSURD_KHZ:
+    if not cpus or not low or not high or not 0 < low <= high < MOST_KHZ:
         return None
     steps = _steps(read_or_none(files, f"{folder}/scaling_available_frequencies"))
     return _Policy(number, cpus, (*cpus, *tied), low, high, steps)
@@ -172,17 +177,14 @@ def _domain(files: Files, policies: Sequence[_Policy]) -> FrequencyDomain:
 
 
 def _steps(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(word) for word in (text or "").split()}))
-    except ValueError:
-        return ()
+    return tuple(sorted({khz for word in (text or "").split() if (khz := whole(digits(word), _KHZ))}))
 
 
 def _base_khz(files: Files, policy: int, steps: Sequence[int]) -> int:
     """Nominal clock of a domain; 0 where it is unknown."""
-    if khz := read_number(files, f"{CPUFREQ}/policy{policy}/base_frequency"):
+    if khz := whole(read_number(files, f"{CPUFREQ}/policy{policy}/base_frequency"), _KHZ):
         return khz
-    if mhz := read_number(files, f"{CPU}/cpu{policy}/acpi_cppc/nominal_freq"):
+    if mhz := whole(read_number(files, f"{CPU}/cpu{policy}/acpi_cppc/nominal_freq"), (1, MOST_CLOCK_MHZ - 1)):
         return mhz * 1000
     if len(steps) >= 2 and steps[-1] - steps[-2] == TURBO_MARK_KHZ:
         return steps[-2]

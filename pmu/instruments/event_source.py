@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from pmu.cpulist import parse_list
+from pmu.driver_values import digits, whole
 from pmu.ports import Files
 from pmu.readings import PmuError
 
@@ -24,6 +25,10 @@ DEVICES = "/sys/bus/event_source/devices"
 PERF_TYPE_HARDWARE = 0
 PERF_TYPE_SOFTWARE = 1
 PERF_TYPE_RAW = 4
+
+CONFIG_BITS = 64
+MOST_TYPE = 2**31 - 1
+"""Of ``struct perf_event_attr``: ``config`` and ``type``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def core_pmus(files: Files) -> tuple[CorePmu, ...]:
     found = []
     for name in _names(files, DEVICES):
         cpus = _text(files, f"{DEVICES}/{name}/cpus")  # uncore PMUs have ``cpumask`` instead
-        if cpus is not None and (numbers := frozenset(parse_list(cpus))):
+        if cpus is not None and (numbers := _cpus(cpus)):
             found.append(CorePmu(name, _number(files, f"{DEVICES}/{name}/type"), numbers))
     if len(found) > 1:
         return tuple(found)
@@ -76,7 +81,9 @@ def named_event(files: Files, pmu: str, name: str) -> NamedEvent | None:
         try:
             config |= _placed(files, pmu, key, int(value, 0) if value else 1)
         except ValueError:
-            raise PmuError(f"{DEVICES}/{pmu}/events/{name}: cannot read the term {term!r}") from None
+            raise PmuError(f"{DEVICES}/{pmu}/events/{name}: cannot read the term {term[:40]!r}") from None
+    if not 0 <= config < 1 << CONFIG_BITS:
+        raise PmuError(f"{DEVICES}/{pmu}/events/{name}: its configuration needs more than {CONFIG_BITS} bits")
     return NamedEvent(type_id, config)
 
 
@@ -92,11 +99,21 @@ def _placed(files: Files, pmu: str, term: str, value: int) -> int:
         raise ValueError(text)  # config1 and config2 belong to events that are none of ours
     config = 0
     for bit in parse_list(bits):
+        if bit >= CONFIG_BITS:
+            raise ValueError(text)
         config |= (value & 1) << bit
         value >>= 1
     if value:
         raise ValueError(term)
     return config
+
+
+def _cpus(text: str) -> frozenset[int]:
+    """The CPUs of a PMU; none where the list makes no sense."""
+    try:
+        return frozenset(parse_list(text))
+    except ValueError:
+        return frozenset()
 
 
 def _names(files: Files, path: str) -> list[str]:
@@ -115,4 +132,4 @@ def _text(files: Files, path: str) -> str | None:
 
 def _number(files: Files, path: str) -> int | None:
     text = _text(files, path)
-    return int(text) if text is not None and text.strip().isdigit() else None
+    return None if text is None else whole(digits(text.strip()), (0, MOST_TYPE))

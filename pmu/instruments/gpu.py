@@ -9,7 +9,8 @@ which must be more than 100 ms apart (NVML API reference, nvmlGpmMetricsGet). Be
 millijoules (Volta on). NVML does not report whether clocks are locked.
 
 Errors are data: a reading that was never supported is not tried again; one that fails is missing from that sweep; a
-GPU that fell off the bus is missing as a whole and tried again every few seconds, since each call may then be slow.
+GPU that fell off the bus is missing as a whole and tried again every few seconds, since each call may then be slow. A
+number that no card can show is missing, too (``pmu.driver_values``).
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pmu.driver_values import MOST_BOARD_MW, MOST_CLOCK_MHZ, ODD_ANSWERS, bits, raw, type_bounds, whole, words
 from pmu.findings import Finding, absent
+from pmu.instruments.pci_gpus import address_of
 from pmu.layout import Gpu
-from pmu.readings import GPU_FIELDS, RAW_MISSING, type_i64
+from pmu.readings import GPU_FIELDS, RAW_HIGHEST, RAW_MISSING, type_i64
 
 RETRY_NS = 5_000_000_000
 """Ours: how often a lost GPU, or a reading that ceased, is tried again."""
@@ -43,15 +46,33 @@ _COLUMN = {name: column for column, name in enumerate(GPU_FIELDS)}
 _GPM_COLUMNS = tuple(_COLUMN[name] for name in ("sm_occupancy_ppm", "sm_active_ppm", "dram_active_ppm"))
 
 
+_CLOCK: type_bounds = (0, MOST_CLOCK_MHZ)
+_PERCENT: type_bounds = (0, 1000)  # ours: above 100 is decoded as CLIPPED, far above as nothing at all
+_PPM: type_bounds = (0, 1_000_000_000)  # likewise
+_BOUNDS: dict[str, type_bounds] = {
+    "sm_clock_mhz": _CLOCK,
+    "memory_clock_mhz": _CLOCK,
+    "power_mw": (0, MOST_BOARD_MW),
+    "energy_mj": (0, RAW_HIGHEST),
+    "temperature_c": (-55, 400),  # ours: also what a broken sensor shows, so that a limit sees that it is hot
+    "gpu_utilization_pct": _PERCENT,
+    "memory_utilization_pct": _PERCENT,
+}
+MOST_GPUS = 1024
+"""Ours: a node has 16."""
+
+
 def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding]]:
     """Every GPU that answers, and a finding for each; a GPU that does not answer is a finding only."""
     if nvml is None:
         return (), [absent("gpu", "gpu", nvml_why)]
     try:
         nvml.nvmlInit()  # counted by the library, so once more does no harm
-        count = nvml.nvmlDeviceGetCount()
-    except nvml.NVMLError as error:
+        count = whole(nvml.nvmlDeviceGetCount(), (0, MOST_GPUS))
+    except (nvml.NVMLError, *ODD_ANSWERS) as error:
         return (), [absent("gpu", "gpu", f"counting GPUs: {error}")]
+    if count is None:
+        return (), [absent("gpu", "gpu", "counting GPUs: NVML answers what is no number of GPUs")]
     if not count:
         return (), [absent("gpu", "gpu", "NVML counts no GPU on this node")]
     gpus: list[Gpu] = []
@@ -59,7 +80,7 @@ def find(nvml: Any | None, nvml_why: str) -> tuple[tuple[Gpu, ...], list[Finding
     for index in range(count):
         try:
             gpu = _describe(nvml, index)
-        except nvml.NVMLError as error:
+        except (nvml.NVMLError, *ODD_ANSWERS) as error:
             findings.append(Finding(f"gpu-{index}", "gpu", present=True, why=f"it does not answer: {error}"))
             continue
         gpus.append(gpu)
@@ -113,6 +134,8 @@ class _Card:
                 self._lose(time_ns)
                 row.fill(RAW_MISSING)
                 return
+            except ODD_ANSWERS:
+                continue  # no reading
 
     def close(self) -> None:
         if self._gpm is not None:
@@ -133,7 +156,7 @@ class _Card:
                 self._number("temperature_c", nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
             ),
             (_COLUMN["gpu_utilization_pct"], self._read_utilization),
-            (_COLUMN["throttle_reasons"], self._number("throttle_reasons", reasons)),
+            (_COLUMN["throttle_reasons"], self._reasons(reasons)),
             *([(_GPM_COLUMNS[0], self._read_gpm)] if self._gpu.has_gpm else []),
         ]
 
@@ -152,10 +175,20 @@ class _Card:
                 self._try_again_ns[column] = time_ns + RETRY_NS if column in self._has_worked else math.inf
 
     def _number(self, name: str, function: Callable[..., int], *arguments: Any) -> Callable[[int, type_i64], None]:
-        column = _COLUMN[name]
+        column, bounds = _COLUMN[name], _BOUNDS[name]
+        low, high = bounds
 
         def read(_time_ns: int, row: type_i64) -> None:
-            row[column] = function(self._handle, *arguments)
+            value = function(self._handle, *arguments)
+            row[column] = value if type(value) is int and low <= value <= high else raw(value, bounds)
+
+        return read
+
+    def _reasons(self, function: Callable[..., int]) -> Callable[[int, type_i64], None]:
+        column = _COLUMN["throttle_reasons"]
+
+        def read(_time_ns: int, row: type_i64) -> None:
+            row[column] = bits(function(self._handle))
 
         return read
 
@@ -163,14 +196,14 @@ class _Card:
         due_ns, clock_mhz = self._memory_clock
         if time_ns >= due_ns:
             self._memory_clock = (time_ns + MEMORY_CLOCK_NS, RAW_MISSING)
-            clock_mhz = self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM)
+            clock_mhz = raw(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM), _CLOCK)
             self._memory_clock = (time_ns + MEMORY_CLOCK_NS, clock_mhz)
         row[_COLUMN["memory_clock_mhz"]] = clock_mhz
 
     def _read_utilization(self, _time_ns: int, row: type_i64) -> None:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
-        row[_COLUMN["gpu_utilization_pct"]] = rates.gpu
-        row[_COLUMN["memory_utilization_pct"]] = rates.memory
+        row[_COLUMN["gpu_utilization_pct"]] = raw(rates.gpu, _PERCENT)
+        row[_COLUMN["memory_utilization_pct"]] = raw(rates.memory, _PERCENT)
 
     def _read_gpm(self, time_ns: int, row: type_i64) -> None:
         if self._gpm is None:
@@ -183,7 +216,7 @@ class _Card:
             return False
         try:
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self._gpu.uuid)
-        except self._nvml.NVMLError:
+        except (self._nvml.NVMLError, *ODD_ANSWERS):
             self._lose(time_ns)
             return False
         return True
@@ -219,10 +252,12 @@ class _Gpm:
         self._old, self._new = self._new, self._old
         try:
             self._nvml.nvmlGpmSampleGet(handle, self._new)
-        except self._nvml.NVMLError:
+        except (self._nvml.NVMLError, *ODD_ANSWERS):
             self._sampled_ns = None  # the buffer has no valid sample: begin again
             raise
         if not is_first:
+            for metric in self._query.metrics[: len(_GPM_COLUMNS)]:
+                metric.value = math.nan  # not that of an earlier call, whatever this one does
             self._query.sample1, self._query.sample2 = self._old, self._new
             self._nvml.nvmlGpmMetricsGet(self._query)
             self._shares = [self._in_ppm(self._query.metrics[i]) for i in range(len(_GPM_COLUMNS))]
@@ -233,14 +268,12 @@ class _Gpm:
         for sample in (self._old, self._new):
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
-            except self._nvml.NVMLError:
+            except (self._nvml.NVMLError, *ODD_ANSWERS):
                 continue  # the driver is gone, and the buffers with it
 
     @staticmethod
     def _in_ppm(metric: Any) -> int:
-        if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
-            return RAW_MISSING
-        return int(metric.value * 1e4 + 0.5)  # NVML gives percent
+        return raw(metric.value * 1e4, _PPM) if metric.nvmlReturn == 0 else RAW_MISSING  # NVML gives percent
 
 
 def _describe(nvml: Any, index: int) -> Gpu:
@@ -254,29 +287,47 @@ def _describe(nvml: Any, index: int) -> Gpu:
             if getattr(error, "value", 0) in LOST:
                 raise
             return default  # this card or driver does not report it
+        except ODD_ANSWERS:
+            return default
 
-    memory_mhz = max(optional([], nvml.nvmlDeviceGetSupportedMemoryClocks), default=0)
+    uuid = words(nvml.nvmlDeviceGetUUID(handle))
+    if not uuid:
+        raise ValueError("it has no UUID")
+    memory_mhz = max(_clocks(optional([], nvml.nvmlDeviceGetSupportedMemoryClocks)), default=0)
     clocks = optional([], nvml.nvmlDeviceGetSupportedGraphicsClocks, memory_mhz) if memory_mhz else []
-    low_mw, high_mw = optional((0, 0), nvml.nvmlDeviceGetPowerManagementLimitConstraints)
+    low_mw, high_mw = _limits_mw(optional((0, 0), nvml.nvmlDeviceGetPowerManagementLimitConstraints))
+    default_mw = whole(optional(0, nvml.nvmlDeviceGetPowerManagementDefaultLimit), (0, MOST_BOARD_MW)) or 0
     return Gpu(
         index=index,
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        clocks_mhz=tuple(sorted(set(clocks))),
+        uuid=uuid,
+        name=words(optional("", nvml.nvmlDeviceGetName)) or "a GPU without a name",
+        clocks_mhz=tuple(sorted(set(_clocks(clocks)))),
         memory_clock_mhz=memory_mhz,
-        default_power_limit_w=optional(0, nvml.nvmlDeviceGetPowerManagementDefaultLimit) / 1e3,
+        default_power_limit_w=default_mw / 1e3,
         min_power_limit_w=low_mw / 1e3,
         max_power_limit_w=high_mw / 1e3,
         has_gpm=_has_gpm(nvml, handle),
+        pci=address_of(getattr(optional(None, nvml.nvmlDeviceGetPciInfo), "busId", "")),
     )
+
+
+def _clocks(found: Any) -> list[int]:
+    """The clocks of a list that can be; none where the driver gives no list."""
+    listed = found if isinstance(found, list | tuple) else ()
+    return [clock for one in listed if (clock := whole(one, (1, MOST_CLOCK_MHZ)))]
+
+
+def _limits_mw(found: Any) -> tuple[int, int]:
+    """The lowest and highest power limit; zeros where the driver gives no range."""
+    try:
+        low, high = (whole(one, (0, MOST_BOARD_MW)) for one in found)
+    except ODD_ANSWERS:
+        return 0, 0
+    return (low, high) if low is not None and high is not None and low <= high else (0, 0)
 
 
 def _has_gpm(nvml: Any, handle: Any) -> bool:
     try:
         return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
-    except nvml.NVMLError:
+    except (nvml.NVMLError, *ODD_ANSWERS):
         return False
-
-
-def _text(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text

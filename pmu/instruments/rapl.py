@@ -23,9 +23,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pmu.driver_values import MOST_LIMIT_UW, digits, whole
 from pmu.findings import Finding, absent, read_number, read_or_none
 from pmu.layout import Column, EnergyZone
 from pmu.ports import Files
+from pmu.readings import RAW_HIGHEST
 
 POWERCAP = "/sys/class/powercap"
 MMIO = "intel-rapl-mmio"
@@ -139,8 +141,8 @@ def _zone(files: Files, entry: str, name: str) -> EnergyZone:
         name=name,
         path=entry,
         kind=kind,
-        package=int(package[1]) if package else 0,
-        max_energy_uj=read_number(files, f"{POWERCAP}/{entry}/max_energy_range_uj") or 0,
+        package=(digits(package[1]) or 0) if package else 0,
+        max_energy_uj=whole(read_number(files, f"{POWERCAP}/{entry}/max_energy_range_uj"), (1, RAW_HIGHEST)) or 0,
         max_power_uw=_max_power_uw(files, entry, kind),
     )
 
@@ -148,7 +150,7 @@ def _zone(files: Files, entry: str, name: str) -> EnergyZone:
 def _max_power_uw(files: Files, entry: str, kind: str) -> int:
     """From the zone's own limits where it has any, but not below the usual bound of its kind."""
     values = [
-        read_number(files, f"{POWERCAP}/{entry}/constraint_{i}_{what}")
+        whole(read_number(files, f"{POWERCAP}/{entry}/constraint_{i}_{what}"), (1, MOST_LIMIT_UW))
         for i in range(_constraint_count(files, entry))
         for what in ("power_limit_uw", "max_power_uw")
     ]
@@ -185,7 +187,7 @@ def _limits(files: Files, entry: str, zone: str) -> list[PowerLimit]:
                 index=index,
                 name=read_or_none(files, f"{path}_name") or f"constraint_{index}",
                 interface="mmio" if entry.startswith(MMIO) else "msr",
-                limit_uw=read_number(files, f"{path}_power_limit_uw"),
+                limit_uw=whole(read_number(files, f"{path}_power_limit_uw"), (0, MOST_LIMIT_UW)),
                 window_us=read_number(files, f"{path}_time_window_us"),
                 enabled=None if enabled is None else enabled != 0,
                 writable=files.writable(f"{path}_power_limit_uw"),
