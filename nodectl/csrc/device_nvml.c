@@ -8,13 +8,14 @@
 
 typedef void *device_t;
 
-enum { CLOCK_SM = 1, NOT_INITIALISED = 1, NO_PERMISSION = 4, NOT_FOUND = 6, NO_DRIVER = 9, IS_LOST = 15 };
+enum { CLOCK_SM = 1, NOT_INITIALISED = 1, NO_PERMISSION = 4, NOT_FOUND = 6, NO_DRIVER = 9, IS_LOST = 15, MUST_RESET = 16, NO_GPU = 28 };
 
 static struct {
     bool is_tried;
     char why[LINE];
     const char *(*error)(int);
     int (*handle)(unsigned, device_t *);
+    int (*handle_of)(const char *, device_t *);
     int (*clock)(device_t, int, unsigned *);
     int (*unlock)(device_t);
     int (*lock)(device_t, unsigned, unsigned);
@@ -54,74 +55,82 @@ static bool load(void)
         snprintf(nvml.why, sizeof nvml.why, "libnvidia-ml.so.1 lacks a function: the NVIDIA driver is too old");
         return false;
     }
+    if (!find(library, "nvmlDeviceGetHandleByUUID", &nvml.handle_of))
+        nvml.handle_of = NULL;
     code = init();
     if (code != 0)
         snprintf(nvml.why, sizeof nvml.why, "NVML does not start: %s", nvml.error(code));
     return code == 0;
 }
 
-static access_t answer(int code, int64_t gpu, const char *verb, char why[LINE])
+static access_t answer(int code, const card_t *card, const char *verb, char why[LINE])
 {
-    bool is_gone = code == NOT_INITIALISED || code == NOT_FOUND || code == NO_DRIVER || code == IS_LOST;
+    bool is_gone = code == NOT_INITIALISED || code == NOT_FOUND || code == NO_DRIVER || code == IS_LOST ||
+                   code == MUST_RESET || code == NO_GPU;
 
     if (code == 0)
         return FINE;
-    snprintf(why, LINE, "GPU %" PRId64 ": cannot %s: %s%s", gpu, verb, nvml.error(code),
-             code == NO_PERMISSION ? "; the agent needs root" : "");
+    snprintf(why, LINE, "GPU %" PRId64 "%s%s: cannot %s: %s%s", card->number, card->uuid[0] ? " " : "", card->uuid, verb,
+             nvml.error(code), code == NO_PERMISSION ? "; the agent needs root" : "");
     return is_gone ? VANISHED : REFUSED;
 }
 
-static access_t find_device(int64_t gpu, device_t *device, char why[LINE])
+static access_t find_device(const card_t *card, device_t *device, char why[LINE])
 {
     if (!load()) {
         snprintf(why, LINE, "%s", nvml.why);
         return VANISHED;
     }
-    return answer(nvml.handle((unsigned)gpu, device), gpu, "find", why);
+    if (card->uuid[0] && nvml.handle_of == NULL) {
+        snprintf(why, LINE, "libnvidia-ml.so.1 finds no GPU by its UUID: the NVIDIA driver is too old");
+        return REFUSED;
+    }
+    return answer(card->uuid[0] ? nvml.handle_of(card->uuid, device) : nvml.handle((unsigned)card->number, device), card,
+                  "find", why);
 }
 
-access_t nvml_look(int64_t gpu, char why[LINE])
+access_t nvml_look(const card_t *card, char why[LINE])
 {
     device_t device;
     unsigned mhz;
-    access_t found = find_device(gpu, &device, why);
+    access_t found = find_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.clock(device, CLOCK_SM, &mhz), gpu, "read its clock", why) : found;
+    return found == FINE ? answer(nvml.clock(device, CLOCK_SM, &mhz), card, "read its clock", why) : found;
 }
 
-access_t nvml_unlock(int64_t gpu, char why[LINE])
+access_t nvml_unlock(const card_t *card, char why[LINE])
 {
     device_t device;
-    access_t found = find_device(gpu, &device, why);
+    access_t found = find_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.unlock(device), gpu, "unlock clocks", why) : found;
+    return found == FINE ? answer(nvml.unlock(device), card, "unlock clocks", why) : found;
 }
 
-access_t nvml_lock(int64_t gpu, int64_t mhz, char why[LINE])
+access_t nvml_lock(const card_t *card, int64_t mhz, char why[LINE])
 {
     device_t device;
     unsigned clock = (unsigned)mhz;
-    access_t found = find_device(gpu, &device, why);
+    access_t found = find_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.lock(device, clock, clock), gpu, "lock clocks", why) : found;
+    return found == FINE ? answer(nvml.lock(device, clock, clock), card, "lock clocks", why) : found;
 }
 
-access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE])
+access_t nvml_limit(const card_t *card, int64_t *milliwatts, char why[LINE])
 {
     device_t device;
     unsigned found_mw = 0;
-    access_t found = find_device(gpu, &device, why);
+    access_t found = find_device(card, &device, why);
 
     if (found == FINE)
-        found = answer(nvml.limit(device, &found_mw), gpu, "read its power limit", why);
+        found = answer(nvml.limit(device, &found_mw), card, "read its power limit", why);
     *milliwatts = found_mw;
     return found;
 }
 
-access_t nvml_set_limit(int64_t gpu, int64_t milliwatts, char why[LINE])
+access_t nvml_set_limit(const card_t *card, int64_t milliwatts, char why[LINE])
 {
     device_t device;
-    access_t found = find_device(gpu, &device, why);
+    access_t found = find_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.set_limit(device, (unsigned)milliwatts), gpu, "set its power limit", why) : found;
+    return found == FINE ? answer(nvml.set_limit(device, (unsigned)milliwatts), card, "set its power limit", why) : found;
 }

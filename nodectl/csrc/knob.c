@@ -81,8 +81,9 @@ static bool parse_nvml(span_t recipe, knob_t *knob)
 
     text_member(recipe, "call", call, TEXT);
     knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : KIND_BOARD;
-    knob->gpu = whole_member(recipe, "gpu", -1);
-    return knob->gpu >= 0 && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
+    knob->card.number = whole_member(recipe, "gpu", -1);
+    text_member(recipe, "uuid", knob->card.uuid, TEXT);
+    return knob->card.number >= 0 && knob->card.number <= INT32_MAX && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
 }
 
 /* The numbers of an array, as many as there is room for; how many there are. */
@@ -195,7 +196,7 @@ static access_t device_number(const knob_t *knob, int64_t *number, char why[LINE
 {
     *number = 0;
     switch (knob->kind) {
-    case KIND_BOARD: return nvml_limit(knob->gpu, number, why);
+    case KIND_BOARD: return nvml_limit(&knob->card, number, why);
     case KIND_CAP: return scmi_cap(&knob->domain, number, why);
     case KIND_CLOCK_LIMIT: return scmi_clock(&knob->domain, false, number, why);
     case KIND_CLOCK_LEVEL: return scmi_clock(&knob->domain, true, number, why);
@@ -210,7 +211,7 @@ static access_t device_read(const knob_t *knob, char text[TEXT], char why[LINE])
 
     if (knob->kind == KIND_LOCK) {
         snprintf(text, TEXT, UNLOCKED);
-        return nvml_look(knob->gpu, why);
+        return nvml_look(&knob->card, why);
     }
     found = device_number(knob, &number, why);
     if (knob->kind == KIND_CAP && number == 0)
@@ -257,7 +258,7 @@ access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *prese
 static access_t device_set(const knob_t *knob, int64_t number, char why[LINE])
 {
     switch (knob->kind) {
-    case KIND_BOARD: return nvml_set_limit(knob->gpu, number, why);
+    case KIND_BOARD: return nvml_set_limit(&knob->card, number, why);
     case KIND_CAP: return scmi_set_cap(&knob->domain, number, why);
     default: return scmi_set_clock(&knob->domain, knob->kind == KIND_CLOCK_LEVEL, number, why);
     }
@@ -286,10 +287,10 @@ access_t knob_put(const world_t *world, const knob_t *knob, const char *captured
     if (knob->kind == KIND_FILE)
         return file_write(world, knob->path, captured, why);
     if (knob->kind == KIND_LOCK && strcmp(captured, UNLOCKED) == 0)
-        return nvml_unlock(knob->gpu, why);
+        return nvml_unlock(&knob->card, why);
     if (knob->kind == KIND_LOCK && sscanf(captured, LOCKED "%5" SCNd64 "%n", &number, &end) == 1 && number > 0 &&
         captured[end] == 0)
-        return nvml_lock(knob->gpu, number, why);
+        return nvml_lock(&knob->card, number, why);
     if (knob->kind == KIND_CAP && strcmp(captured, DISABLED) == 0)
         return return_cap(knob, 0, why);
     if (knob->kind == KIND_LOCK || !knob_number(knob, captured, &number)) {

@@ -99,12 +99,19 @@ typedef struct {
     bool keeps_agents_apart;
 } domain_t;
 
+/* A GPU: by its UUID, or where a save of 0.2.0 has none, by its number at the capture. */
+typedef struct {
+    int64_t number;
+    char uuid[TEXT];
+} card_t;
+
 typedef struct {
     enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_CAP, KIND_CLOCK_LIMIT, KIND_CLOCK_LEVEL, KIND_OTHER } kind;
     domain_t domain;
     char path[PATH], limited_by[PATH], hidden_by[PATH], hidden_text[TEXT];
     enum { EXACT, WITHIN, DOWN } rounding;
-    int64_t step, raw, any_word, gpu;
+    int64_t step, raw, any_word;
+    card_t card;
     char words[MOST_WORDS][64];
     int n_words;
     bool is_cooled;
@@ -121,11 +128,11 @@ bool file_whole(const world_t *world, const char *path, int64_t *out);
 /* The cooling device of a processor that is in use now, in words. */
 bool file_cooling(const world_t *world, char out[LINE]);
 
-access_t nvml_unlock(int64_t gpu, char why[LINE]);
-access_t nvml_lock(int64_t gpu, int64_t mhz, char why[LINE]);
-access_t nvml_look(int64_t gpu, char why[LINE]);
-access_t nvml_limit(int64_t gpu, int64_t *milliwatts, char why[LINE]);
-access_t nvml_set_limit(int64_t gpu, int64_t milliwatts, char why[LINE]);
+access_t nvml_unlock(const card_t *card, char why[LINE]);
+access_t nvml_lock(const card_t *card, int64_t mhz, char why[LINE]);
+access_t nvml_look(const card_t *card, char why[LINE]);
+access_t nvml_limit(const card_t *card, int64_t *milliwatts, char why[LINE]);
+access_t nvml_set_limit(const card_t *card, int64_t milliwatts, char why[LINE]);
 
 /* A link to a controller: sends one message and waits for the one with the same first word. 0: no answer in time;
    -1: the link is gone, with words in ``why``. */

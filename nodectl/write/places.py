@@ -96,6 +96,11 @@ class SplitSave:
         for save, part in self._parts(dict.fromkeys(knobs)):
             save.restored(list(part))
 
+    @property
+    def is_large(self) -> bool:
+        """As ``Save.is_large``, of either file."""
+        return any(save.is_large for save in self._all())
+
     def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """As ``Save.compact``."""
         for save, part in self._parts(knobs):

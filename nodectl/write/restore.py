@@ -25,6 +25,7 @@ from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
 from nodectl.knobs.recipe import Recipe
 from nodectl.write.cap_guard import is_for_caps
+from nodectl.write.device_names import NamedSave
 from nodectl.write.lock import is_locked, lock_path
 from nodectl.write.places import SavePlaces, SplitSave, save_path, save_places
 from nodectl.write.saves import (
@@ -38,6 +39,7 @@ from nodectl.write.saves import (
     read_save,
     set_aside,
 )
+from pmu.driver_values import digits
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
@@ -172,7 +174,10 @@ def put_back_all(
 
 
 def settle(
-    save: Save | SplitSave, knobs: dict[str, Captured], outcomes: list[Outcome], found: SavedState | None = None
+    save: Save | SplitSave | NamedSave,
+    knobs: dict[str, Captured],
+    outcomes: list[Outcome],
+    found: SavedState | None = None,
 ) -> None:
     """Take the settled knobs out of ``knobs`` and out of the save; the save goes when nothing is left in it.
 
@@ -239,7 +244,8 @@ def put_to_limit(knob: Knob, captured: Captured, dry_run: bool = False) -> Outco
     assert captured.restore_limit is not None
     present = _present(knob)
     waits = f"{captured.value} as captured only when this node may leave its cluster"
-    if present.isdigit() and 0 < int(present) <= captured.restore_limit:
+    number = digits(present)
+    if number is not None and 0 < number <= captured.restore_limit:
         if not dry_run:
             _switch_on(knob)
         return Outcome(knob.name, "held", f"stays at {present}; {waits}")

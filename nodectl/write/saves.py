@@ -266,6 +266,9 @@ def _as_line(entry: _Line) -> bytes:
     return b"%s %s\n" % (_checksum(payload), payload)
 
 
+_NO_RECIPES: Mapping[str, Recipe | None] = {}
+
+
 def _no_recipe(_: str) -> Recipe | None:
     return None
 
@@ -290,9 +293,9 @@ class Save:
         self._has_head: bool
         self._has_name_on_disk = False
 
-    def capture(self, values: Mapping[str, str]) -> None:
-        """Record captured values; on return they are on the disk."""
-        recipes = {knob: self._recipe_of(knob) for knob in values}
+    def capture(self, values: Mapping[str, str], known: Mapping[str, Recipe | None] = _NO_RECIPES) -> None:
+        """Record captured values; on return they are on the disk. ``known``: recipes of knobs that are gone now."""
+        recipes = {knob: self._recipe_of(knob) or known.get(knob) for knob in values}
         self._open()
         self._append(
             *(_Capture(boot=self._boot, knob=knob, value=value, recipe=recipes[knob]) for knob, value in values.items())
@@ -316,9 +319,14 @@ class Save:
         self._open()
         self._append(_Restored(boot=self._boot, knobs=list(knobs)))
 
+    @property
+    def is_large(self) -> bool:
+        """Whether ``compact`` has something to do."""
+        return self._size > COMPACT_BYTES
+
     def compact(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """Once the file has grown large, replace it by one with only what still counts."""
-        if self._size > COMPACT_BYTES:
+        if self.is_large:
             self.rewrite(knobs, restore_limits)
 
     def replace(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
@@ -349,7 +357,8 @@ class Save:
 
     def _fill(self, knobs: Mapping[str, Captured], restore_limits: Mapping[str, int]) -> None:
         """All that still counts, in a new file."""
-        self.capture({name: knob.to_restore for name, knob in knobs.items()})
+        known = {name: knob.recipe for name, knob in knobs.items() if knob.recipe}
+        self.capture({name: knob.to_restore for name, knob in knobs.items()}, known)
         self.limit_restores(restore_limits)
         for age in (-2, -1):
             values = {name: knob.ours[age] for name, knob in knobs.items() if len(knob.ours) >= -age}

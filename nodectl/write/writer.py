@@ -28,6 +28,7 @@ from nodectl.config import Foreign
 from nodectl.knobs.api import UNKNOWN, Knob, KnobError, Outcome, Raised
 from nodectl.write.cap_guard import Above, CapGuard, is_for_caps
 from nodectl.write.ceilings import Ceilings, under
+from nodectl.write.device_names import DeviceNames, NamedSave
 from nodectl.write.foreign_writers import ForeignRule
 from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.places import SavePlaces, open_save
@@ -45,6 +46,7 @@ from nodectl.write.restore import (
     settle,
 )
 from nodectl.write.saves import Captured, SaveError
+from pmu.driver_values import digits
 from pmu.ports import Clock
 
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
@@ -103,7 +105,9 @@ class Writer:
         the paths of knobs are below."""
         self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._places = SavePlaces(saves) if isinstance(saves, str) else saves
-        self._save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
+        self._names = DeviceNames(knobs)
+        save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
+        self._save = NamedSave(save, self._names)
         self._is_current = is_current
         self._boot_id = boot_id
         self._clock, self._many = clock, many
@@ -123,7 +127,10 @@ class Writer:
         written."""
         result = restore_node(self._places, self._boot_id, self._find)
         state = read_node(self._places, self._boot_id)
-        self._captured, self._restore_limits = state.knobs, state.restore_limits
+        self._captured = self._names.all_here(state.knobs)
+        self._restore_limits = self._names.all_here(state.restore_limits)
+        if self._names.are_old(state.knobs):
+            self._save.rewrite(self._captured, self._restore_limits)
         self._ceilings.start(self._captured)
         self.guard.start()
         result.remarks += self._ceilings.below_hardware()
@@ -244,6 +251,7 @@ class Writer:
             self.close()
 
     def _find(self, name: str) -> Knob:
+        name = self._names.here(name)
         if name not in self._settings:
             raise KnobError(f"this node has no knob {name} now", "vanished")
         return self._settings[name].knob
@@ -316,7 +324,7 @@ class Writer:
             knob, before = setting.knob, setting.present
             try:
                 present = self._settings[name].present = knob.read_back()
-                if present is None:
+                if present is None or self._is_back(setting, captured, present):
                     continue
                 if self.guard.is_above(name, present):  # nobody's: it is overwritten now, or at the next look
                     self._note_above(setting, captured, present)
@@ -337,6 +345,15 @@ class Writer:
                     detail = f"somebody else put it back to {knob.shown(present)}; it is set again later"
                 outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
         return outcomes
+
+    def _is_back(self, setting: _Setting, captured: Captured, present: int) -> bool:
+        """Was the knob gone at the last look? What it is at now is not somebody's, but what its device begins with. A
+        limit that is lower than the captured one stays its ceiling."""
+        if setting.trouble is None or setting.trouble.status != "vanished":
+            return False
+        if not is_ours(setting.knob, captured, present):
+            self._note_foreign(setting.knob.name, present)
+        return True
 
     def _is_lowered(self, knob: Knob, captured: Captured, before: int | None, present: int) -> bool:
         """Has somebody lowered this limit since the last look, to what happens to be an earlier value of ours?"""
@@ -449,7 +466,7 @@ class Writer:
             text = captured[name].value
             most = highest.get(text)
             if most is None:
-                most = highest[text] = int(text) if text.isdigit() else 0
+                most = highest[text] = digits(text) or 0
             if value <= most:
                 lower[name] = value
         try:

@@ -5,6 +5,7 @@ import pytest
 from nodectl.knobs import EffectWatch, KnobError, find_knobs, open_knob
 from nodectl.knobs.attribute_file import NumberFile
 from nodectl.knobs.registry import KINDS
+from nodectl.write.device_names import saved_name
 from nodectl.write.saves import read_save
 from nodectl.write.writer import Writer
 from pmu.decode import decode
@@ -63,6 +64,9 @@ class Bench:
             self.previous = sweep
             seen += self.watch.judge(self.sample)
         return seen
+
+    def in_save(self, name):
+        return saved_name(next(knob for knob in self.knobs if knob.name == name))
 
     def fault(self, kind, target, value=None, **times):
         self.node.faults.add(Fault(kind, target, value=value, **times))
@@ -216,7 +220,7 @@ def test_a_clock_lock_is_followed_and_unlocked_at_the_end(bench):
     assert node.see(30) == []
     assert node.sample.gpu.sm_clock_mhz[0] <= 1095
     assert node.twin.gpus.gpu[0].lock_max_mhz == 1095
-    assert read_save(node.save_path).knobs[LOCK].value == "unlocked"
+    assert read_save(node.save_path).knobs[node.in_save(LOCK)].value == "unlocked"
     (outcome,) = node.writer.restore_all()
     assert (outcome.status, outcome.detail) == ("restored", "unlocked; where it was cannot be read (no getter)")
     assert node.twin.gpus.gpu[0].lock_max_mhz == 0
@@ -252,7 +256,7 @@ def test_a_lost_gpu_has_vanished_and_stays_in_the_save(bench):
     node.run(0.1)
     outcomes = {outcome.knob: outcome.status for outcome in node.writer.restore_all()}
     assert outcomes == {LOCK: "vanished", "gpu/1/sm_clock_mhz": "restored"}
-    assert list(read_save(node.save_path).knobs) == [LOCK]
+    assert list(read_save(node.save_path).knobs) == [node.in_save(LOCK)]
 
 
 def test_a_board_limit_is_captured_enforced_and_put_back(bench):
