@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -26,9 +25,11 @@ from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.policies.registry import NONE
 from nodectl.shell.errors import NodectlError
+from nodectl.shell.number_ranges import blank, with_ranges
 from nodectl.shell.plain_text import echo, echo_block, json_text
 from nodectl.shell.text_table import render
 from nodectl.write.ceilings import Ceilings
+from nodectl.write.device_names import DeviceNames
 from nodectl.write.places import SavePlaces, save_places
 from nodectl.write.restore import left_behind, read_node
 from nodectl.write.saves import SavedState, node_id
@@ -60,6 +61,7 @@ def doctor(state_dir: str, file: Path | None, as_json: bool) -> None:
     ports = system_ports()
     found = survey(ports)
     found = replace(found, knob_rows=[*found.knob_rows, *delegation.findings(config.scmi)])
+    found = replace(found, sensor_rows=[_left_out(row, config) for row in found.sensor_rows])
     left = left_behind(state_dir, node_id(ports.lock_path), ports.lock_path)
     controller = declared.cap_controller(config.scmi) if config.cluster.url else declared.CapController()
     doubts = declared.problems(config, found.layout, ports.files, controller)
@@ -108,7 +110,7 @@ def _ceilings(found: Survey, places: SavePlaces, node: str) -> Ceilings:
         state = read_node(places, node)
     except NodectlError:
         state = SavedState()
-    ceilings.start(state.knobs)
+    ceilings.start(DeviceNames(found.knobs).all_here(state.knobs))
     return ceilings
 
 
@@ -122,8 +124,8 @@ def _site_limits(ceilings: Ceilings, config: Config) -> list[str]:
         most = f" (the hardware: {highest} {unit})" if highest else ""
         is_raised = any(fnmatchcase(name, pattern) for pattern in config.may_raise)
         bound = "may_raise lets caps and policies set more" if is_raised else "no cap, grant or policy sets more"
-        lines.setdefault((_blank(name), f"{value} {unit}{most}: {bound}"), []).append(name)
-    return [f"ceiling: {_with_ranges(names)}: {text}" for (_, text), names in lines.items()]
+        lines.setdefault((blank(name), f"{value} {unit}{most}: {bound}"), []).append(name)
+    return [f"ceiling: {with_ranges(names)}: {text}" for (_, text), names in lines.items()]
 
 
 def _site_locks(found: Survey, config: Config) -> list[str]:
@@ -138,7 +140,15 @@ def _site_locks(found: Survey, config: Config) -> list[str]:
                 " ([gpu] locked_clock_mhz, 0: not locked)"
             )
         lines.setdefault(text, []).append(f"gpu/{gpu.index}")
-    return [f"clock lock of the site: {_with_ranges(names)}: {text}" for text, names in lines.items()]
+    return [f"clock lock of the site: {with_ranges(names)}: {text}" for text, names in lines.items()]
+
+
+def _left_out(row: Finding, config: Config) -> Finding:
+    """A card on the bus that NVML does not show, with what the settings say of it."""
+    kind, _, address = row.name.partition("-")
+    if kind != "pci" or not any(fnmatchcase(address, pattern) for pattern in config.gpu.absent):
+        return row
+    return msgspec.structs.replace(row, why="left out by [gpu] absent: neither counted nor looked for")
 
 
 def _applications_clocks(found: Survey) -> list[str]:
@@ -148,52 +158,25 @@ def _applications_clocks(found: Survey) -> list[str]:
         if isinstance(knob, ClockLock) and (clock_mhz := knob.applications_mhz()):
             lines.setdefault(clock_mhz, []).append(knob.name.rpartition("/")[0])
     what = "no lock runs faster; `nvidia-smi -rac` resets them"
-    return [f"applications clocks: {_with_ranges(names)}: set to {mhz} MHz: {what}" for mhz, names in lines.items()]
+    return [f"applications clocks: {with_ranges(names)}: set to {mhz} MHz: {what}" for mhz, names in lines.items()]
 
 
 def grouped(rows: Iterable[Finding]) -> list[Finding]:
     """Rows that differ only by numbers in name and reason, as one row with the numbers' ranges in its name."""
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for row in rows:
-        key = (_blank(row.name), row.kind, row.present, row.readable, row.writable, row.locked, _blank(row.why))
+        key = (blank(row.name), row.kind, row.present, row.readable, row.writable, row.locked, blank(row.why))
         groups.setdefault(key, []).append(row)
     return [_merged(group) for group in groups.values()]
-
-
-_NUMBER: Final = re.compile(r"\d+")
-
-
-def _blank(text: str) -> str:
-    return _NUMBER.sub("#", text)
 
 
 def _merged(group: list[Finding]) -> Finding:
     first = group[0]
     if len(group) == 1:
         return first
-    name = _with_ranges([row.name for row in group])
-    why = first.why if len({row.why for row in group}) == 1 else f"{first.why} (and likewise)"
+    name = with_ranges([row.name for row in group])
+    why = with_ranges([row.why for row in group])
     return Finding(name, first.kind, first.present, first.readable, first.writable, first.locked, why)
-
-
-def _with_ranges(names: list[str]) -> str:
-    """``cpu/policy0/max_khz`` to ``cpu/policy15/max_khz`` as ``cpu/policy0..15/max_khz``."""
-    columns = zip(*(_NUMBER.findall(name) for name in names), strict=True)
-    ranges = iter([_ranges(sorted({int(number) for number in column})) for column in columns])
-    return _NUMBER.sub(lambda match: next(ranges), names[0])
-
-
-def _ranges(numbers: list[int]) -> str:
-    parts: list[str] = []
-    start = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is not None and number == previous + 1:
-            previous = number
-            continue
-        parts.append(str(start) if start == previous else f"{start}..{previous}")
-        if number is not None:
-            start = previous = number
-    return ",".join(parts)
 
 
 def _cells(row: Finding) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from nodectl.knobs import Outcome
+from nodectl.shell.number_ranges import blank, with_ranges
 from nodectl.write.actuation import TROUBLE
 from pmu.ports import Clock
 
@@ -42,23 +43,24 @@ class Notices:
         self._log(line)
 
     def report(self, outcomes: Iterable[Outcome]) -> None:
-        """Log what is wrong with each knob in trouble, once while it lasts; knobs with one trouble share a line. A knob
-        that was set again after somebody else had moved it is logged too: a write that has a reason."""
+        """Log what is wrong with each knob in trouble, once while it lasts. Knobs whose lines differ in numbers alone
+        share one, which has the numbers of all: so a line names the file of each. A knob that was set again after
+        somebody else had moved it is logged too: a write that has a reason."""
         troubled = [one for one in outcomes if one.status in TROUBLE or (one.status == "written" and one.reason)]
         self.troubles = [f"{one.knob}: {one.status}" for one in troubled[:1]]
         self.troubles += [f"{len(troubled) - 1} more knobs"] if len(troubled) > 1 else []
         if not troubled:
             return
         now_ns = self._clock.now_ns()
-        news: dict[tuple[str, str], list[Outcome]] = {}
+        news: dict[tuple[str, str, str, str], list[Outcome]] = {}
         for outcome in troubled:
             if self._is_news(outcome, now_ns):
-                news.setdefault((outcome.status, outcome.reason), []).append(outcome)
-        for (status, reason), alike in news.items():
+                kind = (blank(outcome.knob), outcome.status, outcome.reason, blank(outcome.detail))
+                news.setdefault(kind, []).append(outcome)
+        for (_, status, reason, _), alike in news.items():
             why = f" ({reason})" if reason else ""
-            likewise = " (and likewise)" if len({outcome.detail for outcome in alike}) > 1 else ""
-            names = listed([outcome.knob for outcome in alike])
-            self.add(f"{names}: {status}{why}: {alike[0].detail}{likewise}")
+            names = with_ranges([one.knob for one in alike])
+            self.add(f"{names}: {status}{why}: {with_ranges([one.detail for one in alike])}")
 
     def _is_news(self, outcome: Outcome, now_ns: int) -> bool:
         program = outcome.by.partition(" (")[0]
