@@ -157,6 +157,13 @@ class GpuSettings(msgspec.Struct, frozen=True):
             " observed. One number for all, or by index or UUID: `{ 0 = 1095, 1 = 0 }`. Also `--gpu-locked-mhz`.",
         ),
     ] = -1
+    absent: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Cards on the PCI bus that are not this system's, such as those passed through to a guest:"
+            ' addresses, or patterns such as `"0000:41:*"`; `["*"]`: all. What they draw belongs into `caps.rest_w`.'
+        ),
+    ] = ()
 
     def baseline_mhz(self, index: int, uuid: str) -> int:
         """What is declared of one GPU; -1: nothing."""
@@ -372,7 +379,13 @@ def _limit_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("gpu", "locked_clock_mhz", *([gpu] if gpu else [])), f"{clock_mhz} is no clock; 0: no lock"
         if gpu and not gpu.isdigit() and not gpu.startswith(("GPU-", "MIG-")):
             yield ("gpu", "locked_clock_mhz", gpu), f"{gpu!r} is no index or UUID of a GPU"
+    for pattern in config.gpu.absent:
+        if not _PCI_PATTERN.fullmatch(pattern):
+            yield ("gpu", "absent"), f"{pattern!r} is no PCI address such as 0000:41:00.0, and no pattern of one"
     yield from _kind_problems(config)
+
+
+_PCI_PATTERN: Final = re.compile(r"(?=.*[:*])[0-9a-f:.*?\[\]-]{1,40}")
 
 
 def _kind_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -19,8 +19,11 @@ import msgspec
 from nodectl.config import DEFAULT_PATH, Config, build_config, policy_path
 from nodectl.jobs.progress_file import VARIABLE, progress_file
 from nodectl.loop.agent import Agent
+from nodectl.loop.hardware_watch import Patience
 from nodectl.loop.interruptions import Interruptions
+from nodectl.loop.notices import Notices
 from nodectl.loop.summary import Summary
+from nodectl.loop.whole_run import WholeRun
 from nodectl.policies import registry
 from nodectl.shell.errors import NodectlError, UsageError, nearest
 from nodectl.shell.extension import ExtensionFailedError, below, split
@@ -34,7 +37,7 @@ from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile, progress_of
 from pmu.ports import Clock, Ports
-from pmu.system import system_ports
+from pmu.system import begin_again, system_ports
 
 if TYPE_CHECKING:
     from nodectl.jobs.job_runner import JobThread
@@ -146,6 +149,18 @@ def _run(
     command: tuple[str, ...],
 ) -> int:
     ports = system_ports()
+
+    def open_agent(notices: Notices, patience: Patience, is_next: bool) -> Agent:
+        nonlocal ports
+        if is_next:
+            if writer:
+                writer.look_again()
+            ports = begin_again(ports)
+        return Agent.open(
+            agent_ports(ports, writer), config, log=_log, wait=interruptions.wait, cluster=link, progress=source,
+            writer=writer, notices=notices, patience=patience,
+        )  # fmt: skip
+
     with (
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
@@ -155,11 +170,8 @@ def _run(
         with (
             contextlib.closing(writer) if writer else contextlib.nullcontext(),
             open_cluster(config, ports) or contextlib.nullcontext() as link,
-            Agent.open(
-                agent_ports(ports, writer), config, log=_log, wait=interruptions.wait, cluster=link, progress=source,
-                writer=writer,
-            ) as agent,
-        ):  # fmt: skip
+            WholeRun(ports.clock, _log, open_agent) as agent,
+        ):
             if command:
                 return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
             return _serve(agent, writer, interruptions, ports.clock, duration, as_json)
@@ -326,7 +338,7 @@ def _value(text: str) -> Any:
 
 
 def _serve(
-    agent: Agent,
+    agent: WholeRun,
     writer: RemoteWriter | None,
     interruptions: Interruptions,
     clock: Clock,
@@ -354,7 +366,7 @@ def _serve(
 
 
 def _around(
-    agent: Agent,
+    agent: WholeRun,
     interruptions: Interruptions,
     command: tuple[str, ...],
     progress: Path | None,

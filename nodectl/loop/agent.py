@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.knobs.timing import Deadline, least_period_s
 from nodectl.loop.calibration_guest import CalibrationGuest
+from nodectl.loop.hardware_watch import HardwareWatch, Patience
 from nodectl.loop.histogram import Histogram
 from nodectl.loop.metrics_page import MetricsPage, Period, metrics_path
 from nodectl.loop.notices import Notices
@@ -75,6 +77,8 @@ class Agent:
         cluster: ClusterCap | None = None,
         progress: ProgressSource | None = None,
         writer: RemoteWriter | None = None,
+        notices: Notices | None = None,
+        patience: Patience | None = None,
     ) -> Agent:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
@@ -83,11 +87,12 @@ class Agent:
         the node in place of the settings; so may ``cluster``, which also gets the results. ``connect`` opens the SCMI
         controller where that lives in virtual time with the node. ``progress`` reads what the program of this run
         reports; without it the report of the cluster's job is read, if ``cluster`` runs one. ``writer`` writes in a
-        process of its own; without it this process writes. The agent closes it.
+        process of its own; without it this process writes. The agent closes it. ``notices`` and ``patience``: of the
+        segments before this one (``nodectl.loop.whole_run``).
 
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
-        notices = Notices(ports.clock, log)
+        notices = notices or Notices(ports.clock, log)
         found = survey(ports)
         now = datetime.datetime.now(datetime.UTC)
         known = find_calibration(config, ports, found.layout, now) if config.decides else NOTHING
@@ -114,10 +119,13 @@ class Agent:
             if journal:
                 opened.callback(_close, journal)
             not_read = [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
+            sensors = SensorWatch(layout, notices)
+            watch = _watch(ports, fitted, notices, patience, instruments, actuation, sensors)
+            opened.callback(watch.close)
             agent = cls(
                 ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices, not_read,
                 cluster or caps or FixedCap(config.caps.node_w), cluster, wait,
-                _least_period_s(config, found, due, notices),
+                _least_period_s(config, found, due, notices), watch, patience is not None, sensors,
             )  # fmt: skip
             opened.pop_all()
             return agent
@@ -138,6 +146,9 @@ class Agent:
         cluster: ClusterCap | None,
         wait: Callable[[int], None] | None,
         least_period_s: float,
+        hardware: HardwareWatch,
+        has_next: bool,
+        sensors: SensorWatch,
     ) -> None:
         """Of parts that are open; ``open`` makes them. No ``actuation``: this run only looks, or is a dry run."""
         self.layout, self.config = layout, config
@@ -145,11 +156,14 @@ class Agent:
         self._actuation, self._journal = actuation, journal
         self._notices, self._not_read = notices, not_read
         self._caps, self._cluster = caps, cluster
+        self._hardware, self._has_next = hardware, has_next
+        self.more_hardware = ""
+        """What this node has by now and this run does not. A segment's ``run`` then ends, and the next one has it."""
         self._decider = decider
         self._guest = CalibrationGuest(ports, layout, config)
         self._sides = {policy.name: policy.domain for policy in self._decider.policies}
         self._account = RunAccount(layout)
-        self._sensors = SensorWatch(layout, notices)
+        self._sensors = sensors
         self._shares, self._load_tag = NodeShares(layout, config) if cluster else None, LoadTag(layout)
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
         page = metrics_path(ports.lock_path) if config.metrics.listen else ""
@@ -158,7 +172,7 @@ class Agent:
         self._status = StatusLine(config.caps.rest_w)
         self._ticks = 0
         self._is_stopped = False
-        if cluster and actuation and actuation.earlier_cap_mw:
+        if cluster and actuation and actuation.earlier_cap_mw and cluster.cap_w is None:
             cluster.inherit(actuation.earlier_cap_mw)
         if cluster and self._shares:
             cluster.resume(layout, self._shares, first)
@@ -192,19 +206,23 @@ class Agent:
                 return
             self._period(lateness_ns, self._decide_and_apply)
             each_tick()
+            if self.more_hardware and self._has_next:
+                return
 
-    def stop(self) -> None:
-        """Restore every knob, then close everything; once. A failure of one part does not stop the others."""
+    def stop(self, goes_on: bool = False) -> None:
+        """Restore every knob, then close everything; once. A failure of one part does not stop the others. With
+        ``goes_on`` another segment of this run follows: the node stays in its cluster, so that knobs under a grant go
+        to their restore limits, and the writer process stays."""
         if self._is_stopped:
             return
         self._is_stopped = True
         try:
             if self._actuation:
-                if self._cluster and self._cluster.leave():
+                if not goes_on and self._cluster and self._cluster.leave():
                     self._actuation.lift_restore_limits()
-                self._notices.report(self._actuation.stop())
+                self._notices.report(self._actuation.stop(goes_on))
         finally:
-            for part in (self._journal, self._page, self._instruments):
+            for part in (self._journal, self._page, self._hardware, self._instruments):
                 if part:
                     _close(part)
 
@@ -231,9 +249,16 @@ class Agent:
             others=self._account.others(),
         )
 
+    @property
+    def reasons(self) -> list[str]:
+        """``more_hardware``, one by one."""
+        return self._hardware.reasons
+
     def status(self) -> str:
         """Cap, power and health in one line; power is the mean since the call before."""
         troubles = [*self._sensors.missing(), *self._notices.troubles]
+        if self._hardware.alarm:
+            troubles.append(self._hardware.alarm)
         if self._cluster and self._cluster.trouble:
             troubles.append(self._cluster.trouble)
         mode = self.config.mode + (", dry run" if self.config.decides and not self.config.writes else "")
@@ -253,6 +278,7 @@ class Agent:
         self._record(current, decisions, outcomes, lateness_ns, time.perf_counter_ns() - begin_ns)
         self._notices.report(outcomes)
         self._sensors.look(sample)
+        self.more_hardware = self._hardware.look(current)
         self._publish(sample, decisions)
         self._ticks += 1
         self._sweep_cost.add(swept_ns - begin_ns)
@@ -282,7 +308,9 @@ class Agent:
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
     ) -> tuple[Decisions, list[Outcome]]:
         """Split the cap over the devices, apply the shares, and report the result to the cluster."""
-        cluster.useful_mw = shares.bound(*actuation.most_w())
+        unseen = self._hardware.alarm
+        useful_mw = shares.bound(*actuation.most_w())
+        cluster.useful_mw = -1 if unseen else useful_mw
         share = shares.of(request.node_w if request else 0.0, sample)
         if request:
             safe = shares.safe
@@ -301,10 +329,13 @@ class Agent:
         cluster.note_lease(actuation.why_no_lease)
         trouble = actuation.trouble if share.packages_mw else "not capped"
         power_w, quality = shares.node_power(sample)
+        joules, _ = shares.node_energy(sample)
+        if unseen:  # nobody reads what those cards draw: the most that this node can draw counts, and no energy
+            trouble = trouble or unseen
+            power_w, quality, joules = self.config.cluster.tdp_w, "estimated", math.nan
         self._load_tag.add(sample)
         cluster.work.add(sample)
         cap_bound: CapBound = "yes" if shares.is_full(share, sample) else self._decider.cap_bound(decisions, sample)
-        joules, _ = shares.node_energy(sample)
         raised = actuation.overruled
         cluster.follow(
             sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound, joules, self._previous,
@@ -367,6 +398,25 @@ def _open_actuation(
     return actuation
 
 
+def _watch(
+    ports: Ports, config: Config, notices: Notices, patience: Patience | None, instruments: Instruments,
+    actuation: Actuation | None, sensors: SensorWatch,
+) -> HardwareWatch:  # fmt: skip
+    absent, vanished = config.gpu.absent, instruments.vanished
+    if actuation is None:
+        return HardwareWatch(ports, instruments.layout, notices, absent, patience, vanished)
+    return HardwareWatch(
+        ports,
+        instruments.layout,
+        notices,
+        absent,
+        patience,
+        vanished,
+        actuation.not_written,
+        lambda: sensors.cards_back,
+    )
+
+
 def _least_period_s(config: Config, found: Survey, due: Sequence[Deadline], notices: Notices) -> float:
     """The shortest period in which every knob has followed its last write, as a calibration has measured it."""
     gaps = least_period_s((knob.name for knob in found.knobs), due)
@@ -403,7 +453,7 @@ def _open_journal(
         return None
 
 
-def _close(part: JournalWriter | MetricsPage | Instruments) -> None:
+def _close(part: JournalWriter | MetricsPage | HardwareWatch | Instruments) -> None:
     with contextlib.suppress(OSError):  # nothing is left to be done with what will not close
         part.close()
 

@@ -21,6 +21,11 @@ GPU_PARTS: Final[dict[str, Callable[[GpuSample], type_f64]]] = {
 """Readings that a GPU may lose while it still answers; policies and checks depend on them."""
 
 
+RESET_NS: Final = 1_000_000_000
+"""Ours: no reset of a card, and no loading of its driver, takes less."""
+
+CARDS: Final = "readings of GPU"
+
 MISSING: Final = int(Quality.MISSING)
 """As a plain number: NumPy compares arrays with that five times as fast."""
 
@@ -34,13 +39,16 @@ class SensorWatch:
         self._gpus = [str(board.index) for board in layout.gpus]
         self._sensors = {
             "counters of CPU": [str(cpu) for cpu in layout.cpus],
-            "readings of GPU": self._gpus,
+            CARDS: self._gpus,
             "energy of": [zone.name for zone in layout.zones],
             "readings of": [column.name for column in layout.columns],
         }
         self._gone = np.zeros(sum(map(len, self._sensors.values())), np.bool_)  # in the order of these
         self._gone[: len(layout.cpus)] = never_there
         self._never = self._gone.copy()
+        self._silent_ns: dict[str, int] = {}
+        self.cards_back: set[str] = set()
+        """GPUs that gave no reading for a while: what was set of a card goes with a reset, and with its driver."""
         self._parts_gone: dict[str, npt.NDArray[np.bool_]] | None = None  # None: no part of any GPU
 
     def look(self, sample: Sample) -> None:
@@ -52,8 +60,17 @@ class SensorWatch:
             for what, names in self._sensors.items():
                 rows = slice(end, end := end + len(names))
                 self._note_change(what, names, self._gone[rows], gone[rows])
+                if what == CARDS:
+                    self._note_cards(sample.time_ns, self._gone[rows], gone[rows])
             self._gone = gone
         self._look_at_parts(sample.gpu)
+
+    def _note_cards(self, time_ns: int, before: npt.NDArray[np.bool_], now: npt.NDArray[np.bool_]) -> None:
+        for row in np.flatnonzero(now & ~before).tolist():
+            self._silent_ns[self._gpus[row]] = time_ns
+        for row in np.flatnonzero(before & ~now).tolist():
+            if time_ns - self._silent_ns.pop(self._gpus[row], time_ns) >= RESET_NS:
+                self.cards_back.add(self._gpus[row])
 
     def missing(self) -> list[str]:
         """What gives no reading now, in short; without counters that this node never had."""

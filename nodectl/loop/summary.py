@@ -7,7 +7,7 @@ package, so both are shown but never added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -118,6 +118,85 @@ class Summary(msgspec.Struct, frozen=True):
         unknown += self.not_read
         unknown.append("the rest of the node")
         return unknown
+
+
+def joined(parts: Sequence[Summary]) -> Summary:
+    """The segments of one run as one. Sums are added; times of the loop are the last segment's, since percentiles do
+    not add up, and so are notices, which one log has for all. Estimates are weighted by the time of their segments."""
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    return msgspec.structs.replace(
+        last,
+        elapsed_s=sum(part.elapsed_s for part in parts),
+        ticks=sum(part.ticks for part in parts),
+        missed_periods=sum(part.missed_periods for part in parts),
+        energy=_joined_energy(parts),
+        cpu=_joined_estimates([(part.cpu, part.elapsed_s) for part in parts]),
+        gpu=_joined_estimates([(part.gpu, part.elapsed_s) for part in parts]),
+        gpu_held_back_s=sum(part.gpu_held_back_s for part in parts),
+        policies={domain: policy for part in parts for domain, policy in part.policies.items()},
+        progress=_joined_progress([part.progress for part in parts if part.progress]),
+        others=_joined_others(parts),
+    )
+
+
+def _joined_others(parts: Sequence[Summary]) -> dict[str, Estimate]:
+    domains = dict.fromkeys(domain for part in parts for domain in part.others)
+    found = {name: _joined_estimates([(part.others.get(name), part.elapsed_s) for part in parts]) for name in domains}
+    return {name: estimate for name, estimate in found.items() if estimate}
+
+
+def _joined_energy(parts: Sequence[Summary]) -> list[Energy]:
+    """By instrument. One that a segment did not have has no reading for that time."""
+    energy: dict[str, Energy] = {}
+    whole_s = sum(part.elapsed_s for part in parts)
+    for one in (one for part in parts for one in part.energy):
+        before = energy.get(one.name)
+        if before:
+            joules = dict(before.by_quality)
+            for quality, amount in one.by_quality.items():
+                joules[quality] = joules.get(quality, 0.0) + amount
+            one = Energy(
+                one.name, one.side, before.joules + one.joules, joules, before.missing_s + one.missing_s
+            )  # fmt: skip
+        energy[one.name] = one
+    read_s = {
+        name: sum(part.elapsed_s for part in parts if any(one.name == name for one in part.energy)) for name in energy
+    }
+    return [
+        msgspec.structs.replace(one, missing_s=one.missing_s + whole_s - read_s[name]) for name, one in energy.items()
+    ]
+
+
+def _joined_estimates(parts: Sequence[tuple[Estimate | None, float]]) -> Estimate | None:
+    known = [(estimate, seconds) for estimate, seconds in parts if estimate]
+    if not known:
+        return None
+    whole_s = sum(seconds for _, seconds in parts)
+    worst = [one.worst_slowdown for one, _ in known if one.worst_slowdown is not None]
+    saved = [one.saved_j for one, _ in known if one.saved_j is not None]
+    return Estimate(
+        slowdown=_mean_slowdown(known),
+        worst_slowdown=max(worst, default=None),
+        saved_j=sum(saved) if saved else None,
+        coverage=sum(one.coverage * seconds for one, seconds in known) / whole_s if whole_s > 0 else 0.0,
+    )
+
+
+def _mean_slowdown(known: Sequence[tuple[Estimate, float]]) -> float | None:
+    """Weighted by the time that each has an estimate for."""
+    slowdowns = [(one.slowdown, one.coverage * seconds) for one, seconds in known if one.slowdown is not None]
+    covered_s = sum(seconds for _, seconds in slowdowns)
+    return sum(slowdown * seconds for slowdown, seconds in slowdowns) / covered_s if covered_s > 0 else None
+
+
+def _joined_progress(parts: Sequence[Progress]) -> Progress | None:
+    if not parts:
+        return None
+    return Progress(
+        sum(one.units for one in parts), sum(one.told_s for one in parts), sum(one.doubted_s for one in parts)
+    )
 
 
 class RunAccount:

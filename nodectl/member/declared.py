@@ -19,6 +19,7 @@ from nodectl.controller.scmi_knobs import lease_left
 from nodectl.controller.scmi_link import patient_client
 from nodectl.decide.node_cap import CAP_ROW
 from pmu.findings import read_number, read_or_none
+from pmu.instruments import pci_gpus
 from pmu.instruments.rapl import POWERCAP
 from pmu.layout import Layout
 from pmu.ports import Files
@@ -87,7 +88,15 @@ def problems(config: Config, layout: Layout, files: Files, controller: CapContro
     """What is wrong with the declarations, one line each; none for a node of no cluster."""
     if not config.cluster.url:
         return []
-    return [*_watts(config, layout, files, controller), *_lease(config, layout, files, controller)]
+    found = _cards(config, layout, files), _watts(config, layout, files, controller)
+    return [line for lines in (*found, _lease(config, layout, files, controller)) for line in lines]
+
+
+def _cards(config: Config, layout: Layout, files: Files) -> Iterator[str]:
+    """Cards that draw power which nobody reads."""
+    found = pci_gpus.look(files).cards
+    for card in pci_gpus.unseen(found, [gpu.pci for gpu in layout.gpus], config.gpu.absent):
+        yield f"GPU {card}: {pci_gpus.why_unseen(files, card)}; until then this node counts with its tdp_w"
 
 
 def _watts(config: Config, layout: Layout, files: Files, controller: CapController) -> Iterator[str]:

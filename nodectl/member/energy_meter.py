@@ -104,8 +104,10 @@ class EnergyMeter:
 
     def resume(self, layout: Layout, shares: NodeShares, first: RawSweep) -> None:
         """The first sweep of this agent: add what was drawn since the sweep of the agent before, if there was one."""
+        before, self._before = self._before, None
+        if before is None and self._sweep is not None:  # another segment of the same run
+            before = _KEPT.decode(self.keep())
         self._layout, self._sweep = layout, first
-        before = self._before
         if before is None:
             return
         elapsed_ns = first.time_ns - before.sweep_ns if before.sweep_ns else self._now_ns() - before.at_ns

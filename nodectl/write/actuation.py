@@ -121,6 +121,8 @@ class Actuation:
         delegated = delegation.knobs if delegation else []
         knobs = [*survey.knobs, *delegated]
         places, node = save_places(config.state_dir, ports.lock_path), node_id(ports.lock_path)
+        if remote:
+            remote.know_cards({gpu.uuid: gpu.index for gpu in survey.layout.gpus})
         self._writer = remote or Writer(
             knobs, places, node, ports.clock, self._lock.is_current, config.may_raise, config.foreign
         )
@@ -331,15 +333,20 @@ class Actuation:
         lines += self._delegation.notices() if self._delegation else []
         return lines + self._remote.notices() if self._remote else lines
 
-    def stop(self) -> list[Outcome]:
-        """Restore every knob and release the node."""
+    def not_written(self) -> list[str]:
+        """Knobs that this process has found and its writer process has not: their device came in between."""
+        return self._remote.lacks(self._own) if self._remote else []
+
+    def stop(self, goes_on: bool = False) -> list[Outcome]:
+        """Restore every knob and release the node. ``goes_on``: the writer process stays, for the next segment."""
         self._claim()
         try:
             if self._delegation:
                 self._delegation.before_restoring()
             return self._writer.restore_all()
         finally:
-            self._writer.close()
+            if not (goes_on and self._remote):
+                self._writer.close()
             self._lock.release()
             if self._delegation:
                 self._delegation.stop()

@@ -81,6 +81,11 @@ class FileLock:
             os.close(self._fd)
             self._fd = -1
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether this process has it by ``acquire``."""
+        return self._fd >= 0
+
     def _passed_on(self) -> int | None:
         """A descriptor of this very file that the restorer has locked for this process; it stays the restorer's."""
         with contextlib.suppress(OSError):  # a number that was meant for another process
@@ -142,6 +147,11 @@ class NodeLock:
         except BaseException:
             self.release()
             raise
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether ``acquire`` has taken all of them, and nobody released them since."""
+        return all(lock.is_taken for lock in self._locks)
 
     def is_current(self) -> bool:
         """Whether nobody has taken the node since ``acquire``: the restorer does so from a process that is stopped."""

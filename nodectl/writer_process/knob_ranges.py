@@ -50,6 +50,12 @@ def path_of(knob: Knob) -> str:
     return path if isinstance(path, str) else ""
 
 
+def card_of(knob: Knob) -> str:
+    """The UUID of the GPU that a knob belongs to, "" where it is none's."""
+    uuid = getattr(knob, "uuid", "")
+    return uuid if isinstance(uuid, str) else ""
+
+
 def _milliwatts(watts: float) -> int:
     return round(watts * 1000) if 0 < watts < 1e6 else 0
 

@@ -35,7 +35,9 @@ from nodectl.writer_process.writer_protocol import (
     Done,
     Failed,
     Hello,
+    KnobEntry,
     LimitRestores,
+    LookAgain,
     Outcomes,
     ProtocolError,
     Restore,
@@ -65,6 +67,7 @@ LEASE_PERIODS: Final = 3
 _ERRORS: Final[Mapping[str, type[NodectlError]]] = {"lock": LockError, "save": SaveError, "request": ProtocolError}
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,10 @@ class RemoteWriter:
         self.opened: dict[str, int] = {}
         self.movable: frozenset[str] = frozenset()
         self._number_of: dict[str, int] = {}
+        self._entries: list[KnobEntry] = []
+        self._cards: dict[str, int] = {}
         self._name_of: list[str] = []
+        self._others: frozenset[str] = frozenset()
         self._at_rest: list[Outcome] = []
         self._link: Link | None = None
         self._open()
@@ -108,9 +114,10 @@ class RemoteWriter:
 
     def limit_restores(self, values: Mapping[str, int]) -> None:
         """``Writer.limit_restores``."""
+        values = self._ours(values)
         if values != self.restore_limits:
-            self._ask_now(lambda: LimitRestores(boottime_ns(), dict(values)), Done)
-            self.restore_limits = dict(values)
+            self._ask_now(lambda: LimitRestores(boottime_ns(), values), Done)
+            self.restore_limits = values
 
     def apply(self, settings: Mapping[str, int], clocks_too: bool = False) -> list[Outcome]:
         """``Writer.apply``; it also renews the lease of each knob in ``settings``."""
@@ -161,9 +168,30 @@ class RemoteWriter:
 
     def know_site_locks(self, values: Mapping[str, int]) -> None:
         """What the site has locked its GPUs to (``nodectl.write.site_lock.SiteLocks.known``)."""
+        values = self._ours(values)
         if values != self._site_locks:
-            self._site_locks = dict(values)
+            self._site_locks = values
             self._ask(SiteLocks(self._site_locks), Done, START_S)
+
+    def know_cards(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of this process's GPUs, by UUID. A knob of the writer whose card has another number there is not
+        used: it would move another card. ``lacks`` then has it, and the next segment numbers alike."""
+        self._cards = dict(numbers)
+        self._take_names()
+
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Which of these knobs the writer process does not have, or has for another card."""
+        return [name for name in names if name not in self._number_of]
+
+    def look_again(self) -> None:
+        """Hardware has come: have the writer put every knob back and find all of this node again."""
+        for descriptor in self.opened.values():
+            os.close(descriptor)
+        self.opened.clear()
+        self._is_started = False
+        self.captured, self.restore_limits, self.ceilings = {}, {}, KnownCeilings()
+        self._site_locks, self._cards = {}, {}
+        self._take_welcome(self._ask(LookAgain(), Welcome, START_S))
 
     def renew_every(self, period_ns: int) -> None:
         """The control loop renews leases once in this time."""
@@ -186,18 +214,32 @@ class RemoteWriter:
                 raise LockError(refused) from None
             raise
         self._link.accepted()
-        if welcome.version != VERSION:
-            raise ProtocolError(f"the writer speaks version {welcome.version} of its protocol, this agent {VERSION}")
         if self._link.process:
             with contextlib.suppress(OSError):
                 self._link.pidfd = os.pidfd_open(welcome.pid)
-        self._name_of = [entry.name for entry in welcome.knobs]
-        self._number_of = {name: number for number, name in enumerate(self._name_of)}
-        self._at_rest = [Outcome(name, "unchanged") for name in self._name_of]
+        self._take_welcome(welcome)
+
+    def _take_welcome(self, welcome: Welcome) -> None:
+        if welcome.version != VERSION:
+            raise ProtocolError(f"the writer speaks version {welcome.version} of its protocol, this agent {VERSION}")
+        self._entries = welcome.knobs
+        self._take_names()
         self.movable = frozenset(entry.path for entry in welcome.knobs if entry.path)
         left = welcome.n_files
         while left > 0:
             left -= self._receive_files()
+
+    def _take_names(self) -> None:
+        self._name_of = [entry.name for entry in self._entries]
+        self._number_of = {entry.name: number for number, entry in enumerate(self._entries) if self._is_same(entry)}
+        self._others = frozenset(self._name_of) - self._number_of.keys()
+        self._at_rest = [Outcome(name, "unchanged") for name in self._name_of]
+
+    def _is_same(self, entry: KnobEntry) -> bool:
+        """Whether a knob of the writer is the knob of that name here."""
+        if not entry.card or not self._cards:
+            return True
+        return entry.name.startswith(f"gpu/{self._cards.get(entry.card, '-')}/")
 
     def _receive_files(self) -> int:
         assert self._link
@@ -217,13 +259,17 @@ class RemoteWriter:
 
     def _started(self, started: Started) -> Restoration:
         self._is_started = True
-        self.captured, self.restore_limits = started.captured, started.restore_limits
+        self.captured, self.restore_limits = self._ours(started.captured), self._ours(started.restore_limits)
         self._lower_ceilings(started)
         return Restoration(started.outcomes, started.remarks)
 
     def _lower_ceilings(self, news: Started | Applied) -> None:
-        self.ceilings.values.update(news.ceilings)
-        self.ceilings.site.update(news.site)
+        self.ceilings.values.update(self._ours(news.ceilings))
+        self.ceilings.site.update(self._ours(news.site))
+
+    def _ours(self, values: Mapping[str, T]) -> dict[str, T]:
+        """The values without those of a knob that is another card's in the writer process."""
+        return {name: value for name, value in values.items() if name not in self._others}
 
     def _ask(self, request: type_request, answer: type[R], patience_s: float) -> R:
         return self._ask_now(lambda: request, answer, patience_s)

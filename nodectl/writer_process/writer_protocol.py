@@ -93,16 +93,23 @@ class RestoreAll(_Message, frozen=True, tag="restore-all"):
     """Put every knob back."""
 
 
-type_request = Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll
+class LookAgain(_Message, frozen=True, tag="look-again"):
+    """Hardware has come: put every knob back, and find all of this node again. The answer is another ``Welcome``; a
+    ``Start`` must follow."""
+
+
+type_request = LookAgain | Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll
 
 
 class KnobEntry(_Message, frozen=True):
-    """One knob that the writer may move. ``path``: its file, where it is one."""
+    """One knob that the writer may move. ``path``: its file, where it is one. ``card``: the UUID of its GPU: the two
+    processes may number cards otherwise."""
 
     name: str
     low: int
     high: int
     path: str
+    card: str = ""
 
 
 class Welcome(_Message, frozen=True, tag="welcome"):

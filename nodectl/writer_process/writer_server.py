@@ -30,7 +30,7 @@ from nodectl.write.saves import SaveError, node_id
 from nodectl.write.writer import YIELD, Writer
 from nodectl.writer_process.channel import MOST_DESCRIPTORS, Channel, ChannelError
 from nodectl.writer_process.knob_leases import LeasedKnob, Leases, Permission, boottime_ns
-from nodectl.writer_process.knob_ranges import path_of, ranges
+from nodectl.writer_process.knob_ranges import card_of, path_of, ranges
 from nodectl.writer_process.root_files import find_root_files, open_root_files
 from nodectl.writer_process.writer_protocol import (
     VERSION,
@@ -42,6 +42,7 @@ from nodectl.writer_process.writer_protocol import (
     Hello,
     KnobEntry,
     LimitRestores,
+    LookAgain,
     Outcomes,
     ProtocolError,
     Restore,
@@ -55,8 +56,11 @@ from nodectl.writer_process.writer_protocol import (
     type_reply,
     type_request,
 )
+from pmu import inventory
+from pmu.instruments import pci_gpus
 from pmu.node import discover
 from pmu.ports import CounterSet, Ports
+from pmu.system import begin_again
 
 BACK: Final = frozenset({"restored", "left", "held", "unchanged", "foreign", "vanished"})
 """Outcomes of a restore or release after which trying again soon is of no use."""
@@ -66,7 +70,8 @@ RETRY_S, RETRIES = 1.0, 10
 
 
 class Served:
-    """What this node has for agents: knobs with their ranges, and files that only root may read. Found once."""
+    """What this node has for agents: knobs with their ranges, and files that only root may read. Found at the start,
+    and again for an agent where there is other hardware by then."""
 
     def __init__(
         self,
@@ -80,12 +85,27 @@ class Served:
         from the settings and never from an agent."""
         self.ports, self.state_dir, self.root = ports, state_dir, root
         self.may_raise, self.foreign = may_raise, foreign
-        layout, _ = discover(dataclasses.replace(ports, counters=_NoCounters()))
-        self.knobs, _ = find_knobs(ports, layout)
+        self._find()
+
+    def look_again(self) -> None:
+        """Hardware may have come, or gone and come back. No knob of before may be used afterwards."""
+        self.ports = begin_again(self.ports, self.root)
+        self._find()
+
+    def is_outdated(self) -> bool:
+        """Whether the kernel shows other hardware than when it was found."""
+        return inventory.take(self.ports.files, self._inventory) != self._inventory
+
+    def _find(self) -> None:
+        self._inventory = inventory.take(self.ports.files)
+        layout, _ = discover(dataclasses.replace(self.ports, counters=_NoCounters()))
+        self.knobs, _ = find_knobs(self.ports, layout)
         found = ranges(layout, self.knobs)
-        self.entries = [KnobEntry(knob.name, *found[knob.name], path_of(knob)) for knob in self.knobs]
+        self.entries = [KnobEntry(knob.name, *found[knob.name], path_of(knob), card_of(knob)) for knob in self.knobs]
         self.names = [entry.name for entry in self.entries]
         self.ranges = [(entry.low, entry.high) for entry in self.entries]
+        n_cards = len(pci_gpus.look(self.ports.files).cards)
+        self.lacks_cards = n_cards > len(layout.gpus)
 
 
 class Session:
@@ -130,7 +150,7 @@ class Session:
         except ChannelError as closed:
             why = str(closed)
         finally:
-            self.end(why)
+            self.end(f"the agent is gone ({why})")
         # a restorer that was killed ends its writer with SIGTERM (PR_SET_PDEATHSIG): the agent starts others
         if stop.is_over() and os.getppid() == self._parent:
             _say_goodbye(channel)
@@ -186,6 +206,12 @@ class Session:
 
     def end(self, why: str) -> None:
         """The agent is gone: put every knob back, newest capture first, and release the node."""
+        try:
+            self._put_all_back(why)
+        finally:
+            self._lock.release()
+
+    def _put_all_back(self, why: str) -> None:
         if self._writer is None:
             return
         try:
@@ -198,13 +224,12 @@ class Session:
                 self._notifier.alive(time.monotonic_ns())
                 outcomes = self._writer.restore_all()
             if moved:
-                self._log(f"the agent is gone ({why}): {_counted(outcomes)}")
+                self._log(f"{why}: {_counted(outcomes)}")
         finally:
             self._writer.close()
             self._writer = None
             if self._many:
                 self._many.close()
-            self._lock.release()
 
     def _serve_one(self, channel: Channel) -> None:
         data, descriptors = channel.receive(0.0)
@@ -223,6 +248,8 @@ class Session:
     def _answer(self, request: type_request) -> type_reply:
         if isinstance(request, Hello):
             return self._welcome(request)
+        if isinstance(request, LookAgain):
+            return self._look_again()
         if isinstance(request, Start):
             return self._start()
         writer = self._writer
@@ -252,6 +279,19 @@ class Session:
     def _welcome(self, request: Hello) -> type_reply:
         if request.version != VERSION:
             raise ProtocolError(f"the agent speaks version {request.version} of this protocol, the writer {VERSION}")
+        if self._writer is None and (self._served.is_outdated() or self._served.lacks_cards):
+            self._served.look_again()
+        return self._welcomed()
+
+    def _look_again(self) -> Welcome:
+        """The node stays locked: no other agent may capture knobs that are at a restore limit of this one."""
+        self._put_all_back("hardware has come")
+        self._leases = Leases()
+        self._sent_ceilings = {}, {}
+        self._served.look_again()
+        return self._welcomed()
+
+    def _welcomed(self) -> Welcome:
         self._files = find_root_files(self._served.root)
         return Welcome(VERSION, os.getpid(), self._served.entries, len(self._files))
 
@@ -259,7 +299,8 @@ class Session:
         if self._writer is not None:
             raise ProtocolError("started already")
         served = self._served
-        self._lock.acquire()
+        if not self._lock.is_taken:
+            self._lock.acquire()
         try:
             knobs = [LeasedKnob(knob, self._permission) for knob in served.knobs]
             self._many = ManyFiles(served.knobs, served.root, self._permission.check)

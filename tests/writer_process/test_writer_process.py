@@ -14,11 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.write.lock import LockError
+from nodectl.write.lock import LockError, is_locked
 from nodectl.writer_process.remote_writer import RemoteWriter
 from nodectl.writer_process.writer_link import Link, WriterLostError, start_writer
 from tests.waiting import PATIENCE_S, within
-from tests.writer_process.tree_writer import ROOT, clock_path, limit_path, limits, make_tree, writer_on
+from tests.writer_process.tree_writer import (
+    CPU,
+    MAX_KHZ,
+    POWERCAP,
+    ROOT,
+    clock_path,
+    limit_path,
+    limits,
+    make_tree,
+    writer_on,
+)
 
 CLOCKS = [f"cpu/policy{policy}/max_khz" for policy in range(4)]
 LIMIT = "rapl/package-0/long_term_uw"
@@ -338,3 +348,22 @@ def test_a_false_nodectl_where_the_run_is_called_is_not_what_runs_as_the_writer(
     monkeypatch.chdir(false)
     RemoteWriter(lambda: start_writer(str(tmp_path / "state"))).close()
     assert not (tmp_path / "trap").exists()
+
+
+def test_a_writer_finds_hardware_that_has_come_when_it_looks_again(tree: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    (tree / CPU / "cpufreq/policy3").rename(late)
+    before, node_lock = limits(tree), tmp_path / "lock"
+    writer = writer_on(tree, tmp_path / "state", lock=node_lock)
+    with contextlib.closing(writer):
+        writer.start()
+        writer.apply({CLOCKS[0]: 1_500_000, LIMIT: 90_000_000})
+        assert writer.lacks(CLOCKS) == [CLOCKS[3]] and limits(tree) != before
+        late.rename(tree / CPU / "cpufreq/policy3")
+        writer.look_again()
+        assert limits(tree) == before | {f"{CPU}/cpufreq/policy3/scaling_max_freq": str(MAX_KHZ)}
+        assert writer.lacks(CLOCKS) == [] and f"/{POWERCAP}/intel-rapl:0/energy_uj" in writer.opened
+        assert is_locked(str(node_lock)), "no other agent may come in between"
+        writer.start()
+        assert {outcome.status for outcome in writer.apply(MOVED)} == {"written"} and is_moved(tree)
+    assert within(PATIENCE_S, lambda: set(limits(tree).values()) == {str(MAX_KHZ), "150000000"})
