@@ -52,7 +52,9 @@ def test_after_a_kill_the_restorer_puts_clocks_and_gpu_locks_back(tmp_path: Path
         done = node.output(restorer, "restore")
         rows = [line.split("  ", 2) for line in done.splitlines()]
         assert {status for _, status, _ in rows} == {"restored"}
-        assert {name for name, _, _ in rows} >= {"cpu/policy0/max_khz", "gpu/0/sm_clock_mhz", "gpu/3/sm_clock_mhz"}
+        names = {name for name, _, _ in rows}
+        assert "cpu/policy0/max_khz" in names
+        assert len([name for name in names if name.startswith("gpu/GPU-") and name.endswith("/sm_clock_mhz")]) == 4
         assert node.read(LIMIT) == free and int(node.python(CLOCK)) > 1095
         assert node.output(restorer, "restore") == "nothing to restore\n"
         nodectl = (sys.executable, "-m", "nodectl.cli")

@@ -11,6 +11,7 @@ from nodectl.config import GpuSettings
 from nodectl.knobs import KnobError, open_knob
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.agent import Agent
+from nodectl.write.device_names import saved_name
 from nodectl.write.restore import restore_saved, save_path
 from nodectl.write.saves import node_id, read_save
 from nodectl.write.site_lock import NEAR, PINNED_S, SiteLocks
@@ -81,7 +82,8 @@ def test_after_a_kill_the_sites_lock_comes_back_from_disk(tmp_path):
         agent._actuation._lock.release()
         agent._actuation._writer.close()
         path, boot = save_path(str(tmp_path)), node_id(inside.ports.lock_path)
-        assert read_save(path).knobs["gpu/0/sm_clock_mhz"].value == "locked 1095"
+        lock = open_knob(inside.ports, "gpu/0/sm_clock_mhz")
+        assert read_save(path).knobs[saved_name(lock)].value == "locked 1095"
         assert restore_saved(path, boot, lambda name: open_knob(inside.ports, name)).is_complete
         assert locks(inside) == [SITE_MHZ] * 4
 
