@@ -118,12 +118,12 @@ class Agent:
             journal = _open_journal(fitted, layout, decider.extensions, notices)
             if journal:
                 opened.callback(_close, journal)
-            not_read = [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
             sensors = SensorWatch(layout, notices)
             watch = _watch(ports, fitted, notices, patience, instruments, actuation, sensors)
             opened.callback(watch.close)
             agent = cls(
-                ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices, not_read,
+                ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices,
+                _not_read(found),
                 cluster or caps or FixedCap(config.caps.node_w), cluster, wait,
                 _least_period_s(config, found, due, notices), watch, patience is not None, sensors,
             )  # fmt: skip
@@ -456,6 +456,11 @@ def _open_journal(
 def _close(part: JournalWriter | MetricsPage | HardwareWatch | Instruments) -> None:
     with contextlib.suppress(OSError):  # nothing is left to be done with what will not close
         part.close()
+
+
+def _not_read(found: Survey) -> list[str]:
+    """GPUs that are there and give nothing, and why."""
+    return [f"{row.name} ({row.why})" for row in found.sensor_rows if _is_dead_gpu(row)]
 
 
 def _is_dead_gpu(row: Finding) -> bool:
