@@ -47,6 +47,7 @@ TESTS = [
     "tests/cluster_agent/test_policy_planned.py",
     "tests/cluster_agent/test_power_invariants.py",
     "tests/cluster_agent/test_power_engines_agree.py::test_a_place_for_everybody_is_planned_in_watts_too",
+    "tests/frozen/test_frozen_schedules.py::test_the_worlds_of_the_sanitizers_have_the_frozen_schedules",
 ]
 
 pytestmark = [

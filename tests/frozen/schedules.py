@@ -1,9 +1,8 @@
-"""Computes the hashes of ``schedules.txt`` again: ``python -m tests.frozen.schedules [--write] [WORD ...]``.
+"""Computes the hashes of ``schedules.txt`` again: ``python -m tests.frozen.schedules [--print] [WORD ...]``.
 
-A line is a hash and the options of a ``clusterctl replay``. Everything that was decided is in the hash: starts, ends,
-processors or nodes, estimates and their corrections, who overtook, frequencies, kills, joules, watts over time, and how
-many passes it took. ``--write`` puts today's hashes in their places, for a change that means to move a schedule; words
-choose the lines that contain all of them.
+A line has two hashes, of what was decided and of the watts drawn (``record``), and the options of a ``clusterctl
+replay``. The hashes are those of commit 439d6a93: a change of the engine leaves them alone. Words choose the lines that
+contain all of them; ``--print`` prints the lines as computed here, for options that are added to the list.
 
 Two options are ours: ``--first N`` cuts a log after N jobs, and ``--cap FROM-TO:WATTS[@ANNOUNCED],...`` stands for a
 file of caps.
@@ -13,83 +12,60 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import re
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
-from cluster_agent._native import ffi
-from msgspec.structs import astuple
-
-from cluster_agent.commands.replays import replay_moldable, replay_nodes
-from cluster_agent.commands.replays.replay import world
-from cluster_agent.replay.event_log import Setting
-from cluster_agent.replay.log_run import replay
-from cluster_agent.replay.node_run import NodeResult
-from cluster_agent.replay.node_run import replay_nodes as run_on_nodes
-from cluster_agent.scheduler.native.native_replay import NativeReplay
-from cluster_agent.scheduler.policies import registry
-from cluster_agent.workloads.text_tables import has_nodes
+from tests.frozen.record import Hashes, replayed
 from tests.recorded import RECORDED
 
 LIST = Path(__file__).parent / "schedules.txt"
 SAMPLES = Path(__file__).parents[2] / "cluster_agent" / "samples"
 
 
-def lines(words: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(hash, options) of the list, those that contain all words."""
-    found = (line.split(" ", 1) for line in LIST.read_text().splitlines())
-    return [(kept, options) for kept, options in found if all(word in options for word in words)]
+class Line(NamedTuple):
+    """A line of the list."""
+
+    kept: Hashes
+    options: str
+
+    @property
+    def trace(self) -> Path:
+        """The log, which is not on every machine."""
+        return _trace(shlex.split(self.options)[0])
 
 
-def is_here(options: str) -> bool:
-    """Whether the log of these options is on this machine."""
-    return _trace(shlex.split(options)[0]).exists()
+def lines(words: Sequence[str] = ()) -> list[Line]:
+    """Those of the list that contain all words."""
+    found = (line.split(" ", 2) for line in LIST.read_text().splitlines())
+    return [Line(Hashes(*kept), options) for *kept, options in found if all(word in options for word in words)]
 
 
-def hash_of(options: str) -> str:
-    """Replays and returns the hash of all that was decided."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = _parsed(options, Path(folder))
-        setting = Setting(
-            str(given.trace),
-            given.policy,
-            given.machine,
-            given.cap,
-            given.instance,
-            given.closed_loop,
-            given.seed,
-            given.configurations,
-            given.job_watts,
-        )
-        found = hashlib.sha256()
-        for one in _decided(setting):
-            found.update(one if isinstance(one, bytes) else np.ascontiguousarray(one).tobytes())
-        return found.hexdigest()[:16]
+def hashes_of(options: str) -> Hashes:
+    """Replays and returns the hashes of all that was decided and drawn."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text, *given = shlex.split(options)
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--first", type=int)
+        parser.add_argument("--cap")
+        own, others = parser.parse_known_args(given)
+        trace = cut(_trace(text), own.first, folder) if own.first else _trace(text)
+        cap = ["--cap", cap_of(own.cap, folder)] if own.cap else []
+        return replayed([str(trace), *others, *cap], folder, has_nodes="eurora" in text)
 
 
-def _parsed(options: str, folder: Path) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("trace", type=_trace)
-    for name in ("--policy", "--machine", "--cap", "--instance", "--configurations", "--job-watts", "--closed-loop"):
-        parser.add_argument(name)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int)
-    given = parser.parse_args(shlex.split(options))
-    if given.first:
-        given.trace = _cut(given.trace, given.first, folder)
-    if given.cap and "-" in given.cap and ":" in given.cap and not given.cap.startswith(("eurora/", "samples/")):
-        given.cap = _cap_file(given.cap, folder)
-    elif given.cap and "/" in given.cap:
-        path, colon, profile = given.cap.partition(":")
-        given.cap = f"{_trace(path)}{colon}{profile}"
-    return given
+def cap_of(text: str, folder: Path) -> str:
+    """As the command takes it."""
+    if "-" in text and ":" in text and not text.startswith(("eurora/", "samples/")):
+        return _cap_file(text, folder)
+    path, colon, profile = text.partition(":")
+    return f"{_trace(path)}{colon}{profile}" if "/" in text else text
 
 
 def _trace(text: str) -> Path:
@@ -97,9 +73,10 @@ def _trace(text: str) -> Path:
     return SAMPLES / name if root == "samples" else RECORDED / root / name
 
 
-def _cut(log: Path, first: int, folder: Path) -> Path:
+def cut(log: Path, first: int, folder: Path) -> Path:
+    """A copy with the first jobs only."""
     kept, jobs = [], 0
-    with gzip.open(log, "rt") as file:
+    with gzip.open(log, "rt") if log.suffix == ".gz" else log.open() as file:
         for line in file:
             jobs += not line.startswith(";")
             if jobs > first:
@@ -119,68 +96,27 @@ def _cap_file(text: str, folder: Path) -> str:
     return str(path)
 
 
-def _decided(setting: Setting) -> Iterator[Any]:
-    choice = registry.choose(setting.policy)
-    if choice.has_configurations:
-        yield from _with_configurations(setting, choice)
-    elif has_nodes(setting.trace):
-        trace, nodes, limit, power = replay_nodes.world(setting, choice.node_composition)
-        yield from _on_nodes(run_on_nodes(trace, choice.node_composition, nodes, limit, power))
-    else:
-        workload, watts, caps, loop = world(setting, choice.composition)
-        result = replay(workload, choice.composition, watts=watts, caps=caps, loop=loop)
-        yield result.workload.jobs.submit_s
-        yield from _on_processors(result.schedule)
-
-
-def _on_processors(schedule: NativeReplay) -> Iterator[Any]:
-    yield from (schedule.start_s, schedule.end_s, schedule.first_estimate_s, schedule.corrections, schedule.overtook)
-    first, count = schedule.interval_first, schedule.interval_count
-    all_of_them = np.frombuffer(ffi.buffer(schedule.c_intervals, 8 * int((first + count).max(initial=0))), np.int64)
-    place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    yield from (count, all_of_them[np.repeat(first, count) + place])
-    yield np.array([schedule.passes, schedule.submitted, schedule.ended])
-    if schedule.watts is not None:
-        yield from (schedule.level, schedule.kills, schedule.lost, schedule.job_j, schedule.lost_j)
-        yield from (*schedule.power_uw, np.array(list(schedule.joules.values())), np.array([schedule.boots]))
-
-
-def _on_nodes(result: NodeResult) -> Iterator[Any]:
-    schedule = result.schedule
-    yield result.start_s
-    for job in np.flatnonzero(result.start_s >= 0).tolist():
-        placed = schedule.placed(job)
-        yield from (placed.node, placed.count)
-    yield from (result.admitted_w, np.array([schedule.passes, schedule.longest_queue]))
-
-
-def _with_configurations(setting: Setting, choice: registry.Choice) -> Iterator[Any]:
-    of = replay_moldable.as_submitted(setting, choice.moldable_composition)
-    result = replay_moldable.replay_possible(choice.moldable_composition, of.jobs, of.nodes, of.cap)
-    yield from (of.jobs.jobs.submit_s, result.start_s, result.end_s)
-    yield repr([one and astuple(one) for one in result.chosen]).encode()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put today's hashes into the list")
+    parser.add_argument("--print", action="store_true", help="print the lines as computed here")
     parser.add_argument("words", nargs="*")
     given = parser.parse_args(arguments)
-    today: dict[str, str] = {}
-    wrong = 0
-    for kept, options in lines(given.words):
-        if not is_here(options):
-            print(f"skipped, no such log: {options}", flush=True)
+    count = wrong = 0
+    for line in lines(given.words):
+        if not line.trace.exists():
+            print(f"skipped, no such log: {line.options}", flush=True)
             continue
         begun_s = time.process_time()
-        today[options] = hash_of(options)
-        if today[options] != kept:
+        found = hashes_of(line.options)
+        count += 1
+        if given.print:
+            print(*found, line.options, flush=True)
+        elif found != line.kept:
             wrong += 1
-            print(f"{time.process_time() - begun_s:7.1f} s  {kept} is {today[options]}  {options}", flush=True)
-    print(f"{len(today)} schedules, {wrong} differ")
-    if given.write:
-        LIST.write_text("".join(f"{today.get(options, kept)} {options}\n" for kept, options in lines()))
-    return 0 if given.write or not wrong else 1
+            what = [name for name, kept, here in zip(Hashes._fields, line.kept, found, strict=True) if kept != here]
+            print(f"{time.process_time() - begun_s:7.1f} s  {' and '.join(what)} differ: {line.options}", flush=True)
+    print(f"{count} schedules, {wrong} differ", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
