@@ -19,9 +19,8 @@ import numpy as np
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay.measures import bounded_slowdown
-from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 
 BLOCKS: Final = 50
 RESAMPLES: Final = 1000

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from cluster_agent.cluster import UW
 from cluster_agent.replay.log_run import Result
 from cluster_agent.scheduler.energy_window import Budget
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 
 TAU_S: Final = 10
 

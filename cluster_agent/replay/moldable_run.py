@@ -16,14 +16,13 @@ from cluster_agent.replay.measures import bounded_slowdown, measure_waits, runni
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
 from cluster_agent.workloads.job_log import Workload
 
 PLAIN: Final = Composition()

@@ -19,14 +19,14 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, running_w
 from cluster_agent.scheduler.idle_off import switch_s
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome, equal
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
-from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Float64s, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.warm_nodes import NodeStart
 

@@ -11,8 +11,7 @@ import matplotlib
 import numpy as np
 
 from cluster_agent.replay.compare import Run
-from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

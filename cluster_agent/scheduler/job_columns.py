@@ -11,6 +11,7 @@ import numpy.typing as npt
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Float64s: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

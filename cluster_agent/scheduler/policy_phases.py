@@ -26,8 +26,9 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
+import numpy as np
 
-from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.power_phases import Power
@@ -75,19 +76,49 @@ count as free from the expected end of their job, ended or not; the machine hand
 when all that ends has ended."""
 
 
+_UNKNOWN: Final = np.full(0, np.nan)
+
+
 class Queue(msgspec.Struct, frozen=True):
-    """The waiting jobs as columns, in their present order."""
+    """The waiting jobs as columns, in their present order. A column that is not known here is NaN, never 0."""
 
     job: Int32s
     submit_s: Int64s
     request_s: Int64s
     estimate_s: Int64s
-    width: Int32s
+    width: Int32s  # processors, or cores of all units
     user: Int32s
+    units: Float64s = _UNKNOWN  # a unit is on one node; on nodes, as the columns up to memory_kib
+    gpus: Float64s = _UNKNOWN  # of all units
+    mics: Float64s = _UNKNOWN
+    memory_kib: Float64s = _UNKNOWN
+    watts: Float64s = _UNKNOWN  # as admitted: given, predicted, or the machine's most; on processors with idle shares
+    promise_s: Float64s = _UNKNOWN  # the wait that the job's queue promises
+
+    def __post_init__(self) -> None:
+        for name in KNOWN_SOMEWHERE:
+            if getattr(self, name) is _UNKNOWN:
+                msgspec.structs.force_setattr(self, name, np.full(len(self.job), np.nan))
+
+    @property
+    def joules(self) -> Float64s:
+        """What the job takes, if it runs for as long as estimated."""
+        return self.estimate_s * self.watts
+
+    def at(self, positions: Int64s) -> Queue:
+        """The jobs at these positions, in that order."""
+        return Queue(*(getattr(self, name)[positions] for name in self.__struct_fields__))
 
 
-Order: TypeAlias = Callable[[Queue, int], Int64s]
-"""``order(queue, now_s)``: the queue's positions in the order in which their jobs are to be served."""
+KNOWN_SOMEWHERE: Final = Queue.__struct_fields__[6:]
+"""The columns that not every kind of resources has."""
+
+Order: TypeAlias = Callable[[Queue, int], Int64s | Float64s]
+"""``order(queue, now_s)``: whole numbers are the queue's positions in the order in which their jobs are to be served;
+others are scores, the lowest served first, equal ones in order of submission, NaN last."""
+
+Known: TypeAlias = Callable[[Int32s], Mapping[str, Float64s]]
+"""``known(job)``: the columns of ``KNOWN_SOMEWHERE`` that a kind of resources has, of these jobs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
-from cluster_agent.scheduler.policy_phases import Order, Queue
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s, Jobs
+from cluster_agent.scheduler.policy_phases import Known, Order, Queue
 from nodectl.shell.extension import in_one_line
 
 
-def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int, int] | Int64s) -> Queue:
+def nothing_known(job: Int32s) -> Mapping[str, Float64s]:
+    """Of processors without watts."""
+    return {}
+
+
+def columns(
+    jobs: Jobs,
+    queued: Sequence[int] | Int32s,
+    estimate_s: Mapping[int, int] | Int64s,
+    known: Known = nothing_known,
+) -> Queue:
     """The waiting jobs ``queued``, in that order."""
     job = np.asarray(queued, np.int32)
     estimates = estimate_s[job] if isinstance(estimate_s, np.ndarray) else [estimate_s[one] for one in queued]
@@ -23,6 +33,7 @@ def columns(jobs: Jobs, queued: Sequence[int] | Int32s, estimate_s: Mapping[int,
         estimate_s=np.asarray(estimates, np.int64),
         width=jobs.width[job],
         user=jobs.user[job],
+        **known(job),
     )
 
 
@@ -49,17 +60,19 @@ def patient(order: Order, say: Callable[[str], None]) -> Order:
 
 
 def served(order: Order, queue: Queue, now_s: int) -> Int64s:
-    """The positions that ``order`` returns; ``ClusterError`` unless each occurs once, which the native queue needs."""
+    """The positions in the order that ``order`` returns, or scores; ``ClusterError`` unless each position occurs once,
+    which the native queue needs."""
     n = len(queue.job)
-    positions = np.asarray(order(queue, now_s))
+    found = np.asarray(order(queue, now_s))
+    if found.dtype.kind == "f" and found.shape == (n,):
+        return np.lexsort((queue.job, found))
+    positions = found.astype(np.int64) if found.dtype.kind in "iu" else np.full(found.shape, -1)
     is_served = np.zeros(n, np.bool_)
-    try:
-        is_served[positions] = True
-    except IndexError:  # beyond the queue, or not integers
-        is_served[:] = False
-    if positions.shape != (n,) or np.count_nonzero(is_served) != n:
+    is_served[positions[(positions >= 0) & (positions < n)]] = True
+    if positions.shape != (n,) or not is_served.all():
         raise ClusterError(
             f"the policy's order must return each of the positions 0 to {n - 1} of the waiting jobs once, as an"
-            f" array of integers; at {now_s} s it returned {positions.size} values that are not these"
+            f" array of integers, or a score for each as an array of floats; at {now_s} s it returned"
+            f" {positions.size} values that are not these"
         )
     return positions

@@ -20,7 +20,7 @@ WRONG: dict[str, Callable[[Queue], Any]] = {
     "one is missing": lambda queue: np.arange(len(queue.job))[1:],
     "one is there twice": lambda queue: np.zeros(len(queue.job), np.int64) if len(queue.job) > 1 else [0],
     "jobs, not positions": lambda queue: queue.job + 1,
-    "scores, not positions": lambda queue: queue.width / 2,
+    "too few scores": lambda queue: queue.width[1:] / 2,
     "columns, not positions": lambda queue: (queue.job, queue.width),
 }
 

@@ -19,8 +19,8 @@ from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
 from cluster_agent.scheduler.plans.planning import Outcome, equal, invalid
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
+from cluster_agent.scheduler.rules import RULES
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES
 from cluster_agent.workloads.node_trace import NodeTrace
 from tests.cluster_agent.node_traces import FOUR_NODES, WASTEFUL, Row, caps, node_rows, on_four_nodes, trace_of
 from tests.cluster_agent.test_node_engines_agree import looped

@@ -24,7 +24,7 @@ from pathlib import Path
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Start
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES
+from cluster_agent.scheduler.rules import RULES
 import msgspec
 
 

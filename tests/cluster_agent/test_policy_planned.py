@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.replay.node_run import replay_nodes
+from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.native.native_list_plan import CListPlan
 from cluster_agent.scheduler.plans.list_search import Objective, list_search, weights
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Situation
 from cluster_agent.scheduler.power_cap import PowerCap, constant
+from cluster_agent.scheduler.rules import RULES
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES
 from cluster_agent.workloads.node_trace import NodeTrace
 from tests.cluster_agent.node_traces import (
     FOUR_NODES,

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
+from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.plans import live_planning
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S, QUIET_S, LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES
+from cluster_agent.scheduler.policy_phases import Queue
+from cluster_agent.scheduler.rules import RULES
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from tests.cluster_agent.test_plan_phase import all_now, chaotic, composed, on, unable
 from tests.live.test_owned_nodes import (
     FULL_W,
@@ -214,7 +215,7 @@ def test_a_live_plan_has_a_bound_on_its_time_and_a_longer_one_is_refused() -> No
 def test_a_rule_that_raises_defers_nobody() -> None:
     is_able = True
 
-    def rule(queue: NodeQueue, now_s: int) -> Float64s:
+    def rule(queue: Queue, now_s: int) -> Float64s:
         if not is_able:
             raise RuntimeError("no rule")
         return RULES["walltime"](queue, now_s)

@@ -10,9 +10,10 @@ import numpy as np
 
 from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.policy_phases import Queue
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed, PowerSource, allowed_w
-from cluster_agent.scheduler.unlike_nodes.node_jobs import GPUS, MICS, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed, PowerSource, allowed_w
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes
 from tests.oracle.one_frequency import OneFrequency
 
 
@@ -132,16 +133,21 @@ class NodeScheduler(OneFrequency):
             return []
         job = np.array(self.queue, np.int64)
         jobs = self.jobs
-        columns = NodeQueue(
+        queue = Queue(
             job=job,
             submit_s=jobs.jobs.submit_s[job],
-            request_s=self._estimate_s[job],
+            request_s=jobs.jobs.request_s[job],
+            estimate_s=self._estimate_s[job],
+            width=self._total[job, CORES],
+            user=jobs.jobs.user[job],
             units=jobs.units[job],
-            total=self._total[job],
+            gpus=self._total[job, GPUS],
+            mics=self._total[job, MICS],
+            memory_kib=self._total[job, MEMORY],
             watts=self.admitted_w[job],
-            max_wait_s=jobs.max_wait_s[job],
+            promise_s=np.array([wait_s or np.nan for wait_s in jobs.max_wait_s[job]]),
         )
-        order = np.lexsort((job, self.composition.rule(columns, now_s)))
+        order = np.lexsort((job, self.composition.rule(queue, now_s)))
         return [int(one) for one in job[order]]
 
     def _fits_now(self, now_s: int, job: int) -> Placed | None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from cluster_agent.scheduler.job_columns import Int32s, Int64s
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 
 
 class Moment(msgspec.Struct, frozen=True):

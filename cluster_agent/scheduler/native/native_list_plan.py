@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.native.native_tables import c_caps, code, copied, owned, pointer
 from cluster_agent.scheduler.plans.plan_phase import Plan, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, with_places
+from cluster_agent.scheduler.unlike_nodes.node_jobs import with_places
 
 NEVER_S: Final = 2**63 - 1
 
@@ -30,13 +30,13 @@ class CListPlan:
             table[:, 0] = np.concatenate([placed.node for placed in running.placed])
             table[:, 1] = np.concatenate([placed.count for placed in running.placed])
         columns = {
-            "units": ("int64_t", queue.units),
+            "units": ("int64_t", queue.units.astype(np.int64)),
             "need": ("int64_t", with_places(situation.need, 0)),
             "admitted_w": ("double", queue.watts),
         }
         others = {
             "free": ("int64_t", with_places(situation.free, 1)),
-            "span_s": ("int64_t", queue.request_s),
+            "span_s": ("int64_t", queue.estimate_s),
             "weight": ("double", weight),
             "end_s": ("int64_t", running.end_s),
             "running_w": ("double", running.watts),

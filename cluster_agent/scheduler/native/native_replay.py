@@ -18,7 +18,7 @@ from cluster_agent.scheduler.native.answering import Answering, CAnswering
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_moldable import CMoldable
-from cluster_agent.scheduler.native.native_scheduler import queued, reaction_of, reorder, set_native_order
+from cluster_agent.scheduler.native.native_scheduler import known_of, queued, reaction_of, reorder, set_native_order
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CWatts,
@@ -126,6 +126,7 @@ class NativeReplay:
             if idle_off is not None:
                 checked(lib.replay_set_idle_off(self._replay, idle_off))
             self._plan(first_s)
+        self._known = known_of(watts, self._predicting, unlike, jobs)
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
@@ -154,7 +155,7 @@ class NativeReplay:
             self._unlike.follow(ended, self.submitted, queued(self._scheduler, self._room))
         if self._order is not None:
             now_s = self.now_s
-            waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room)
+            waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room, self._known)
             self.longest_queue = max(self.longest_queue, waiting)
         if self._planned is not None:
             lib.replay_wake(self._replay, self._planned.wake_s)

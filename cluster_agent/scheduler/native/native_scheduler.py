@@ -12,7 +12,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
-from cluster_agent.scheduler.job_columns import Int32s, Jobs
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_tables import (
@@ -30,10 +30,10 @@ from cluster_agent.scheduler.native.native_tables import (
     pointer,
 )
 from cluster_agent.scheduler.native.native_unlike import CUnlike
-from cluster_agent.scheduler.policy_phases import Composition, Order
+from cluster_agent.scheduler.policy_phases import Composition, Known, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
-from cluster_agent.scheduler.queue import columns, served
+from cluster_agent.scheduler.queue import columns, nothing_known, served
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
@@ -109,6 +109,7 @@ class NativeScheduler:
             if idle_off is not None:
                 checked(lib.scheduler_set_idle_off(self._scheduler, idle_off))
             self._plan(first_s)
+        self._known = known_of(watts, self._predicting, unlike, jobs)
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
@@ -235,7 +236,7 @@ class NativeScheduler:
         if self._unlike is not None:
             self._unlike.meter()
         if self._order is not None:
-            reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room)
+            reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room, self._known)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
         self._passed_s = now_s
         if self._moldable is not None:
@@ -356,11 +357,26 @@ def queued(scheduler: Any, room: Int32s) -> Int32s:
     return room[: lib.scheduler_queue(scheduler, pointer("int32_t", room))]
 
 
-def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s) -> int:
+def known_of(watts: Watts | None, predicting: Predicting | None, unlike: CUnlike | None, jobs: Jobs) -> Known:
+    """The columns of the queue that these resources have."""
+    if unlike is not None:
+        return unlike.known
+    if watts is None:
+        return nothing_known
+    each_uw, plan_w = watts.job_plan_uw if predicting is None else predicting.job_plan_uw, watts.plan_uw[0] / UW
+
+    def known(job: Int32s) -> dict[str, Float64s]:
+        each_w = np.full(len(job), plan_w) if each_uw is None else each_uw[job] / UW
+        return {"watts": jobs.width[job] * each_w}
+
+    return known
+
+
+def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s, known: Known) -> int:
     """Put the native queue into the order of a policy's Python phase, and return its length; ``room``: as above."""
     n = len(jobs)
     waiting = queued(scheduler, room)
     estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_decisions(scheduler).first_estimate_s, 8 * n), np.int64)
-    positions = served(order, columns(jobs, waiting, estimate_s), now_s)
+    positions = served(order, columns(jobs, waiting, estimate_s, known), now_s)
     lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(waiting[positions])))
     return len(waiting)

@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi
 from cluster_agent.scheduler.idle_off import switch_s
-from cluster_agent.scheduler.job_columns import Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.queue import served
 from cluster_agent.scheduler.unlike_nodes.node_aware import (
     NodeBackfill,
     NodeComposition,
-    NodeQueue,
     Placed,
     PowerSource,
     allowed_w,
 )
-from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, NodeJobs, Nodes, with_places
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes, with_places
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.native.planned_starts import PlannedStarts
@@ -54,7 +54,8 @@ class CUnlike:
         column of the jobs into one that is filled in as they come; ``jobs`` has been (``NodeJobs.filled``). ``say``: of
         a live partition, whose table of jobs grows and whose service logs who plans. ``on``: the nodes of the jobs
         that a warm start has started; not with a plan."""
-        self.phases = Composition(correct="doubling", order=self._order, backfill=BACKFILLS[composition.backfill])
+        order = composition.rule if composition.plan is None else self._planned
+        self.phases = Composition(correct="doubling", order=order, backfill=BACKFILLS[composition.backfill])
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
         self.cap = cap
@@ -87,21 +88,23 @@ class CUnlike:
         of_plan = self.planned.columns if self.planned is not None else self._chosen
         self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *self._idle_off, *of_plan])
 
-    def _order(self, queue: Queue, now_s: int) -> Int64s:
-        job = queue.job.astype(np.int64)
-        if self.planned is not None:
-            self.planned.forget(job)
-        columns = NodeQueue(
-            job=job,
-            submit_s=queue.submit_s,
-            request_s=queue.estimate_s,
-            units=self.jobs.units[job],
-            total=self._total[job],
-            watts=self.admitted_w[job],
-            max_wait_s=self.jobs.max_wait_s[job],
-        )
-        order = np.lexsort((job, self._composition.rule(columns, now_s)))
-        return order if self.planned is None else order[self.planned.tried(columns, order, now_s)]
+    def known(self, job: Int32s) -> dict[str, Float64s]:
+        """The columns of the queue that nodes have."""
+        cores_and_others, promise_s = self._total[job].astype(np.float64), self.jobs.max_wait_s[job]
+        return {
+            "units": self.jobs.units[job].astype(np.float64),
+            "gpus": cores_and_others[:, GPUS],
+            "mics": cores_and_others[:, MICS],
+            "memory_kib": cores_and_others[:, MEMORY],
+            "watts": self.admitted_w[job],
+            "promise_s": np.where(promise_s > 0, promise_s, np.nan),
+        }
+
+    def _planned(self, queue: Queue, now_s: int) -> Int64s:
+        assert self.planned is not None
+        self.planned.forget(queue.job)
+        order = served(self._composition.rule, queue, now_s)
+        return order[self.planned.tried(queue, order, now_s)]
 
     def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
         """Fill in a row of a table that grows."""

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import placed, pointer
 from cluster_agent.scheduler.plans.live_planning import LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import RunningOnNodes, Situation
 from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
+from cluster_agent.scheduler.policy_phases import Queue
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, NodeQueue, Placed
-from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, Float64s, NodeJobs, Nodes, with_places
+from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed
+from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes, with_places
 
 
 class PlannedStarts:
@@ -61,16 +62,16 @@ class PlannedStarts:
         """The native scheduler whose running jobs are planned with."""
         self._scheduler = scheduler
 
-    def forget(self, waiting: Int64s) -> None:
+    def forget(self, waiting: Int32s) -> None:
         """Nobody is deferred. If no plan follows, since the policy's rule raises, the queue is tried as it is."""
         self._is_deferred[waiting] = self._count[waiting] = 0
         self.wake_s, self.later_s = NEVER_S, {}
 
-    def tried(self, queue: NodeQueue, order: Int64s, now_s: int) -> Int64s:
+    def tried(self, queue: Queue, order: Int64s, now_s: int) -> Int64s:
         """Plan; returns positions in ``order``, which is that of the rule."""
         if not len(order):
             return order
-        in_order = NodeQueue(*(getattr(queue, name)[order] for name in NodeQueue.__struct_fields__))
+        in_order = queue.at(order)
         found = self.deciding.decide(self._situation(in_order, now_s))
         self._tried.append(found.job[: found.due])
         del self._tried[: -len(self.deciding.outcomes)]
@@ -103,7 +104,7 @@ class PlannedStarts:
             self._first[job], self._count[job] = first, len(table)
             first += len(table)
 
-    def _situation(self, queue: NodeQueue, now_s: int) -> Situation:
+    def _situation(self, queue: Queue, now_s: int) -> Situation:
         count = ffi.new("int32_t *")
         found = lib.scheduler_in_order(self._scheduler, count)
         running = list(found[0 : count[0]])

@@ -17,10 +17,10 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.native.native_list_plan import CListPlan
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Planner, Situation
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
-from cluster_agent.scheduler.unlike_nodes.node_rules import NO_PROMISE_S, RULES
+from cluster_agent.scheduler.rules import RULES, promised_s
 
 Objective: TypeAlias = Literal["wait", "slowdown", "promise"]
 """The weight of a job's wait: 1; 1 / its estimate (bounded slowdown); 1 / the wait that its queue promises (WQT of
@@ -36,8 +36,8 @@ def weights(situation: Situation, objective: Objective) -> Float64s:
     if objective == "wait":
         return np.ones(len(queue.job))
     if objective == "slowdown":
-        return 1.0 / np.maximum(queue.request_s, TAU_S)
-    return 1.0 / np.where(queue.max_wait_s > 0, queue.max_wait_s, NO_PROMISE_S)
+        return 1.0 / np.maximum(queue.estimate_s, TAU_S)
+    return 1.0 / promised_s(queue)
 
 
 def list_search(objective: Objective, seed: int = 0) -> Planner:
@@ -64,7 +64,7 @@ def first_orders(situation: Situation, weight: Float64s) -> list[list[int]]:
     """Fewest joules requested per weight first, since under a cap jobs compete for watts times seconds; and the orders
     of all rules."""
     queue = situation.queue
-    scores = [queue.request_s * queue.watts / weight, *(rule(queue, situation.now_s) for rule in RULES.values())]
+    scores = [queue.estimate_s * queue.watts / weight, *(rule(queue, situation.now_s) for rule in RULES.values())]
     return [np.lexsort((queue.job, score)).tolist() for score in scores]
 
 

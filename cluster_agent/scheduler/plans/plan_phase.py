@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 
 if TYPE_CHECKING:
-    from cluster_agent.scheduler.unlike_nodes.node_aware import NodeQueue, Placed
-    from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s
+    from cluster_agent.scheduler.policy_phases import Queue
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 STOP_SHARE: Final = 0.8
 """Ours: after this share of its time a planner is to stop, so that its answer is not late."""
@@ -39,11 +39,11 @@ class RunningOnNodes(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """All that is known at a pass. ``queue`` is in the order of the policy's rule; ``request_s`` are estimates.
+    """All that is known at a pass. ``queue`` is in the order of the policy's *order*.
     Live, ``need`` and ``free`` have the column ``node_jobs.PLACES`` as well, and nodes that are away have a job."""
 
     now_s: int
-    queue: NodeQueue
+    queue: Queue
     need: Int64s  # of the queue: need[position, resource], of one unit
     running: RunningOnNodes
     free: Int64s  # free[node, resource]

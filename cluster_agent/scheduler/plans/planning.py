@@ -86,7 +86,7 @@ class Planning:
         plan, reason = self._planned(situation)
         self.outcomes.append(Outcome(situation.now_s, "list" if reason else "planner", reason))
         if reason:
-            return Tried(situation.queue.job, len(situation.queue.job))
+            return Tried(situation.queue.job.astype(np.int64), len(situation.queue.job))
         due = [start for start in plan if start.at_s == situation.now_s]
         later_s = {start.job: int(start.at_s) for start in plan if start.at_s > situation.now_s}
         return replace(tried(situation, due, min(later_s.values(), default=NEVER_S)), later_s=later_s)
@@ -180,7 +180,7 @@ def _is_place(situation: Situation, position: int, placed: Placed) -> bool:
     is_whole = node.shape == count.shape and node.ndim == 1 and node.dtype.kind == count.dtype.kind == "i"
     is_known = is_whole and len(node) > 0 and node.min() >= 0 and node.max() < len(situation.free)
     is_once = is_known and len(np.unique(node)) == len(node) and bool((count > 0).all())
-    return bool(is_once and count.sum() == situation.queue.units[position])
+    return bool(is_once and count.sum() == int(situation.queue.units[position]))
 
 
 def _fits_alone(situation: Situation, position: int, placed: Placed | None) -> bool:

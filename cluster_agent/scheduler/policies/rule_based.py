@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.scheduler import rules
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 from cluster_agent.scheduler.policy_phases import Composition, Queue
 
@@ -35,16 +36,12 @@ def compose(params: Params) -> Composition:
         raise ValueError(f"seed={params.seed} must be 0 or more")
     core_w = np.random.default_rng(params.seed).uniform(LEAST_W, MOST_W, RANDOM_WATTS)
 
-    def walltime(queue: Queue, now_s: int) -> Int64s:
-        return np.lexsort((queue.job, rules.walltime(queue.estimate_s)))
-
-    def profit(queue: Queue, now_s: int) -> Int64s:
-        watts = queue.width * core_w[queue.job % RANDOM_WATTS]
-        return np.lexsort((queue.job, rules.profit(queue.width, watts)))
+    def profit(queue: Queue, now_s: int) -> Float64s:
+        return rules.profit(replace(queue, watts=queue.width * core_w[queue.job % RANDOM_WATTS]), now_s)
 
     return Composition(
         **params.phases(),
-        order={"est": None, "walltime": walltime, "profit": profit}[params.rule],
+        order={"est": None, "walltime": rules.walltime, "profit": profit}[params.rule],
         backfill="list" if params.miss == "list" else "none",
     )
 

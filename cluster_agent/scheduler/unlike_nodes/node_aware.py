@@ -15,7 +15,7 @@ easy     it gets a reservation of nodes and watts, at the earliest time at which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -23,10 +23,10 @@ import msgspec
 
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, PlanBudget, Planner
-from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared
+from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Admitted, Predictor
-from cluster_agent.scheduler.unlike_nodes.node_jobs import Float64s, NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
 
 if TYPE_CHECKING:
     from cluster_agent.prediction.admitted_power import Guard
@@ -35,22 +35,6 @@ NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
 Placing: TypeAlias = Literal["first", "pack"]
 """``first``: the nodes with room in the order of their numbers (Bridi, ch. 6). ``pack`` (ours): first nodes without an
 accelerator that the job would block, then the fullest, then the lowest number."""
-
-
-class NodeQueue(msgspec.Struct, frozen=True):
-    """The waiting jobs as columns."""
-
-    job: Int64s
-    submit_s: Int64s
-    request_s: Int64s
-    units: Int64s
-    total: Int64s  # total[position, resource]
-    watts: Float64s  # as admitted: given, or predicted
-    max_wait_s: Int64s
-
-
-NodeRule: TypeAlias = Callable[[NodeQueue, int], Float64s]
-"""``rule(queue, now_s)``: a score for each job. The lowest is served first, equal ones in order of submission."""
 
 
 class PowerSource(Predictor, Protocol):
@@ -65,7 +49,7 @@ class PowerSource(Predictor, Protocol):
 class NodeComposition:
     """A policy for unlike nodes, ready to run. Predicted watts are multiplied by ``margin``."""
 
-    rule: NodeRule
+    rule: Order
     backfill: NodeBackfill
     placing: Placing = "pack"
     admitted: Admitted = "given"

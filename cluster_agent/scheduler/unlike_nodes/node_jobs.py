@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.cluster import Machine, NodeGroup
-from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
-
-Float64s: TypeAlias = npt.NDArray[np.float64]
+from cluster_agent.scheduler.job_columns import Bools, Float64s, Int64s, Jobs
 
 RESOURCES: Final = ("cores", "gpus", "mics", "memory_kib")
 CORES, GPUS, MICS, MEMORY = range(len(RESOURCES))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.rules import RULES, RuleName
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,8 +22,8 @@ from cluster_agent.prediction.node_watts import node_watts
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Admitted, Power
+from cluster_agent.scheduler.rules import RULES, RuleName
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
 
 MOST_VIOLATION: Final = 0.5
 """Ours: above it a prediction is closer to the truth than what is admitted."""

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.rules import RULES, RuleName
 from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
-from cluster_agent.scheduler.unlike_nodes.node_rules import RULES, RuleName
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
