@@ -77,7 +77,7 @@ class Row(msgspec.Struct, frozen=True):
 def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: str, required: float | None) -> Row:
     nodes = nodes_of(load_machine("eurora"))
     jobs = trace.on(nodes, cap)
-    result = replay_nodes(jobs, choose(policy).node_composition, nodes, cap)
+    result = replay_nodes(jobs, choose(policy).on_nodes, nodes, cap)
     found = measure_nodes(result)
     dropped = len(trace.jobs) - len(jobs.jobs)
     return Row(
@@ -136,7 +136,7 @@ def predicted() -> Iterator[Predicted]:
     whole = whole.only(np.flatnonzero(whole.jobs.knows_watts)).on(nodes, cap)
     trace = replace(whole, text=whole.jobs.queue)
     for policy in (OURS, *BY_PREDICTION):
-        composition = choose(policy).node_composition
+        composition = choose(policy).on_nodes
         source = None if composition.admitted == "given" else PredictedPower(trace, nodes, composition.admitted)
         result = replay_nodes(trace, composition, nodes, cap, source)
         found, power = measure_nodes(result), power_over_time(result)

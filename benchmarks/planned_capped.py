@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True):
 def measured(table: str, window: str, policy: str) -> Row:
     nodes, cap = nodes_of(load_machine("eurora")), constant(CAP_W)
     trace = read_jobs(str(DATA / table), window).on(nodes, cap)
-    result = replay_nodes(trace, choose(policy).node_composition, nodes, cap)
+    result = replay_nodes(trace, choose(policy).on_nodes, nodes, cap)
     found, times_s = measure_nodes(result), pass_times(result)
     plans = found.get("plans", {"planner": 0, "list": 0})
     return Row(

@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             jobs = trace(kind, seed, table)
             for bound_w in BOUNDS_W:
                 for name, policy in POLICIES.items():
-                    found = replay_moldable(choose(policy).moldable_composition, jobs, CLUSTER_NODES, constant(bound_w))
+                    found = replay_moldable(choose(policy).composed, jobs, CLUSTER_NODES, constant(bound_w))
                     mean_s = float(found.turnaround_s.mean())
                     rows.append(Row(kind, seed, bound_w, name, mean_s, found.peak_w(), len(found.impossible)))
     report(rows)

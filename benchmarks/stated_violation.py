@@ -130,8 +130,8 @@ def trace(seed: int, watts: Sequence[float]) -> NodeTrace:
 
 
 def judged(jobs_of: str, jobs: NodeTrace, nodes: Nodes, cap: PowerCap, policy: str, stated: float | None) -> Row:
-    composition = choose(policy).node_composition
-    source = PredictedPower(jobs, nodes, composition.admitted, composition.guard)
+    composition = choose(policy).on_nodes
+    source = PredictedPower(jobs, nodes, composition.admitted, composition.power.guard if composition.power else None)
     result = replay_nodes(jobs, composition, nodes, cap, source)
     found, power = measure_nodes(result), power_over_time(result)
     is_over = power.watts[:-1] > power.cap_w[:-1] + ROUNDING_W

@@ -104,7 +104,7 @@ def _rmap_table(rows: Sequence[Row]) -> Cells:
 def _rmap_again(row: Row) -> dict[str, float]:
     one = typed(row, rmap.Row)
     jobs = rmap.trace(one.trace, one.seed, cab_table())
-    policy = choose(rmap.POLICIES[one.policy]).moldable_composition
+    policy = choose(rmap.POLICIES[one.policy]).composed
     found = replay_moldable(policy, jobs, rmap.CLUSTER_NODES, constant(one.bound_w))
     return {"turnaround_s": float(found.turnaround_s.mean()), "peak_w": found.peak_w()}
 

@@ -14,7 +14,6 @@ from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S
 from cluster_agent.scheduler.policy_phases import (
     LIVE,
@@ -24,7 +23,6 @@ from cluster_agent.scheduler.policy_phases import (
     Composition,
     clash,
 )
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.errors import nearest
 from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
 from nodectl.wire.power_messages import PROTOCOL, pack
@@ -37,7 +35,7 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
 
 
 def check_live(
-    composition: Composition | NodeComposition | MoldableComposition,
+    composition: Composition,
     has_watts: bool = False,
     can_switch: bool = False,
     has_configurations: bool = False,
@@ -51,8 +49,7 @@ def check_live(
     partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
-    time_s = composition.budget.time_s if isinstance(composition, NodeComposition) else None
-    if time_s is not None and time_s > LIVE_TIME_S:
+    if (time_s := composition.plan_time_s) is not None and time_s > LIVE_TIME_S:
         raise WrongUseError(f"time_s={time_s:g}: a live partition waits for no plan longer than {LIVE_TIME_S:g} s")
 
 

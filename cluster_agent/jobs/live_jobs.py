@@ -30,7 +30,7 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
 from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Table
 from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S
-from cluster_agent.jobs.owned_watts.owners import Live, owner_of
+from cluster_agent.jobs.owned_watts.owners import owner_of
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
@@ -39,6 +39,7 @@ from cluster_agent.jobs.waiting import Postponed, add_plan, why_waiting
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
+from cluster_agent.scheduler.policy_phases import Composition
 from nodectl.jobs.job_runner import Message
 from nodectl.wire.job_messages import NodeJobs
 
@@ -66,7 +67,7 @@ class Partition:
     def __init__(
         self,
         nodes: Sequence[str],
-        composition: Live,
+        composition: Composition,
         store: JobStore,
         now: Callable[[], float],
         say: Callable[[str], None] = lambda line: None,

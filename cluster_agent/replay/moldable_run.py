@@ -14,7 +14,6 @@ from cluster_agent.replay.closed_loop import ClosedLoop, answering
 from cluster_agent.replay.log_run import run_to_end
 from cluster_agent.replay.measures import bounded_slowdown, measure_waits, running_w
 from cluster_agent.replay.simulated import SimulatedMachine
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
 from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.native.moment import Moment
@@ -24,9 +23,6 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
 from cluster_agent.workloads.job_log import Workload
-
-PLAIN: Final = Composition()
-"""No decision about jobs with configurations depends on this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +107,14 @@ ROUNDED_TO: Final = 6
 """Decimal places of watts: sums in another order differ by less than this."""
 
 
-def impossible(composition: MoldableComposition, jobs: MoldableJobs, nodes: int, cap: PowerCap) -> list[int]:
+def impossible(composition: Composition, jobs: MoldableJobs, nodes: int, cap: PowerCap) -> list[int]:
     """The jobs that the policy would not start even on an empty cluster under the last cap."""
     ways = CMoldable(composition, jobs, nodes, constant(cap.watts[-1]))
-    return np.flatnonzero(NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways).impossible()).tolist()
+    return np.flatnonzero(NativeReplay(composition, ways.jobs(jobs.jobs), nodes, moldable=ways).impossible()).tolist()
 
 
 def replay_moldable(
-    composition: MoldableComposition,
+    composition: Composition,
     jobs: MoldableJobs,
     nodes: int,
     cap: PowerCap,
@@ -139,7 +135,7 @@ def replay_moldable(
 
 
 def replay_possible(
-    composition: MoldableComposition,
+    composition: Composition,
     jobs: MoldableJobs,
     nodes: int,
     cap: PowerCap,
@@ -152,12 +148,12 @@ def replay_possible(
     order = None
     if loop is None:
         ways = CMoldable(composition, jobs, nodes, cap)
-        schedule = NativeReplay(PLAIN, ways.jobs(jobs.jobs), nodes, moldable=ways)
+        schedule = NativeReplay(composition, ways.jobs(jobs.jobs), nodes, moldable=ways)
     else:
         submitted, _, answers = answering(loop[0], None, None, loop[1])
         ways = CMoldable(composition, jobs, nodes, cap, answers.table)
         order = answers.table(np.arange(len(jobs)))
-        schedule = NativeReplay(PLAIN, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
+        schedule = NativeReplay(composition, ways.jobs(submitted.jobs), nodes, answering=answers, moldable=ways)
     moments = run_to_end(schedule, advance, at_s)
     if order is not None:
         jobs = replace(jobs.only(order.tolist()), jobs=submitted.jobs)
@@ -166,9 +162,9 @@ def replay_possible(
 
 
 def stepped(
-    composition: MoldableComposition, jobs: MoldableJobs, nodes: int, cap: PowerCap
+    composition: Composition, jobs: MoldableJobs, nodes: int, cap: PowerCap
 ) -> tuple[NativeScheduler, SimulatedMachine]:
     """For the loop in Python. Widths and run times become known as jobs start."""
     ways = CMoldable(composition, jobs, nodes, cap)
     given = ways.jobs(jobs.jobs)
-    return NativeScheduler(PLAIN, given, nodes, moldable=ways), SimulatedMachine(given, "instant")
+    return NativeScheduler(composition, given, nodes, moldable=ways), SimulatedMachine(given, "instant")

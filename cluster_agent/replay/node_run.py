@@ -24,8 +24,9 @@ from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome, equal
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import RESOURCES, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.warm_nodes import NodeStart
@@ -83,7 +84,7 @@ class NodeResult:
 
 def replay_nodes(
     trace: NodeTrace,
-    composition: NodeComposition,
+    composition: Composition,
     nodes: Nodes,
     cap: PowerCap,
     power: PowerSource | None = None,
@@ -127,7 +128,7 @@ def replay_nodes(
 
 def _closed(
     trace: NodeTrace,
-    composition: NodeComposition,
+    composition: Composition,
     nodes: Nodes,
     cap: PowerCap,
     power: PowerSource | None,

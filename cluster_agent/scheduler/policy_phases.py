@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -31,7 +30,11 @@ import numpy as np
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.orders.priority import Priority
 from cluster_agent.scheduler.orders.score_formula import Score
-from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.scheduler.power_phases import Admitted, Power
+
+if TYPE_CHECKING:
+    from cluster_agent.scheduler.configurations.choices import Choose, Rule
+    from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Planner
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
 """The user's requested time; the true run time (an oracle, for comparison); the integer floor of the mean of the
@@ -68,6 +71,11 @@ any job ahead of it, planned again in every pass; the same, with reservations th
 
 Scan: TypeAlias = Literal["queue", "shortest"]
 """The order in which jobs behind the head are tried: that of the queue, or shortest estimate first."""
+
+Placing: TypeAlias = Literal["first", "pack"]
+"""Which nodes a unit gets, where nodes differ. ``first``: those with room in the order of their numbers (Bridi, PhD
+thesis, Bologna 2018, ch. 6). ``pack`` (ours): first nodes without an accelerator that the job would block, then the
+fullest, then the lowest number."""
 
 Ties: TypeAlias = Literal["instant", "sc15"]
 """Which events of one instant share a pass. ``instant``: all of them; processors are free when their job has ended.
@@ -152,7 +160,31 @@ NODE_PREDICTIONS: Final = "predictions on nodes that differ"
 CONFIGURATIONS: Final = "a table of configurations"
 REPLAY: Final = "a replay"
 
+NODES: Final = "nodes"
+BOOTS: Final = "boots"
+PROCESSORS: Final = "a number of processors"
+ESTIMATES: Final = "estimates of its own"
+GPUS: Final = "GPUs"
+MEMORY: Final = "memory"
+PROMISES: Final = "promised waits"
+
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
+A_LOG: Final = Declared(
+    "a log of processors",
+    takes={
+        CONFIGURATIONS: "has none: give --configurations",
+        **dict.fromkeys((NODES, GPUS, MEMORY, PROMISES), "has none: choose another policy, or a trace with nodes"),
+    },
+)
+A_TRACE_WITH_NODES: Final = Declared(
+    "a trace with nodes",
+    takes={
+        CONFIGURATIONS: "has none: choose another policy, or a log of processors",
+        PROCESSORS: "has nodes that differ: choose another policy, or a log of processors",
+        ESTIMATES: "plans with the requested times: choose estimate=requested",
+        SWITCHING: "has none: choose idle_off_s",
+    },
+)
 LIVE: Final = Declared(
     "a live partition",
     takes={
@@ -189,7 +221,8 @@ def clash(declared: Sequence[Declared]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A policy, ready to run. ``order`` None is the order of submission."""
+    """A policy, ready to run, on any kind of resources that has what its phases need. ``order`` None is the order of
+    submission."""
 
     estimate: Estimate = "requested"
     history: History = "user"
@@ -217,15 +250,26 @@ class Composition:
     """A job whose bounded slowdown would pass this even if it started now becomes the head; highest first (ours)."""
     passes_if_new_fits: bool = False
     """A submission leads to a pass only if the new job fits what is free (part of ``ties=sc15``, see ``easy``)."""
+    needs: tuple[str, ...] = ()
+    """What ``order`` cannot do without: ``WATTS``, ``GPUS``, ``MEMORY``, ``PROMISES``."""
+    placing: Placing | None = None
+    """The *place* phase on nodes that differ, for a policy that is for these alone; None: ``first``."""
+    plan: Planner | None = None
+    """Which starts a pass tries (``plans``); where there is no plan, order and backfill decide."""
+    plan_budget: PlanBudget | None = None
+    choose: Choose | Rule | None = None
+    """In which of its configurations a job runs: a choice in Python, or one that is native."""
 
     def __post_init__(self) -> None:
-        for phase, known in _named().items():
+        for phase, known in _NAMED.items():
             if (name := getattr(self, phase)) not in known:
-                raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(known)}")
+                raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(filter(None, known))}")
         if not self.shadow >= 1:
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
+        if self.plan is not None and self.backfill != "list":
+            raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
         if reason := clash(self.declared):
             raise ValueError(reason)
 
@@ -234,37 +278,49 @@ class Composition:
         """What its phases declare."""
         keeps_places = {HEAD: "gives every job a place"}
         until_end = "counts a job's watts until it has ended"
+        power = self.power
+        admitted, has_nodes = power.admitted if power else None, self.placing is not None
         phases = [
+            (Declared(f"estimate={self.estimate}", (ESTIMATES,)), self.estimate != "requested"),
             (Declared("estimate=clairvoyant", (RUN_TIMES,)), self.estimate == "clairvoyant"),
             (Declared("correct=incremental", (FIRST_ESTIMATES,)), self.correct == "incremental"),
             (Declared(f"shadow={self.shadow:g}", takes={FIRST_ESTIMATES: "plans for longer"}), self.shadow > 1),
-            (Declared("an order by a rule", (ORDER,), {ORDER: "orders it, too"}), self.order is not None),
             (
-                Declared("an order by priorities", (ORDER,), {ORDER: "orders it, too"}),
+                Declared("an order by a rule", (ORDER, *self.needs), {ORDER: "orders it, too"}),
+                self.order is not None,
+            ),
+            (
+                Declared("an order by priorities", (ORDER, PROCESSORS), {ORDER: "orders it, too"}),
                 self.priority is not None,
             ),
-            (Declared("an order by a score", (ORDER,), {ORDER: "orders it, too"}), self.score is not None),
-            (Declared("guard", (HEAD,)), self.guard is not None),
-            (Declared("backfill=conservative", (JOULES,)), self.backfill == "conservative"),
-            (Declared("backfill=compress", (KEPT,), keeps_places), self.backfill == "compress"),
-            (Declared("ties=sc15", (EARLY,)), self.ties == "sc15"),
+            (Declared("an order by a score", (ORDER, PROCESSORS), {ORDER: "orders it, too"}), self.score is not None),
+            (Declared("guard", (HEAD, PROCESSORS)), self.guard is not None),
+            (Declared("scan=shortest", (PROCESSORS,)), self.scan == "shortest"),
+            (Declared("backfill=conservative", (JOULES, PROCESSORS)), self.backfill == "conservative"),
+            (Declared("backfill=compress", (KEPT, PROCESSORS), keeps_places), self.backfill == "compress"),
+            (Declared("ties=sc15", (EARLY, PROCESSORS)), self.ties == "sc15"),
+            (Declared(f"placing={self.placing}", (NODES,), {PROCESSORS: "is for nodes that differ"}), has_nodes),
+            (Declared("a plan", (NODES,), {BOOTS: "knows none: leave one of them out"}), self.plan is not None),
+            (Declared("a choice among configurations", (CONFIGURATIONS, WATTS)), self.choose is not None),
+            (Declared("a choice in Python", (REPLAY,)), callable(self.choose)),
             (
-                Declared("idle_off_s", (WATTS,), {KEPT: "boots nodes first"}),
+                Declared("idle_off_s", (WATTS, BOOTS), {KEPT: "boots nodes first"}),
                 self.idle_off_s is not None,
             ),
             (
                 Declared("a policy that knows watts", (WATTS,), {KEPT: "plans again in each pass", EARLY: until_end}),
-                self.power is not None,
+                power is not None,
             ),
-            (
-                Declared("a mode that switches nodes off", (SWITCHING,)),
-                bool(self.power and self.power.idle),
-            ),
+            (Declared("a mode that switches nodes off", (SWITCHING,)), bool(power and power.idle)),
+            (Declared("a reaction to caps", (PROCESSORS,)), bool(power and power.react)),
+            (Declared("a lower frequency", (PROCESSORS,)), bool(power and power.lowers_frequencies)),
+            (Declared("a budget of joules", (PROCESSORS,)), bool(power and power.budget)),
             (
                 Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
-                bool(self.power and self.power.budget and self.power.budget.rule == "reducepc"),
+                bool(power and power.budget and power.budget.rule == "reducepc"),
             ),
-            (Declared("of=given", (JOB_WATTS,)), self.power is not None and self.power.admitted == "given"),
+            (Declared("of=given", (JOB_WATTS,)), admitted == "given" and not has_nodes),
+            (Declared(f"of={admitted}", (NODE_PREDICTIONS,)), admitted in ("average", "maximum") and has_nodes),
         ]
         return [one for one, is_used in phases if is_used]
 
@@ -276,7 +332,17 @@ class Composition:
     @property
     def owns_watts(self) -> bool:
         """Whether the policy decides about watts, so that no sharer may (``owner``)."""
-        return self.power is not None
+        return self.power is not None or self.choose is not None
+
+    @property
+    def admitted(self) -> Admitted:
+        """The watts with which jobs of a trace that has them are admitted."""
+        return "given" if self.power is None or self.power.admitted is None else self.power.admitted
+
+    @property
+    def plan_time_s(self) -> float | None:
+        """The most seconds of one plan; None: as many as it takes, or no plan is made."""
+        return None if self.plan_budget is None else self.plan_budget.time_s
 
     @property
     def needs_requests(self) -> bool:
@@ -285,8 +351,14 @@ class Composition:
         return plans and self.estimate != "clairvoyant"
 
 
-@cache
-def _named() -> dict[str, tuple[str, ...]]:
-    """The fields of ``Composition`` that take one of some names, and these."""
-    kinds = get_type_hints(Composition)
-    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
+_NAMED: Final[dict[str, tuple[str | None, ...]]] = {
+    "estimate": get_args(Estimate),
+    "history": get_args(History),
+    "fixed": get_args(Fixed),
+    "correct": get_args(Correction),
+    "backfill": get_args(Backfill),
+    "scan": get_args(Scan),
+    "ties": get_args(Ties),
+    "placing": (*get_args(Placing), None),
+}
+"""The fields of ``Composition`` that take one of some names, and these."""

@@ -138,5 +138,12 @@ class Power:
     margin: float = 1.0
     guard: Guard | None = None
     """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
+    is_metered: bool = False
+    """On nodes that differ: whether a job counts with its measured power from the pass after its start on."""
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
+
+    @property
+    def lowers_frequencies(self) -> bool:
+        """Whether jobs may get another frequency than the highest."""
+        return self.floor_mhz is not None or self.floor_share is not None

@@ -18,14 +18,13 @@ from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.owned_watts.owners import Live, owner_of
+from cluster_agent.jobs.owned_watts.owners import owner_of
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
 from nodectl.shell.errors import NodectlError
@@ -163,10 +162,10 @@ class JobSettings(msgspec.Struct, frozen=True):
     power: PowerSettings | None = None
 
     @property
-    def composition(self) -> Live:
+    def composition(self) -> Composition:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).live
-        if isinstance(composed, Composition | NodeComposition) and composed.idle_off_s is not None:
+        if composed.idle_off_s is not None:
             if self.power is None:
                 raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
             if composed.idle_off_s < LEAST_IDLE_S:
@@ -179,7 +178,7 @@ class JobSettings(msgspec.Struct, frozen=True):
     def power_times(self) -> PowerTimes | None:
         """When nodes are switched; None: never."""
         composed = registry.choose(self.policy).live
-        idle_off_s = composed.idle_off_s if isinstance(composed, Composition | NodeComposition) else None
+        idle_off_s = composed.idle_off_s
         if self.power is None or idle_off_s is None:
             return self.power.times if self.power else None
         return replace(self.power.times, idle_off_s=float(idle_off_s))

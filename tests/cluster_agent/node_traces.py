@@ -65,7 +65,7 @@ def result_of(
     cap: PowerCap = UNCAPPED,
     power: PowerSource | None = None,
 ) -> NodeResult:
-    return replay_nodes(trace, choose(policy).node_composition, nodes, cap, power)
+    return replay_nodes(trace, choose(policy).on_nodes, nodes, cap, power)
 
 
 @st.composite

@@ -75,8 +75,8 @@ def starts(folder: Path) -> list[str]:
         (MINE, ":POLICY:sign=0", 2, "mine.py:POLICY:sign=0: sign has to be 1 or -1"),
         (instead('raise ValueError("sign has to be 1 or -1")', "{}[0]"), ":sign=0", 2, "mine.py:11: KeyError: 0"),
         (instead("return Composition(", "return dict("), "", 1, "mine.py:13: compose did not return a Composition"),
-        (instead("queue.width", "queue.watts"), "", 1,
-         "mine.py:15: AttributeError: 'Queue' object has no attribute 'watts'"),
+        (instead("queue.width", "queue.prices"), "", 1,
+         "mine.py:15: AttributeError: 'Queue' object has no attribute 'prices'"),
         (instead("order(queue, now_s)", "order(queue)"), "", 1, "mine.py:14: TypeError: "),
     ],
 )  # fmt: skip
@@ -180,3 +180,47 @@ def test_the_power_aware_policy_of_the_page_works_as_the_page_says(
     assert main(command.replace("CAPS.csv", "800").split()) == 1
     said = capsys.readouterr().err
     assert "the lowest cap is 800 W, and the idle machine draws 800 W: it cannot be kept with all nodes on" in said
+
+
+BY_WATTS = """
+import msgspec
+from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import WATTS, Composition
+
+class Params(msgspec.Struct, frozen=True):
+    pass
+
+def by_watts(queue, now_s):
+    return queue.watts
+
+POLICY = Policy(
+    "frugal",
+    "Fewest watts first; EASY behind the head.",
+    "ours",
+    Params,
+    lambda params: Composition(order=by_watts, needs=(WATTS,), backfill="easy"),
+)
+"""
+
+
+def test_an_order_by_watts_is_one_file_and_runs_on_processors_and_on_nodes(
+    tmp_path: Path, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, watts = write(tmp_path, BY_WATTS), tmp_path / "watts.csv"
+    watts.write_text("job,watts\n1,500\n2,400\n3,30\n4,90\n5,80\n")
+    options = ["--machine", "generic:nodes=10,cores=1", "--job-watts", str(watts), "--out", str(tmp_path / "out")]
+    assert main(["replay", str(log), "--policy", str(policy), *options]) == 0, capsys.readouterr().err
+    # job 1 has all but one processor until 101 s, and 3 fits at once; then 5 draws least, and 4 less than 2
+    assert starts(tmp_path / "out") == ["1", "201", "3", "101", "101"]
+    assert main(["replay", str(log), "--policy", str(policy)]) == 2
+    refused = "an order by a rule needs watts, and a number of processors has none: give a machine such as curie"
+    assert refused in capsys.readouterr().err
+    group = "[[nodes]]\nname = '{}'\ncount = 2\ncores = 16\n{} = 2\nmemory_gb = 32\nidle_w = 40\n"
+    machine = tmp_path / "four.toml"
+    machine.write_text("name = 'four'\nsummary = ''\n" + group.format("a", "mics") + group.format("b", "gpus"))
+    trace, found = str(ROOT / "cluster_agent" / "samples" / "eurora-100.csv"), {}
+    for name, chosen in (("frugal", str(policy)), ("easy", "easy"), ("est", "easy-capped:rule=est,placing=first")):
+        on_four = ["--machine", str(machine), "--out", str(tmp_path / name)]
+        assert main(["replay", trace, "--policy", chosen, *on_four]) == 0, capsys.readouterr().err
+        found[name] = starts(tmp_path / name)
+    assert found["frugal"] != found["easy"] == found["est"]

@@ -221,7 +221,7 @@ def test_a_replay_that_fails_is_named_and_the_others_go_on(campaign: Path, capsy
     assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out")]) == 1
     printed = capsys.readouterr()
     assert "campaign.csv: 1 replays" in printed.out
-    assert "log__powercap: clusterctl replay: --policy powercap: watts are needed" in printed.err
+    assert "log__powercap: clusterctl replay: --policy powercap: a policy that knows watts needs watts" in printed.err
 
 
 def test_campaigns_that_ship_can_be_read() -> None:

@@ -42,7 +42,7 @@ def of_users(trace: NodeTrace, users: Sequence[int]) -> NodeTrace:
 
 
 def answered(trace: NodeTrace, policy: str, text: str, cap: PowerCap = UNCAPPED) -> NodeResult:
-    composition = choose(policy).node_composition
+    composition = choose(policy).on_nodes
     return replay_nodes(trace, composition, FOUR_NODES, cap, power_of(policy, trace), loop=closed_loop(text, 0))
 
 
@@ -116,7 +116,7 @@ def test_the_plain_scheduler_decides_the_same_about_what_was_submitted(
         assert getattr(found.jobs, column).tolist() == getattr(asked.jobs, column).tolist(), column
     assert (found.user, found.line.tolist()) == (asked.user, asked.line.tolist())
 
-    composition = choose(policy).node_composition
+    composition = choose(policy).on_nodes
     plain = NodeScheduler(composition, found.jobs, FOUR_NODES, cap, power_of(policy, found))
     expected = looped(plain, found)
     assert result.start_s.tolist() == [expected.get(job, -1) for job in range(len(found.jobs))]
@@ -132,7 +132,7 @@ def test_a_plan_in_a_closed_loop_is_that_of_what_was_submitted_and_is_repeated_b
     rows: list[Row], users: list[int], text: str, cap: PowerCap
 ) -> None:
     trace, policy = of_users(traced(rows, cap, 0), users), "planned:iterations=10"
-    composition, loop = choose(policy).node_composition, closed_loop(text, 0)
+    composition, loop = choose(policy).on_nodes, closed_loop(text, 0)
     result = answered(trace, policy, text, cap)
     again = replay_nodes(trace, composition, FOUR_NODES, cap, recorded=result.outcomes, loop=loop)
     assert again.start_s.tolist() == result.start_s.tolist() and not again.plan_s

@@ -16,15 +16,21 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.replay.closed_loop import ClosedLoop
 from cluster_agent.replay.log_run import Result, replay
 from cluster_agent.replay.measures import joules_between
+from cluster_agent.replay.node_run import power_over_time, replay_nodes
+from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.energy_window import Budget
+from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.orders.priority import Priority
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import A_TRACE_WITH_NODES, Composition, clash
+from cluster_agent.scheduler.power_cap import UNCAPPED, constant
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import USER, Log
+from tests.cluster_agent.node_traces import FOUR_NODES, trace_of
 from tests.cluster_agent.power_traces import machine, off_by_cap
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, widest_first
+from tests.oracle.node_scheduler import NodeScheduler
 
 JOBS: Final = 20
 ORDERS: Final[dict[str, dict[str, Any]]] = {
@@ -116,3 +122,49 @@ def test_every_composition_runs_or_says_in_one_line_which_phases_do_not_go_toget
             ran += 1
     counts = (90, 20) if resources == "budget, set aside for the head" else (135, 5) if has_places else (120, 10)
     assert (ran, refused) == counts
+
+
+SIX: Final = ((0, 9, 3, 0), (1, 4, 4, 0), (2, 2, 1, 1), (2, 6, 2, 2), (5, 3, 1, 0), (8, 5, 2, 2))
+NODE_ROWS: Final = [(at_s, run_s, run_s + 3, units, 12 * units, gpus, 0, 40.0) for at_s, run_s, units, gpus in SIX]
+ON_NODES: Final[dict[str, dict[str, Any]]] = {
+    "unaware of watts": {},
+    "watts": {"power": Power()},
+    "watts, idle off": {"power": Power(), "idle_off_s": 3},
+    "frequencies": {"power": Power(floor_mhz=1000)},
+    "switched off for a cap": {"power": Power(idle=off_by_cap(1))},
+    "a budget": {"power": Power(budget=Budget(BUDGET_J, 0, TO_S))},
+    "single events": {"ties": "sc15"},
+}
+
+
+def test_on_nodes_every_composition_runs_or_is_refused_by_the_sentence_that_names_what_is_missing() -> None:
+    cap = constant(130.0)
+    ran = 0
+    for order, estimate, backfill, guard, watts in product(ORDERS, ESTIMATES, BACKFILLS, GUARDS, ON_NODES):
+        given = {**ORDERS[order], **ESTIMATES[estimate], **ON_NODES[watts], "backfill": backfill, "guard": guard}
+        try:
+            composition = Composition(**given)
+        except ValueError as error:
+            assert "\n" not in str(error)
+            continue
+        reason = clash([*composition.declared, A_TRACE_WITH_NODES])
+        is_possible = order in ("submission", "a rule") and estimate == "requested" and guard is None
+        is_possible &= backfill in ("none", "list", "easy") and watts in (
+            "unaware of watts",
+            "watts",
+            "watts, idle off",
+        )
+        assert (reason is None) == is_possible, (order, estimate, backfill, guard, watts, reason)
+        if reason is not None:
+            assert "a trace with nodes" in reason and "needs" in reason
+            continue
+        trace = trace_of(NODE_ROWS)
+        result = replay_nodes(trace, composition, FOUR_NODES, cap)
+        assert result.unstarted == 0 and (result.start_s >= trace.jobs.jobs.submit_s).all()
+        assert composition.power is None or power_over_time(result).watts.max() <= 130.0
+        reference = NodeScheduler(composition, trace.jobs, FOUR_NODES, cap if composition.power else UNCAPPED)
+        simulated = SimulatedMachine(trace.jobs.jobs, "instant")
+        run(reference, JumpingClock(), simulated)
+        assert result.start_s.tolist() == [simulated.start_s[job] for job in range(len(trace.jobs))]
+        ran += 1
+    assert ran == 2 * 3 * 3  # submission and a rule, three backfills, three kinds of watts

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from cluster_agent.replay.moldable_run import power_of, replay_moldable, stepped
 from cluster_agent.replay.simulated import JumpingClock
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
 from tests.cluster_agent.traces import jobs_of
 from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of, true_row
@@ -89,7 +89,7 @@ def test_the_native_and_the_plain_scheduler_start_every_job_alike_and_in_the_sam
     run(plain, JumpingClock(), machine)
     chosen = tuple(true_row(possible, job, plain.chosen[job]) for job in range(len(possible)))
     # the choice as C has it, and as the papers have it, called by the engine
-    for one in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
+    for one in (choose(policy).composed, Composition(choose=choice_of(policy))):
         native = replay_moldable(one, jobs, NODES, cap)
         ran = native.start_s >= 0
         assert native.impossible == tuple(never)
@@ -109,7 +109,7 @@ def test_a_choice_of_ones_own_is_called_by_the_engine() -> None:
     """The row of fewest watts, whenever it fits."""
     rows = (Configuration(4, 16, 115, 10, 600), Configuration(2, 16, 115, 15, 450))
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (0, 1, 10, 4, 0)]), [rows, rows])
-    frugal = MoldableComposition(lambda asked: min(asked.rows, key=lambda row: row.watts))
+    frugal = Composition(choose=lambda asked: min(asked.rows, key=lambda row: row.watts))
     assert replay_moldable(frugal, jobs, NODES, CAP).start_s.tolist() == [0, 0]
 
 
@@ -117,7 +117,7 @@ def test_an_error_of_a_choice_of_ones_own_reaches_the_caller() -> None:
     rows = (Configuration(4, 16, 115, 10, 600),)
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0)]), [rows])
     with pytest.raises(ZeroDivisionError):
-        replay_moldable(MoldableComposition(lambda asked: asked.rows[1 // 0]), jobs, NODES, CAP)
+        replay_moldable(Composition(choose=lambda asked: asked.rows[1 // 0]), jobs, NODES, CAP)
 
 
 def test_a_head_keeps_its_watts_over_its_whole_span_where_the_cap_drops_meanwhile() -> None:
@@ -126,7 +126,7 @@ def test_a_head_keeps_its_watts_over_its_whole_span_where_the_cap_drops_meanwhil
     jobs = MoldableJobs.of(jobs_of([(0, 20, 20, 4, 0), (1, 20, 20, 5, 0), (1, 35, 35, 2, 0)]), rows)
     cap = PowerCap((0, 30, 60), (1000.0, 600.0, 1000.0))
     for policy in ("rmap:policy=traditional", "moldable"):
-        assert replay_moldable(choose(policy).moldable_composition, jobs, NODES, cap).start_s.tolist() == [0, 20, 40]
+        assert replay_moldable(choose(policy).composed, jobs, NODES, cap).start_s.tolist() == [0, 20, 40]
 
 
 @pytest.mark.parametrize(("ends", "start_s"), [([2, 4], 4), ([2, 4, 6, 7], 7), ([2, 4, 6, 9], 0)])
@@ -135,4 +135,4 @@ def test_a_faster_configuration_is_waited_for_until_it_has_its_watts_to_its_end(
     rows = (Configuration(1, 16, 115, 5, 500), Configuration(1, 8, 65, 13, 90))
     cap = PowerCap((0, *ends), tuple([1000.0, 100.0][at % 2] for at in range(len(ends) + 1)))
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 1, 0)]), [rows])
-    assert replay_moldable(choose("moldable").moldable_composition, jobs, NODES, cap).start_s.tolist() == [start_s]
+    assert replay_moldable(choose("moldable").composed, jobs, NODES, cap).start_s.tolist() == [start_s]

@@ -44,7 +44,7 @@ def traced(rows: list[Row], cap: PowerCap, overdue_s: int) -> NodeTrace:
 
 
 def power_of(policy: str, trace: NodeTrace) -> PowerSource | None:
-    composition = choose(policy).node_composition
+    composition = choose(policy).on_nodes
     return None if composition.admitted == "given" else PredictedPower(trace, FOUR_NODES, composition.admitted)
 
 
@@ -72,7 +72,7 @@ def test_the_native_engine_and_the_plain_one_start_the_same_jobs_on_the_same_nod
 ) -> None:
     nodes = replace_struct(FOUR_NODES, group=GROUPS)
     trace = traced(rows, cap, overdue_s)
-    composition = choose(policy).node_composition
+    composition = choose(policy).on_nodes
     plain = NodeScheduler(composition, trace.jobs, nodes, cap, power_of(policy, trace))
     expected = looped(plain, trace)
     result = replay_nodes(trace, composition, nodes, cap, power_of(policy, trace))

@@ -90,7 +90,7 @@ class Watching(NodeScheduler):
 def test_a_reservation_never_moves_to_a_later_time(rows: list[Row], cap: PowerCap) -> None:
     """In order of submission, where a head stays head, and whether requests are exact or too long."""
     trace = replayed("easy-capped:rule=est", rows, cap).trace
-    scheduler = Watching(choose("easy-capped:rule=est").node_composition, trace.jobs, FOUR_NODES, cap)
+    scheduler = Watching(choose("easy-capped:rule=est").on_nodes, trace.jobs, FOUR_NODES, cap)
     scheduler.promised_s = {}
     machine = SimulatedMachine(trace.jobs.jobs, "instant")
     run(scheduler, JumpingClock(), machine)

@@ -18,9 +18,11 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
 from cluster_agent.scheduler.plans.planning import Outcome, equal, invalid
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.node_trace import NodeTrace
 from tests.cluster_agent.node_traces import FOUR_NODES, WASTEFUL, Row, caps, node_rows, on_four_nodes, trace_of
 from tests.cluster_agent.test_node_engines_agree import looped
@@ -28,8 +30,10 @@ from tests.cluster_agent.test_node_engines_agree import looped
 LATE_S = 0.01
 
 
-def composed(planner: Planner, budget: PlanBudget = NO_BUDGET) -> NodeComposition:
-    return NodeComposition(RULES["walltime"], "list", "first", plan=planner, budget=budget)
+def composed(planner: Planner, budget: PlanBudget = NO_BUDGET) -> Composition:
+    return Composition(
+        order=RULES["walltime"], backfill="list", power=Power(), placing="first", plan=planner, plan_budget=budget
+    )
 
 
 def replayed(planner: Planner, trace: NodeTrace, cap: PowerCap = UNCAPPED, **more: PlanBudget) -> NodeResult:
@@ -85,7 +89,9 @@ def never(situation: Situation, budget: PlanBudget) -> Plan:
 )
 def test_without_a_plan_the_list_schedule_decides_and_the_outcome_says_why(planner: Planner, reason: str) -> None:
     trace, cap = trace_of(WASTEFUL), constant(100.0)
-    plain = replay_nodes(trace, NodeComposition(RULES["walltime"], "list", "first"), FOUR_NODES, cap)
+    plain = replay_nodes(
+        trace, Composition(order=RULES["walltime"], backfill="list", power=Power(), placing="first"), FOUR_NODES, cap
+    )
     result = replayed(planner, trace, cap, budget=PlanBudget(time_s=LATE_S if planner is slow else None))
     assert result.start_s.tolist() == plain.start_s.tolist() == [0, 9, 9]
     first = result.outcomes[0]
@@ -247,7 +253,7 @@ def test_a_record_of_another_replay_is_one_line(changed: Callable[[list[Outcome]
 
 def test_a_plan_falls_back_on_a_list_schedule_alone() -> None:
     with pytest.raises(ValueError, match="a plan needs backfill=list to fall back on, and this is easy"):
-        NodeComposition(RULES["est"], "easy", plan=all_now)
+        Composition(order=RULES["est"], backfill="easy", power=Power(), placing="pack", plan=all_now)
 
 
 def test_a_budget_ends_by_iterations_or_by_time() -> None:

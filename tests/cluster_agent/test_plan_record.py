@@ -23,7 +23,6 @@ from pathlib import Path
 
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Start
 from cluster_agent.scheduler.policies.api import Policy
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.rules import RULES
 import msgspec
 
@@ -43,7 +42,7 @@ POLICY = Policy(
     summary="In reverse.",
     source="an example",
     params=Params,
-    compose=lambda params: NodeComposition(RULES["est"], "list", plan=plan),
+    compose=lambda params: Composition(order=RULES["est"], backfill="list", power=Power(), placing="pack", plan=plan),
 )
 '''
 
@@ -102,7 +101,7 @@ def test_equal_seeds_give_equal_plans(tmp_path: Path) -> None:
     [
         ((TRACE, "--policy", "prb", "--plan-from", "{plan}"), 2, "prb makes no plan; leave it out, or choose a policy"),
         ((LOG, "--policy", "easy", "--plan-from", "{plan}"), 2, "easy makes no plan"),
-        ((LOG, "--policy", "planned"), 2, "planned places jobs on nodes, and this trace has processors only"),
+        ((LOG, "--policy", "planned"), 2, "placing=first needs nodes, and a log of processors has none"),
         ((TRACE, "--policy", "planned", "--plan-from", "{plan}"), 2, "recorded with policy planned:iterations=0, and"),
         ((TRACE, "--policy", "planned:iterations=0", "--plan-from", "{plan}"), 2, "recorded with cap 1000, and"),
         ((TRACE, "--policy", "planned", "--plan-from", TRACE), 2, "no record of a plan; `clusterctl replay"),

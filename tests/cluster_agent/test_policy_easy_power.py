@@ -18,7 +18,7 @@ NODES = Nodes(FOUR_NODES.has, unit_w=100.0, gpu_w=50.0)
 def replayed(policy: str, rows: list[Row], cap_w: float) -> NodeResult:
     cap = constant(cap_w)
     trace = trace_of(rows).on(NODES, cap)
-    composition = choose(policy).node_composition
+    composition = choose(policy).on_nodes
     power = PredictedPower(trace, NODES, composition.admitted)
     return replay_nodes(trace, composition, NODES, cap, power)
 

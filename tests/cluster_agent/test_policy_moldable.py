@@ -17,7 +17,7 @@ ONE_NODE, TWO_NODES = Configuration(1, 16, 115, 7200, 200), Configuration(2, 16,
 
 def replayed(rule: str, *rows: tuple[Configuration, ...]) -> MoldableResult:
     jobs = MoldableJobs.of(jobs_of([(at_s, 1, 9999, 1, 0) for at_s in range(len(rows))]), rows)
-    return replay_moldable(choose(f"moldable:rule={rule}").moldable_composition, jobs, 2, constant(1000.0))
+    return replay_moldable(choose(f"moldable:rule={rule}").composed, jobs, 2, constant(1000.0))
 
 
 def test_on_an_empty_cluster_the_stock_rule_takes_what_ends_first() -> None:

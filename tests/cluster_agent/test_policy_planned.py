@@ -14,9 +14,10 @@ from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.native.native_list_plan import CListPlan
 from cluster_agent.scheduler.plans.list_search import Objective, list_search, weights
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Situation
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.workloads.node_trace import NodeTrace
 from tests.cluster_agent.node_traces import (
     FOUR_NODES,
@@ -55,7 +56,12 @@ def situations_of(trace: NodeTrace, cap: PowerCap) -> list[Situation]:
         found.append(situation)
         return list_search("wait")(situation, budget)
 
-    replay_nodes(trace, NodeComposition(RULES["walltime"], "list", "first", plan=noting), FOUR_NODES, cap)
+    replay_nodes(
+        trace,
+        Composition(order=RULES["walltime"], backfill="list", power=Power(), placing="first", plan=noting),
+        FOUR_NODES,
+        cap,
+    )
     return found
 
 
@@ -96,7 +102,9 @@ def test_the_schedule_of_an_order_is_that_of_the_plain_scheduler(rows: list[Row]
     order = list(range(len(trace.jobs)))
     draw.shuffle(order)
     rank = {job: float(place) for place, job in enumerate(order)}
-    given_order = NodeComposition(lambda queue, now_s: _ranked(queue.job.tolist(), rank), "list", "first")
+    given_order = Composition(
+        order=lambda queue, now_s: _ranked(queue.job.tolist(), rank), backfill="list", power=Power(), placing="first"
+    )
     expected = looped(NodeScheduler(given_order, trace.jobs, FOUR_NODES, cap), trace)
 
     situation = situations_of(trace, cap)[0]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
 from cluster_agent.scheduler.configurations.cab_table import APPLICATIONS, cab_table
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import constant
 from tests.cluster_agent.traces import jobs_of
 from tests.oracle.moldable_scheduler import choice_of
@@ -34,7 +34,7 @@ def worked_example(policy: str) -> tuple[Configuration | None, int, int]:
     """Configuration, start and turnaround of SP-MZ, in whole seconds."""
     rows = [(0, 1, 2000, NODES, 0), (0, 1, 450, 6, 1)]
     jobs = MoldableJobs.of(jobs_of(rows), ((RUNNING,), SP_MZ))
-    result = replay_moldable(choose(policy).moldable_composition, jobs, NODES, constant(CLUSTER_W))
+    result = replay_moldable(choose(policy).composed, jobs, NODES, constant(CLUSTER_W))
     return result.chosen[1], int(result.start_s[1]), int(result.end_s[1])
 
 
@@ -57,7 +57,7 @@ def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
     """C3 takes 439.2 s: with 400 s requested it is beyond th = 0, and within 10 %."""
     late = MoldableJobs.of(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
     starts_s = [
-        int(replay_moldable(choose(f"rmap:th={th}").moldable_composition, late, NODES, constant(CLUSTER_W)).start_s[1])
+        int(replay_moldable(choose(f"rmap:th={th}").composed, late, NODES, constant(CLUSTER_W)).start_s[1])
         for th in (0, 0.1)
     ]
     assert starts_s == [1000, 0]
@@ -74,7 +74,7 @@ def test_the_head_keeps_its_watts_as_well_as_its_nodes() -> None:
     jobs = MoldableJobs.of(
         jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)]), tuple(rows)
     )
-    result = replay_moldable(choose("rmap:policy=traditional").moldable_composition, jobs, 64, constant(1000.0))
+    result = replay_moldable(choose("rmap:policy=traditional").composed, jobs, 64, constant(1000.0))
     assert result.start_s.tolist() == [0, 100, 150, 3]
 
 
@@ -91,7 +91,7 @@ def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
         jobs_of([(at, 1, int(row[0].time_s), row[0].nodes, 0) for at, row in enumerate(rows)]), tuple(rows)
     )
     policy = "rmap:policy=traditional"
-    for composition in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
+    for composition in (choose(policy).composed, Composition(choose=choice_of(policy))):
         assert replay_moldable(composition, jobs, 64, constant(1000.0)).start_s.tolist() == [0, 100, 2, 150, 4]
 
 
@@ -105,7 +105,7 @@ def test_nobody_overtakes_a_head_that_waits_for_another_row_than_its_share_pays_
     ]
     jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (1, 1, 100, 4, 0), (2, 1, 50, 4, 0)]), tuple(rows))
     policy = "rmap:priority=1.5,th=inf"
-    for composition in (choose(policy).moldable_composition, MoldableComposition(choice_of(policy))):
+    for composition in (choose(policy).composed, Composition(choose=choice_of(policy))):
         assert replay_moldable(composition, jobs, 4, constant(400.0)).start_s.tolist() == [0, 10, 10]
 
 
@@ -141,7 +141,7 @@ def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
         (int(at_s), 1, int(rng.integers(60, 900)), int(rng.integers(2, 16)) * 4, 0) for at_s in rng.integers(0, 900, 12)
     ]
     jobs = MoldableJobs.of(jobs_of(rows), tuple(table[name] for name in names))
-    return replay_moldable(choose(policy).moldable_composition, jobs, NODES, constant(watts))
+    return replay_moldable(choose(policy).composed, jobs, NODES, constant(watts))
 
 
 @settings(max_examples=12)
@@ -166,9 +166,8 @@ def test_nodes_and_watts_are_never_exceeded_and_no_job_is_lost(policy: str, seed
 
 
 def test_a_trace_without_configurations_is_refused() -> None:
-    with pytest.raises(WrongUseError, match="rmap chooses among configurations of each job"):
-        _ = choose("rmap").composition
-    with pytest.raises(WrongUseError, match="easy does not choose configurations"):
-        _ = choose("easy").moldable_composition
+    with pytest.raises(WrongUseError, match="needs a table of configurations, and a trace with nodes has none"):
+        _ = choose("rmap").on_nodes
+    assert not choose("easy").has_configurations
     with pytest.raises(WrongUseError, match="th must be 0 or more"):
         choose("rmap:th=-1")

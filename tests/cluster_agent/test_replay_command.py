@@ -170,7 +170,7 @@ def test_a_machine_given_by_number_replaces_that_of_the_log(log: Path) -> None:
         (["{log}", "--policy", "easy:ties=x"], 2, "ties cannot be 'x': one of instant, sc15"),
         (["{log}", "--machine", "cury"], 2, "no machine is called 'cury' (nearest: curie)"),
         (["{log}", "--cap", "900"], 2, "--cap 900: watts are needed; give a machine that has them"),
-        (["{log}", "--policy", "powercap"], 2, "watts are needed; give a machine that has them"),
+        (["{log}", "--policy", "powercap"], 2, "needs watts, and a number of processors has none: give a machine"),
         (["{log}", "--machine", "0"], 2, "--machine 0: give a number of processors"),
         (["{log}", "--machine", "1"], 1, "no job is left for a machine of 1 processors"),
         (["{log}", "--out", "{log}"], 1, "small.swf: File exists; choose another --out"),

@@ -105,7 +105,13 @@ def test_the_shipped_sample_is_replayed_as_its_readme_says(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["{table}"], 2, "--policy easy: easy counts processors, and this trace has nodes; choose one of prb"),
+        (
+            ["{table}", "--policy", "conservative"],
+            2,
+            "--policy conservative: backfill=conservative needs a number of processors, and a trace with nodes has"
+            " nodes that differ: choose another policy, or a log of processors",
+        ),
+        (["{table}", "--policy", "easy:estimate=mean2"], 2, "estimate=mean2 needs estimates of its own, and a trace"),
         (["{table}", "--policy", "prb", "--cap", "0"], 2, "--cap 0: give watts above 0, or a file"),
         (["{table}", "--policy", "prb", "--cap", "no.csv"], 1, "no.csv: No such file or directory"),
         (["{table}", "--policy", "prb", "--cap", "{log}"], 2, "the first line must be from_s,to_s,watts"),
@@ -113,7 +119,7 @@ def test_the_shipped_sample_is_replayed_as_its_readme_says(capsys: pytest.Captur
         (["{table}", "--policy", "prb", "--instance", "a"], 1, "no instances.csv or instances.csv.gz next to it"),
         (["{table}", "--policy", "prb", "--machine", "eurra"], 2, "no machine is called 'eurra' (nearest: eurora)"),
         (["{table}", "--policy", "prb", "--strict"], 1, "jobs.csv:3: jobs that ran beyond their request"),
-        (["{log}", "--policy", "prb"], 2, "--policy prb: prb places jobs on nodes, and this trace has processors only"),
+        (["{log}", "--policy", "prb"], 2, "--policy prb: placing=first needs nodes, and a log of processors has none"),
         (["{log}", "--instance", "a"], 2, "--instance a: only for traces with nodes"),
     ],
 )

@@ -8,8 +8,9 @@ import pytest
 from cluster_agent.cluster import NodeGroup
 from cluster_agent.replay.node_run import empty_nodes, measure_nodes, power_over_time
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from tests.cluster_agent.node_traces import Row, result_of, trace_of
 
@@ -91,6 +92,13 @@ def test_a_boot_leaves_the_head_its_watts() -> None:
 
 
 def test_a_plan_and_a_time_after_which_nodes_go_off_exclude_each_other() -> None:
-    composition = choose("planned").node_composition
-    with pytest.raises(ValueError, match="idle_off_s: a plan knows no boots"):
-        NodeComposition(composition.rule, "list", plan=composition.plan, idle_off_s=60)
+    composition = choose("planned").on_nodes
+    with pytest.raises(ValueError, match="idle_off_s needs boots, and a plan knows none: leave one of them out"):
+        Composition(
+            order=composition.order,
+            backfill="list",
+            power=Power(),
+            placing="pack",
+            plan=composition.plan,
+            idle_off_s=60,
+        )

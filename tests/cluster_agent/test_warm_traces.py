@@ -173,14 +173,12 @@ def test_on_nodes_another_policy_starts_from_where_the_jobs_are_and_both_engines
     after: str, rows: list[Row], cap: PowerCap, later: PowerCap, until_s: int, before: str
 ) -> None:
     trace = traced(rows, cap, 0)
-    cold = replay_nodes(
-        trace, choose(before).node_composition, FOUR_NODES, cap, power_of(before, trace), at_s=[until_s]
-    )
+    cold = replay_nodes(trace, choose(before).on_nodes, FOUR_NODES, cap, power_of(before, trace), at_s=[until_s])
     past = on_nodes(cold, cold.moments[until_s])
     state = MachineState(1, "replay", before, until_s, len(FOUR_NODES), past)
     assert msgspec.json.decode(encode(state), type=MachineState) == state and problem_of(state) is None
     given_trace, start = warm_on(FOUR_NODES, "state.json", state, trace)
-    composition = choose(after).node_composition
+    composition = choose(after).on_nodes
     warmed = replay_nodes(
         given_trace, composition, FOUR_NODES, later, power_of(after, given_trace), at_s=[until_s], start=start
     )
@@ -218,7 +216,7 @@ def test_a_policy_on_nodes_starts_from_the_state_of_another_one(
     ("arguments", "words"),
     [
         (["--policy", "rmap", "--machine", "cab64"], "rmap chooses configurations, which are of a trace"),
-        (["--policy", "prb"], "prb places jobs on nodes, and this trace has processors only"),
+        (["--policy", "prb"], "placing=first needs nodes, and a log of processors has none"),
         (["--closed-loop", "think=log"], "--closed-loop needs all that users did: give the TRACE"),
     ],
 )

@@ -60,15 +60,15 @@ def hash_of(options: str) -> str:
 def _reference(setting: Setting) -> tuple[Scheduler, SimulatedMachine]:
     choice = registry.choose(setting.policy)
     if choice.has_configurations:
-        of = replay_moldable.as_submitted(setting, choice.moldable_composition)
+        of = replay_moldable.as_submitted(setting, choice.composed)
         moldable = MoldableScheduler(choice_of(setting.policy), of.jobs, of.nodes, of.cap)
         return moldable, TableMachine(of.jobs, moldable)
     if "eurora" in setting.trace:
-        on_nodes = choice.node_composition
+        on_nodes = choice.on_nodes
         trace, nodes, limit, _ = replay_nodes.world(setting, on_nodes)
         power = None
-        if on_nodes.admitted != "given":
-            power = PredictedPower(trace, nodes, on_nodes.admitted, on_nodes.guard)
+        if on_nodes.power is not None and on_nodes.admitted != "given":
+            power = PredictedPower(trace, nodes, on_nodes.admitted, on_nodes.power.guard)
         scheduler = NodeScheduler(on_nodes, trace.jobs, nodes, limit, power)
         return scheduler, SimulatedMachine(trace.jobs.jobs, "instant")
     composition = choice.composition

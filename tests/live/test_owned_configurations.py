@@ -108,7 +108,7 @@ def replayed(policy: str, rows: list[Row], steps: list[tuple[int, float]]) -> li
     plain, machine = MoldableScheduler(choice_of(policy), jobs, NODES, cap), SimulatedMachine(jobs.jobs, "instant")
     plain.least_nodes = plain.least_uw = 0  # live, there may be smaller jobs
     run(plain, JumpingClock(), machine)
-    native, _ = stepped(choose(policy).moldable_composition, jobs, NODES, cap)
+    native, _ = stepped(choose(policy).composed, jobs, NODES, cap)
     again = SimulatedMachine(jobs.jobs, "instant")
     run(native, JumpingClock(), again)
     assert again.start_s == machine.start_s
@@ -251,7 +251,7 @@ def test_a_node_to_be_measured_has_full_power_and_its_own_node() -> None:
 
 
 def test_a_table_that_does_not_fit_the_machine_is_refused() -> None:
-    composition = choose("rmap").moldable_composition
+    composition = choose("rmap").composed
     wide = {"lu": (Configuration(1, 32, 115.0, 10.0, 100.0),)}
     with pytest.raises(WrongUseError, match="small: a configuration has 32 cores, a node 16"):
         OwnedConfigurations(MACHINE, composition, wide)

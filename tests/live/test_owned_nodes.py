@@ -23,8 +23,8 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
 from tests.live.fakes import Fake
 from tests.oracle.node_scheduler import NodeScheduler
@@ -112,7 +112,7 @@ HAS = Nodes(np.array([[16, 0, 0, 64 << 20, 1]] * 4 + [[8, 2, 0, 256 << 20, 1]] *
 
 
 def replayed(
-    composition: NodeComposition, rows: list[Row], steps: list[tuple[int, float]], plans: bool = False
+    composition: Composition, rows: list[Row], steps: list[tuple[int, float]], plans: bool = False
 ) -> list[Decision]:
     """By the native replay; the plain scheduler, which has no planner, must agree unless it ``plans``."""
     jobs, cap = log_of(rows), PowerCap(tuple(at for at, _ in steps), tuple(watts - IDLE_W for _, watts in steps))
@@ -152,7 +152,7 @@ class RecordedFake(Fake):
 
 
 def played(
-    composition: NodeComposition,
+    composition: Composition,
     rows: list[Row],
     steps: list[tuple[int, float]],
     expected: list[Decision],
@@ -187,8 +187,7 @@ def test_the_live_partition_starts_the_jobs_of_the_replay_on_its_nodes(
     policy: str, rows: list[Row], steps: list[tuple[int, float]], restart_s: int
 ) -> None:
     composition = choose(policy).live
-    assert isinstance(composition, NodeComposition)
-    expected = replayed(composition, rows, steps, plans=composition.budget.iterations > 0)
+    expected = replayed(composition, rows, steps, plans=composition.plan is not None)
     fake = played(composition, rows, steps, expected, restart_s)
     assert sorted(fake.decisions) == expected
     assert fake.said == [], "no alarm of the rule or the planner"
@@ -331,7 +330,6 @@ def test_a_job_that_names_its_node_is_moved_there_and_no_other_job_gets_that_nod
 
 def test_a_machine_file_that_does_not_say_which_node_is_of_which_group_is_refused() -> None:
     composition = choose("prb").live
-    assert isinstance(composition, NodeComposition)
     other = NodeGroup(cores=8, idle_w=50, busy_w=(150, 90), **LEVELS)
     with pytest.raises(WrongUseError, match="which nodes are of which of its 2 groups"):
         OwnedNodes(Machine("mixed", (PLAIN, other), Topology(), {}), composition)

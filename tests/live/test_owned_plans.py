@@ -21,7 +21,6 @@ from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Queue
 from cluster_agent.scheduler.rules import RULES
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from tests.cluster_agent.test_plan_phase import all_now, chaotic, composed, on, unable
 from tests.live.test_owned_nodes import (
     FULL_W,
@@ -178,7 +177,6 @@ def test_a_planner_that_raises_falls_back_to_the_list_schedule_and_says_so_once(
 @given(rows=job_rows(), steps=budgets())
 def test_without_a_plan_live_decisions_are_those_of_prb(rows: list[Row], steps: list[tuple[int, float]]) -> None:
     prb = choose("prb").live
-    assert isinstance(prb, NodeComposition)
     expected = replayed(prb, rows, steps)
     assert sorted(played(composed(unable), rows, steps, expected).decisions) == expected
 
@@ -220,7 +218,7 @@ def test_a_rule_that_raises_defers_nobody() -> None:
             raise RuntimeError("no rule")
         return RULES["walltime"](queue, now_s)
 
-    composition = replace(composed(at(lambda place: 1000 + 900 * place)), rule=rule)
+    composition = replace(composed(at(lambda place: 1000 + 900 * place)), order=rule)
     fake = RecordedFake(len(NAMES), composition, now_s=1000.0, machine=MACHINE)  # type: ignore[arg-type]
     fake.set_budget((1000.0, FULL_W))
     first, second = fake.submit(run_s=2), fake.submit(run_s=2)

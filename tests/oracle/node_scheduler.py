@@ -10,9 +10,11 @@ import numpy as np
 
 from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.policy_phases import Queue
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed, PowerSource, allowed_w
+from cluster_agent.scheduler.queue import served
+from cluster_agent.scheduler.rules import est
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource, allowed_w
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes
 from tests.oracle.one_frequency import OneFrequency
 
@@ -22,7 +24,7 @@ class NodeScheduler(OneFrequency):
 
     def __init__(
         self,
-        composition: NodeComposition,
+        composition: Composition,
         jobs: NodeJobs,
         nodes: Nodes,
         cap: PowerCap,
@@ -118,7 +120,7 @@ class NodeScheduler(OneFrequency):
                     watts = max(float(self.admitted_w[job]), self._boot_w[job])
                     reserved.taken_by(placed, self.jobs.need[job], watts)
                 started.append(job)
-            elif self.composition.backfill == "strict":
+            elif self.composition.backfill == "none":
                 break
             elif head is None:
                 head = job
@@ -147,7 +149,7 @@ class NodeScheduler(OneFrequency):
             watts=self.admitted_w[job],
             promise_s=np.array([wait_s or np.nan for wait_s in jobs.max_wait_s[job]]),
         )
-        order = np.lexsort((job, self.composition.rule(queue, now_s)))
+        order = served(self.composition.order or est, queue, now_s)
         return [int(one) for one in job[order]]
 
     def _fits_now(self, now_s: int, job: int) -> Placed | None:
@@ -180,13 +182,13 @@ class NodeScheduler(OneFrequency):
         self._running_w += max(float(self.admitted_w[job]), self._boot_w[job])
         for node in placed.node.tolist():
             self._jobs_on[node] += 1
-        if self.composition.is_metered:
+        if self.composition.power is not None and self.composition.power.is_metered:
             self._unmetered.append(job)
 
     # --- watts
 
     def _predict(self, power: PowerSource, job: int) -> None:
-        predicted_w = power.predict(job) * self.composition.margin
+        predicted_w = power.predict(job) * (self.composition.power.margin if self.composition.power else 1.0)
         # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
         self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
 
@@ -293,7 +295,7 @@ class NodeScheduler(OneFrequency):
             return None
         node = np.flatnonzero(fits)
         is_cold = np.array(self._on_s)[node] > self._now_s
-        if self.composition.placing == "first":
+        if self.composition.placing != "pack":
             node = node[np.lexsort((node, is_cold))]
         else:
             blocked = np.zeros(len(node), np.int64)

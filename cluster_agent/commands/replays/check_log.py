@@ -40,8 +40,8 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
     if setting.trace != setting.state and has_nodes(setting.trace):
         count, scheduler = replay_nodes.as_submitted(setting, choice)
     elif choice.has_configurations:
-        of = replay_moldable.as_submitted(setting, choice.moldable_composition)
-        count, (scheduler, _) = len(of.jobs), of.scheduler(choice.moldable_composition)
+        of = replay_moldable.as_submitted(setting, choice.composed)
+        count, (scheduler, _) = len(of.jobs), of.scheduler(choice.composed)
     elif setting.state is not None:
         warmed, result = replay_warm.replayed(setting, choice)
         if warmed.start.sha256 != event_log.state_sha256:

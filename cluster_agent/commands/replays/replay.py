@@ -22,9 +22,8 @@ from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, clash
 from cluster_agent.scheduler.recorded import Recorded
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.workloads.job_log import LONGEST_S, Workload, machine_of, prepare
 from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Log, read_swf
@@ -231,7 +230,7 @@ def _outside(watts: Watts | None, caps: Sequence[Cap], result: Result) -> str:
 
 def plans(choice: Choice) -> bool:
     """Whether the policy has a planner."""
-    return isinstance(choice.composed, NodeComposition) and choice.composed.plan is not None
+    return choice.composed.plan is not None
 
 
 def _only_plain(setting: Setting) -> None:
@@ -299,9 +298,10 @@ def watts_of(setting: Setting, composition: Composition) -> tuple[Watts | None, 
     """The machine's watts, if it was given by name or as a file, and the caps."""
     machine, cap = setting.machine, setting.cap
     if machine is None or machine.isdecimal():
-        if composition.power is not None or cap is not None:
-            what = f"--cap {cap}" if cap is not None else f"--policy {setting.policy}"
-            raise WrongUseError(f"{what}: watts are needed; give a machine that has them, such as --machine curie")
+        if cap is not None:
+            raise WrongUseError(f"--cap {cap}: watts are needed; give a machine that has them, such as --machine curie")
+        if reason := clash([*composition.declared, ON_PROCESSORS]):
+            raise WrongUseError(f"--policy {setting.policy}: {reason}")
         return None, []
     watts = Watts.of(load_machine(machine), composition.power)
     if cap is None:

@@ -28,10 +28,10 @@ from cluster_agent.replay.outputs import add_loop, manifest_of, workload_name, w
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.state_at import with_ways
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.configurations.table import MoldableJobs
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
@@ -59,7 +59,7 @@ class World(msgspec.Struct, frozen=True):
         rows = self.workload.row[self.row]
         return replace(self.workload, jobs=self.jobs.jobs, row=rows, is_cut=self.workload.is_cut[self.row])
 
-    def scheduler(self, composition: MoldableComposition) -> tuple[NativeScheduler, SimulatedMachine]:
+    def scheduler(self, composition: Composition) -> tuple[NativeScheduler, SimulatedMachine]:
         """For the loop in Python."""
         return stepped(composition, self.jobs, self.nodes, self.cap)
 
@@ -76,7 +76,7 @@ def replay_with_configurations(
     state_at: int | None = None,
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
-    composition = choice.moldable_composition
+    composition = choice.composed
     states = replay_warm.states(setting, choice, state_out, state_at, needs="configurations")
     of = world(setting, composition, is_strict)
     for finding in of.findings:
@@ -137,7 +137,7 @@ def _since(states: replay_warm.States, of: World, result: MoldableResult) -> tup
     return msgspec.structs.replace(of, jobs=later.jobs, row=[of.row[job] for job in kept]), later
 
 
-def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
+def as_submitted(setting: Setting, composition: Composition) -> World:
     """The inputs of a scheduler; with a closed loop, the submissions that it led to."""
     of = world(setting, composition)
     return _replayed(setting, composition, of, lambda ended: None)[0] if setting.closed_loop else of
@@ -145,7 +145,7 @@ def as_submitted(setting: Setting, composition: MoldableComposition) -> World:
 
 def _replayed(
     setting: Setting,
-    composition: MoldableComposition,
+    composition: Composition,
     of: World,
     advance: Callable[[int], None],
     at_s: Sequence[int] = (),
@@ -160,7 +160,7 @@ def _replayed(
     return of, result
 
 
-def world(setting: Setting, composition: MoldableComposition, is_strict: bool = False) -> World:
+def world(setting: Setting, composition: Composition, is_strict: bool = False) -> World:
     """The jobs, their configurations and the machine; jobs that fit in none of their configurations are dropped and
     counted."""
     if setting.machine is None or setting.machine.isdecimal():

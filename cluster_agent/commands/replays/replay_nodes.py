@@ -22,8 +22,9 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.planning import Outcome
 from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, PowerSource
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
 from cluster_agent.workloads.eurora import read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
@@ -48,8 +49,8 @@ def replay_nodes(
     state_at: int | None = None,
 ) -> int:
     """Replay the trace and print the results; returns the exit status."""
-    composition = choice.node_composition
-    if log_file and composition.budget.time_s is not None and setting.plan_from is None:
+    composition = choice.on_nodes
+    if log_file and composition.plan_time_s is not None and setting.plan_from is None:
         raise WrongUseError(
             f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
             " replay with --out first, then log with --plan-from DIR/plan.jsonl"
@@ -57,6 +58,8 @@ def replay_nodes(
     states = _states(setting, choice, state_out, state_at)
     given, nodes, limit, power = world(setting, composition, is_strict)
     recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
+    if setting.cap is not None and composition.power is None:
+        echo(f"{setting.policy} does not know watts: the cap is only measured", to_stderr=True)
     _say(given.path, given.findings)
     result, start = _replayed(states, given, nodes, limit, power, recorded, loop)
     jobs = result.trace
@@ -105,12 +108,13 @@ def _check_started(result: NodeResult, setting: Setting) -> None:
 
 
 def world(
-    setting: Setting, composition: NodeComposition, is_strict: bool = False
+    setting: Setting, composition: Composition, is_strict: bool = False
 ) -> tuple[NodeTrace, Nodes, PowerCap, PowerSource | None]:
     """The jobs and the machine of a replay on nodes, and the predictor if the policy has one."""
     limit = cap_of(setting.cap)
+    kept = limit if composition.power is not None else UNCAPPED
     nodes = nodes_of(load_machine(setting.machine or _machine_of(setting.trace)))
-    jobs = _read(setting.trace, setting.instance, is_strict).on(nodes, limit, is_strict)
+    jobs = _read(setting.trace, setting.instance, is_strict).on(nodes, kept, is_strict)
     return jobs, nodes, limit, _power(composition, jobs, nodes)
 
 
@@ -118,9 +122,9 @@ def _states(
     setting: Setting, choice: Choice, state_out: str | None = None, state_at: int | None = None
 ) -> replay_warm.States:
     needs = "a closed loop on nodes" if setting.closed_loop else ""
-    if choice.node_composition.plan is not None:
+    if choice.on_nodes.plan is not None:
         needs = "a plan"
-    if choice.node_composition.idle_off_s is not None:
+    if choice.on_nodes.idle_off_s is not None:
         needs = "idle_off_s on nodes"
     return replay_warm.states(setting, choice, state_out, state_at, needs)
 
@@ -135,7 +139,7 @@ def _replayed(
     loop: ClosedLoop | None,
 ) -> tuple[NodeResult, NodeStart | None]:
     """The replay; where it starts from the jobs of a state, these."""
-    setting, composition = states.setting, states.choice.node_composition
+    setting, composition = states.setting, states.choice.on_nodes
     if states.is_own:
         with progress(len(given.jobs)) as advance:
             result = run_replay(given, composition, nodes, limit, power, advance, recorded, loop, states.at_s)
@@ -156,7 +160,7 @@ def _replayed(
 
 def as_submitted(setting: Setting, choice: Choice) -> tuple[int, NativeScheduler]:
     """How many jobs there are, and a scheduler of them; with a closed loop, of the submissions that it led to."""
-    composition = choice.node_composition
+    composition = choice.on_nodes
     jobs, nodes, limit, power = world(setting, composition)
     recorded, start = _recorded_plan(setting, jobs), None
     if setting.closed_loop or setting.state is not None:
@@ -185,7 +189,7 @@ def _recorded_plan(setting: Setting, jobs: NodeTrace) -> list[Outcome] | None:
 
 
 def scheduler_of(
-    composition: NodeComposition,
+    composition: Composition,
     jobs: NodeTrace,
     nodes: Nodes,
     limit: PowerCap,
@@ -199,12 +203,10 @@ def scheduler_of(
     return NativeScheduler(unlike.phases, jobs.jobs.jobs, unlike.processors, unlike=unlike, recorded=started)
 
 
-def _power(composition: NodeComposition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:
-    return (
-        None
-        if composition.admitted == "given"
-        else PredictedPower(jobs, nodes, composition.admitted, composition.guard)
-    )
+def _power(composition: Composition, jobs: NodeTrace, nodes: Nodes) -> PowerSource | None:
+    if composition.power is None or composition.admitted == "given":
+        return None
+    return PredictedPower(jobs, nodes, composition.admitted, composition.power.guard)
 
 
 def _read(trace: str, instance: str | None, is_strict: bool) -> NodeTrace:

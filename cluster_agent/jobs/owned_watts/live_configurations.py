@@ -21,7 +21,7 @@ from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
 from cluster_agent.jobs.owned_watts.live_owner import Engine, NodeBudget, Owner, Table
-from cluster_agent.scheduler.configurations.choices import MoldableComposition, length_s
+from cluster_agent.scheduler.configurations.choices import length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
     MoldableJobs,
@@ -32,6 +32,7 @@ from cluster_agent.scheduler.configurations.table import (
 )
 from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import constant
 
 MOST_APPLICATIONS: Final = 10_000
@@ -57,7 +58,7 @@ class OwnedConfigurations(Owner):
 
     owns_watts = True
 
-    def __init__(self, machine: Machine, composition: MoldableComposition, configurations: Mapping[str, Rows]) -> None:
+    def __init__(self, machine: Machine, composition: Composition, configurations: Mapping[str, Rows]) -> None:
         super().__init__()
         machine.check_watts()
         if len(configurations) > MOST_APPLICATIONS:

@@ -24,8 +24,8 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.owned_watts.live_owner import Engine, Has, NodeBudget, Owner, Table
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import UNCAPPED
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes
 
 NOTHING: Final = (0, 0, 0, 0)
@@ -37,7 +37,7 @@ class OwnedNodes(Owner):
 
     owns_watts = True
 
-    def __init__(self, machine: Machine, composition: NodeComposition) -> None:
+    def __init__(self, machine: Machine, composition: Composition) -> None:
         super().__init__()
         machine.check_watts()
         if sum(not group.hosts for group in machine.groups) > 1:

@@ -12,7 +12,6 @@ called by the engine, job by job. Watts are added up as whole microwatts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil, floor
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -20,7 +19,6 @@ import msgspec
 
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.table import Configuration
-from cluster_agent.scheduler.policy_phases import CONFIGURATIONS, REPLAY, WATTS, Declared
 
 
 class ChoiceInput(msgspec.Struct, frozen=True):
@@ -50,29 +48,6 @@ class Rule(NamedTuple):
     near: float = 0.0
     priority: float = 1.0
     slowdown: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MoldableComposition:
-    """A policy for jobs with configurations, ready to run: a choice in Python, or one that is native."""
-
-    choose: Choose | None = None
-    rule: Rule | None = None
-
-    def __post_init__(self) -> None:
-        if (self.choose is None) == (self.rule is None):
-            raise ValueError("a policy chooses configurations by choose or by rule: give one of them")
-
-    @property
-    def owns_watts(self) -> bool:
-        """Always: a configuration is nodes and watts (``owner``)."""
-        return True
-
-    @property
-    def declared(self) -> list[Declared]:
-        """What its phases declare."""
-        own = [] if self.rule else [Declared("a choice in Python", (REPLAY,))]
-        return [Declared("a choice among configurations", (CONFIGURATIONS, WATTS)), *own]
 
 
 def whole_uw(watts: float) -> int:

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi, lib
 from cluster_agent.cluster import UW
-from cluster_agent.scheduler.configurations.choices import ChoiceInput, MoldableComposition, Rule
+from cluster_agent.scheduler.configurations.choices import ChoiceInput, Rule
 from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, place_of
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_tables import c_caps, checked, code, pointer
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
 
 NEVER_S: Final = 2**63 - 1
@@ -26,7 +27,7 @@ class CMoldable:
 
     def __init__(
         self,
-        composition: MoldableComposition,
+        composition: Composition,
         jobs: MoldableJobs,
         nodes: int,
         cap: PowerCap,
@@ -38,7 +39,9 @@ class CMoldable:
         truth = jobs.truth or jobs.rows
         known_of, true_of = np.array(jobs.rows.table, np.int64), np.array(truth.table, np.int64)
         pairs, pair_of = np.unique(known_of * len(truth.tables) + true_of, return_inverse=True)
-        self._choice, self._nodes, self._rows = composition.choose, nodes, jobs.rows
+        rule = composition.choose if isinstance(composition.choose, Rule) else None
+        self._choice = None if isinstance(composition.choose, Rule) else composition.choose
+        self._nodes, self._rows = nodes, jobs.rows
         self.cap, self.c_cap = cap, c_caps(cap)
         self._scheduler: Any = None
         self.error: BaseException | None = None  # of a choice in Python, which C cannot pass on
@@ -77,7 +80,6 @@ class CMoldable:
             pointer("int64_t", self.run_s),
         ]
         n_kinds = int(kind.max(initial=-1)) + 1 if kinds is None else kinds
-        rule = composition.rule
         name = lib.CHOOSE_BY_CALLER if rule is None else code("CHOOSE", rule.name)
         given = rule or Rule("naive")
         numbers = [name, given.th, given.near, given.priority, given.slowdown, self.c_cap[0][0]]

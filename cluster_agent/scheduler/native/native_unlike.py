@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +12,17 @@ from cluster_agent._native import ffi
 from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
-from cluster_agent.scheduler.policy_phases import Backfill, Composition, Queue
-from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.policy_phases import Composition, Queue
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.queue import served
-from cluster_agent.scheduler.unlike_nodes.node_aware import (
-    NodeBackfill,
-    NodeComposition,
-    Placed,
-    PowerSource,
-    allowed_w,
-)
+from cluster_agent.scheduler.rules import est
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource, allowed_w
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes, with_places
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.native.planned_starts import PlannedStarts
     from cluster_agent.scheduler.plans.planning import Outcome
-
-BACKFILLS: Final[dict[NodeBackfill, Backfill]] = {"strict": "none", "list": "list", "easy": "easy"}
 
 
 class CUnlike:
@@ -40,7 +34,7 @@ class CUnlike:
 
     def __init__(
         self,
-        composition: NodeComposition,
+        composition: Composition,
         jobs: NodeJobs,
         nodes: Nodes,
         cap: PowerCap,
@@ -53,15 +47,17 @@ class CUnlike:
         """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``table``: turns another
         column of the jobs into one that is filled in as they come; ``jobs`` has been (``NodeJobs.filled``). ``say``: of
         a live partition, whose table of jobs grows and whose service logs who plans. ``on``: the nodes of the jobs
-        that a warm start has started; not with a plan."""
-        order = composition.rule if composition.plan is None else self._planned
-        self.phases = Composition(correct="doubling", order=order, backfill=BACKFILLS[composition.backfill])
+        that a warm start has started; not with a plan. A policy that knows no watts keeps no cap."""
+        cap = cap if composition.power is not None else UNCAPPED
+        self._rule = composition.order or est
+        order = self._rule if composition.plan is None else self._planned
+        self.phases = Composition(correct="doubling", order=order, backfill=composition.backfill)
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
         self.cap = cap
         self.admitted_w = table(jobs.watts.copy())
         self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
-        self._composition = composition
+        self._admitting = composition.power or Power()
         self._power = power
         self._total = table(jobs.total())
         self._unmetered: list[int] = []
@@ -77,7 +73,7 @@ class CUnlike:
         ]
         has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
         self._idle_off = _idle_off(composition, nodes)
-        placing = code("PLACE", composition.placing)
+        placing = code("PLACE", composition.placing or "first")
         self.planned: PlannedStarts | None = None
         if composition.plan is not None:
             # only here: a short replay is as long as its imports
@@ -103,7 +99,7 @@ class CUnlike:
     def _planned(self, queue: Queue, now_s: int) -> Int64s:
         assert self.planned is not None
         self.planned.forget(queue.job)
-        order = served(self._composition.rule, queue, now_s)
+        order = served(self._rule, queue, now_s)
         return order[self.planned.tried(queue, order, now_s)]
 
     def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
@@ -116,7 +112,7 @@ class CUnlike:
     def submitted(self, job: int) -> None:
         """Predict the job's watts."""
         if self._power is not None:
-            predicted_w = self._power.predict(job) * self._composition.margin
+            predicted_w = self._power.predict(job) * self._admitting.margin
             # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
             self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
 
@@ -134,7 +130,7 @@ class CUnlike:
 
     def started(self, jobs: Sequence[int]) -> None:
         """Their watts can be metered from the next pass on."""
-        if self._composition.is_metered:
+        if self._admitting.is_metered:
             self._unmetered += jobs
 
     def meter(self) -> None:
@@ -171,7 +167,7 @@ def _chosen(on: Mapping[int, Placed], jobs: int) -> list[Any]:
     return [*(pointer(kind, column) for kind, column in columns), ffi.new("placed_t[]", chosen)]
 
 
-def _idle_off(composition: NodeComposition, nodes: Nodes) -> list[Any]:
+def _idle_off(composition: Composition, nodes: Nodes) -> list[Any]:
     """The columns of ``unlike_t`` for nodes that go off; nothing costs anything where the machine does not say."""
     if composition.idle_off_s is None:
         return [0, ffi.NULL, ffi.NULL, ffi.NULL]

@@ -12,11 +12,11 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import placed, pointer
 from cluster_agent.scheduler.plans.live_planning import LivePlanning
-from cluster_agent.scheduler.plans.plan_phase import RunningOnNodes, Situation
+from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, RunningOnNodes, Situation
 from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
-from cluster_agent.scheduler.policy_phases import Queue
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placed
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes, with_places
 
 
@@ -27,7 +27,7 @@ class PlannedStarts:
     def __init__(
         self,
         deciding: Deciding,
-        composition: NodeComposition,
+        composition: Composition,
         jobs: NodeJobs,
         nodes: Nodes,
         cap: PowerCap,
@@ -126,12 +126,12 @@ class PlannedStarts:
             ),
             free=free,
             cap=self.cap,
-            placing=self._composition.placing,
+            placing=self._composition.placing or "first",
         )
 
 
 def planned_starts(
-    composition: NodeComposition,
+    composition: Composition,
     jobs: NodeJobs,
     nodes: Nodes,
     cap: PowerCap,
@@ -146,7 +146,7 @@ def planned_starts(
     if recorded is not None:
         deciding = Repeating(recorded)
     elif say is not None:
-        deciding = LivePlanning(composition.plan, composition.budget, say)
+        deciding = LivePlanning(composition.plan, composition.plan_budget or NO_BUDGET, say)
     else:
-        deciding = Planning(composition.plan, composition.budget)
+        deciding = Planning(composition.plan, composition.plan_budget or NO_BUDGET)
     return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_w)

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,7 @@ from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
 
 if TYPE_CHECKING:
-    from cluster_agent.scheduler.policy_phases import Queue
+    from cluster_agent.scheduler.policy_phases import Placing, Queue
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 STOP_SHARE: Final = 0.8
@@ -48,7 +48,7 @@ class Situation(msgspec.Struct, frozen=True):
     running: RunningOnNodes
     free: Int64s  # free[node, resource]
     cap: PowerCap
-    placing: Literal["first", "pack"]
+    placing: Placing
     """How the engine chooses nodes for a start without any."""
 
 
@@ -61,6 +61,12 @@ class PlanBudget:
     time_s: float | None = None
     stop_s: float = math.inf
     """When to stop, by ``time.perf_counter``."""
+
+    def __post_init__(self) -> None:
+        if self.iterations < 0:
+            raise ValueError(f"iterations={self.iterations}: give 0 or more")
+        if self.time_s is not None and not self.time_s > 0:
+            raise ValueError(f"time_s={self.time_s:g}: give seconds above 0")
 
     def begun(self) -> PlanBudget:
         """The same, with time running from now on."""

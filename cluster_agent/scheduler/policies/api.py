@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.policy_phases import (
     Composition,
     Correction,
@@ -20,7 +19,6 @@ from cluster_agent.scheduler.policy_phases import (
     Model,
     Weight,
 )
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Policy:
     summary: str
     source: str
     params: type[msgspec.Struct]
-    compose: Callable[[Any], Composition | NodeComposition | MoldableComposition]
+    compose: Callable[[Any], Composition]
     on_processors: Callable[[Any], Composition] | None = None
     """If ``compose`` is for nodes: the policy for a log of processors, if there is one."""
 

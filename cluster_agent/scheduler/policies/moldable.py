@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.choices import MoldableComposition, Rule
+from cluster_agent.scheduler.configurations.choices import Rule
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,12 +25,12 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slowdown: float = 1.2
 
 
-def compose(params: Params) -> MoldableComposition:
+def compose(params: Params) -> Composition:
     """The rule as the choice of a configuration."""
     if not params.slowdown >= 1:
         raise ValueError(f"slowdown={params.slowdown:g} must be 1 or more")
 
-    return MoldableComposition(rule=Rule(params.rule, slowdown=params.slowdown))
+    return Composition(choose=Rule(params.rule, slowdown=params.slowdown))
 
 
 POLICY = Policy(

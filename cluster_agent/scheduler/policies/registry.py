@@ -9,17 +9,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from cluster_agent import choosing
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.configurations.choices import MoldableComposition
 from cluster_agent.scheduler.policies.api import Policy
-from cluster_agent.scheduler.policy_phases import LIVE, Composition, clash
+from cluster_agent.scheduler.policy_phases import A_LOG, A_TRACE_WITH_NODES, LIVE, Composition, Declared, clash
 from cluster_agent.scheduler.power_phases import Power
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition
 from nodectl.shell.extension import (
     Extension,
     ExtensionFailedError,
@@ -54,46 +52,29 @@ _MODULES: Final = {
 }
 
 
-_Composed = TypeVar("_Composed", bound=Composition | NodeComposition | MoldableComposition)
-
-
 class Choice(msgspec.Struct, frozen=True):
     """A policy with its parameters, and what it is made of."""
 
     text: str
     policy: Policy
     params: msgspec.Struct
-    composed: Composition | NodeComposition | MoldableComposition
+    composed: Composition
     origin: Origin | None = None
     """None: it ships with nodectl."""
 
     @property
     def composition(self) -> Composition:
-        """For a machine that is a number of processors; ``WrongUseError`` if the policy needs to know its nodes."""
-        composed = self._for_rigid_jobs()
-        if isinstance(composed, NodeComposition):
-            if self.policy.on_processors is not None:
-                return _composed(self.text, self.policy.on_processors, self.params)
-            raise WrongUseError(
-                f"--policy {self.text}: {self.policy.name} places jobs on nodes, and this trace has processors only;"
-                " choose another policy, or a trace with nodes"
-            )
-        return composed
+        """For a log of processors; ``WrongUseError`` if the policy needs what such a log has not."""
+        alike = self.policy.on_processors
+        return self._on(self.composed if alike is None else _composed(self.text, alike, self.params), A_LOG)
 
     @property
-    def node_composition(self) -> NodeComposition:
-        """For a machine of unlike nodes; ``WrongUseError`` if the policy knows processors only."""
-        composed = self._for_rigid_jobs()
-        if isinstance(composed, Composition):
-            fitting = [name for name in names() if isinstance(choose(name).composed, NodeComposition)]
-            raise WrongUseError(
-                f"--policy {self.text}: {self.policy.name} counts processors, and this trace has nodes;"
-                f" choose one of {', '.join(fitting)}"
-            )
-        return composed
+    def on_nodes(self) -> Composition:
+        """For a trace with nodes, which may differ; ``WrongUseError`` as above."""
+        return self._on(self.composed, A_TRACE_WITH_NODES)
 
     @property
-    def live(self) -> Composition | NodeComposition | MoldableComposition:
+    def live(self) -> Composition:
         """For a live partition; ``WrongUseError`` if the policy needs what no such partition has."""
         composed = self.composed if self.policy.on_processors is None else self.composition
         if reason := clash([*composed.declared, LIVE]):
@@ -103,22 +84,12 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def has_configurations(self) -> bool:
         """Whether the policy chooses among configurations of each job."""
-        return isinstance(self.composed, MoldableComposition)
+        return self.composed.choose is not None
 
-    @property
-    def moldable_composition(self) -> MoldableComposition:
-        """For jobs with configurations; ``WrongUseError`` if the policy runs jobs as requested."""
-        if not isinstance(self.composed, MoldableComposition):
-            raise WrongUseError(f"--policy {self.text}: {self.policy.name} does not choose configurations of jobs")
-        return self.composed
-
-    def _for_rigid_jobs(self) -> Composition | NodeComposition:
-        if isinstance(self.composed, MoldableComposition):
-            raise WrongUseError(
-                f"--policy {self.text}: {self.policy.name} chooses among configurations of each job, and a trace with"
-                " nodes has none; choose another policy, or a log of processors"
-            )
-        return self.composed
+    def _on(self, composed: Composition, resources: Declared) -> Composition:
+        if reason := clash([*composed.declared, resources]):
+            raise WrongUseError(f"--policy {self.text}: {reason}")
+        return composed
 
 
 def names() -> list[str]:
@@ -173,7 +144,7 @@ def owns_watts(policy: Policy) -> bool | None:
     return None if composed is None else composed.owns_watts
 
 
-def _by_default(policy: Policy) -> Composition | NodeComposition | MoldableComposition | None:
+def _by_default(policy: Policy) -> Composition | None:
     try:
         return (policy.on_processors or policy.compose)(policy.params())
     except (TypeError, ValueError):  # parameters without defaults
@@ -212,7 +183,7 @@ def _guarded(found: Extension[Policy]) -> Extension[Policy]:
     def guarded(compose: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def composed(params: Any) -> Any:
             made = found.guarded(compose)(params)
-            if not isinstance(made, Composition | NodeComposition | MoldableComposition):
+            if not isinstance(made, Composition):
                 raise ExtensionFailedError(f"{where_defined(compose)}: compose did not return a Composition")
             return _with_guarded_phases(found, made)
 
@@ -240,7 +211,7 @@ def _any(answer: Any) -> str:
     return ""
 
 
-def _composed(text: str, compose: Callable[[Any], _Composed], params: msgspec.Struct) -> _Composed:
+def _composed(text: str, compose: Callable[[Any], Composition], params: msgspec.Struct) -> Composition:
     try:
         return compose(params)
     except ValueError as error:

@@ -7,7 +7,7 @@ of processors, with other resources (``csrc/resources/unlike_nodes.c``).
 
 The queue is served in the order of a *rule*. What happens behind a job that cannot start is the *backfill*:
 
-strict   no job overtakes                                   } Bridi, PhD thesis, Bologna 2018, ch. 6: rule-based,
+none     no job overtakes                                   } Bridi, PhD thesis, Bologna 2018, ch. 6: rule-based,
 list     the next ones are tried, which may delay it for ever } strict and non-strict
 easy     it gets a reservation of nodes and watts, at the earliest time at which the expected ends leave room for it;
          others start if they leave it that (after Lifka 1995; with watts as in Borghesi et al., SUSCOM 2018)
@@ -16,25 +16,14 @@ easy     it gets a reservation of nodes and watts, at the earliest time at which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, PlanBudget, Planner
-from cluster_agent.scheduler.policy_phases import NODE_PREDICTIONS, WATTS, Declared, Order
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.power_phases import Admitted, Predictor
+from cluster_agent.scheduler.power_phases import Predictor
 from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
-
-if TYPE_CHECKING:
-    from cluster_agent.prediction.admitted_power import Guard
-
-NodeBackfill: TypeAlias = Literal["strict", "list", "easy"]
-Placing: TypeAlias = Literal["first", "pack"]
-"""``first``: the nodes with room in the order of their numbers (Bridi, ch. 6). ``pack`` (ours): first nodes without an
-accelerator that the job would block, then the fullest, then the lowest number."""
 
 
 class PowerSource(Predictor, Protocol):
@@ -43,53 +32,6 @@ class PowerSource(Predictor, Protocol):
     def metered(self, job: int) -> float | None:
         """The running job's power; None: not known before it ends."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class NodeComposition:
-    """A policy for unlike nodes, ready to run. Predicted watts are multiplied by ``margin``."""
-
-    rule: Order
-    backfill: NodeBackfill
-    placing: Placing = "pack"
-    admitted: Admitted = "given"
-    margin: float = 1.0
-    is_metered: bool = False
-    """Whether a job counts with its measured power from the pass after its start on."""
-    guard: Guard | None = None
-    """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
-    plan: Planner | None = None
-    """Which starts a pass tries (``plans``); where there is no plan, rule and backfill decide."""
-    budget: PlanBudget = NO_BUDGET
-    idle_off_s: int | None = None
-    """A node without a job goes off after this time, and boots when a job needs it (``idle_off``); None: it stays on.
-    Not with a plan, which knows no boots."""
-
-    def __post_init__(self) -> None:
-        if self.plan is not None and self.backfill != "list":
-            raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
-        if self.budget.iterations < 0:
-            raise ValueError(f"iterations={self.budget.iterations}: give 0 or more")
-        if self.budget.time_s is not None and not self.budget.time_s > 0:
-            raise ValueError(f"time_s={self.budget.time_s:g}: give seconds above 0")
-        if self.plan is not None and self.idle_off_s is not None:
-            raise ValueError("idle_off_s: a plan knows no boots; leave one of them out")
-        if self.idle_off_s is not None and not self.idle_off_s > 0:
-            raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
-
-    @property
-    def owns_watts(self) -> bool:
-        """Always: watts are one of the resources (``owner``)."""
-        return True
-
-    @property
-    def declared(self) -> list[Declared]:
-        """What its phases declare."""
-        phases = [
-            (Declared("a policy that knows watts", (WATTS,)), True),
-            (Declared(f"of={self.admitted}", (NODE_PREDICTIONS,)), self.admitted != "given"),
-        ]
-        return [one for one, is_used in phases if is_used]
 
 
 class Placed(msgspec.Struct, frozen=True):

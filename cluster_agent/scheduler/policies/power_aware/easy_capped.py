@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition, Placing
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES, RuleName
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,9 +22,15 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_off_s: int | None = None
 
 
-def compose(params: Params) -> NodeComposition:
+def compose(params: Params) -> Composition:
     """One reservation, for the head."""
-    return NodeComposition(RULES[params.rule], "easy", params.placing, idle_off_s=params.idle_off_s)
+    return Composition(
+        order=RULES[params.rule],
+        backfill="easy",
+        placing=params.placing,
+        power=Power(),
+        idle_off_s=params.idle_off_s,
+    )
 
 
 POLICY = Policy(

@@ -20,10 +20,9 @@ import msgspec
 from cluster_agent.prediction.admitted_power import Guard
 from cluster_agent.prediction.node_watts import node_watts
 from cluster_agent.scheduler.policies.api import Policy
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import Composition, Placing
 from cluster_agent.scheduler.power_phases import Admitted, Power
 from cluster_agent.scheduler.rules import RULES, RuleName
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
 
 MOST_VIOLATION: Final = 0.5
 """Ours: above it a prediction is closer to the truth than what is admitted."""
@@ -41,10 +40,10 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str = ""
 
 
-def compose(params: Params) -> NodeComposition:
+def compose(params: Params) -> Composition:
     """``ValueError`` for a margin that admits everything, and for what cannot go together."""
-    guard, is_metered = _guard(params), params.meter == "run"
-    return NodeComposition(RULES[params.rule], "easy", params.placing, params.of, params.margin, is_metered, guard)
+    power = Power(admitted=params.of, margin=params.margin, guard=_guard(params), is_metered=params.meter == "run")
+    return Composition(order=RULES[params.rule], backfill="easy", placing=params.placing, power=power)
 
 
 def compose_on_processors(params: Params) -> Composition:

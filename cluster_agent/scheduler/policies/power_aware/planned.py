@@ -10,8 +10,9 @@ import msgspec
 from cluster_agent.scheduler.plans.list_search import Objective, list_search
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition, Placing
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES, RuleName
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,15 +28,16 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
 
 
-def compose(params: Params) -> NodeComposition:
+def compose(params: Params) -> Composition:
     """Every waiting job is tried in the order that the search found; the list schedule of the rule is the
     fall-back."""
-    return NodeComposition(
-        RULES[params.rule],
-        "list",
-        params.placing,
+    return Composition(
+        order=RULES[params.rule],
+        backfill="list",
+        placing=params.placing,
+        power=Power(),
         plan=list_search(params.objective, params.seed),
-        budget=PlanBudget(params.iterations, params.time_s),
+        plan_budget=PlanBudget(params.iterations, params.time_s),
     )
 
 

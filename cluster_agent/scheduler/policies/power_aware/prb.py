@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition, Placing
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES, RuleName
-from cluster_agent.scheduler.unlike_nodes.node_aware import NodeComposition, Placing
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,9 +25,15 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_off_s: int | None = None
 
 
-def compose(params: Params) -> NodeComposition:
+def compose(params: Params) -> Composition:
     """No reservations."""
-    return NodeComposition(RULES[params.rule], params.miss, params.placing, idle_off_s=params.idle_off_s)
+    return Composition(
+        order=RULES[params.rule],
+        backfill="list" if params.miss == "list" else "none",
+        placing=params.placing,
+        power=Power(),
+        idle_off_s=params.idle_off_s,
+    )
 
 
 POLICY = Policy(

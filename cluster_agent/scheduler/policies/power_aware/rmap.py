@@ -16,8 +16,9 @@ from typing import Literal
 
 import msgspec
 
-from cluster_agent.scheduler.configurations.choices import MoldableComposition, Rule
+from cluster_agent.scheduler.configurations.choices import Rule
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,11 +31,11 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     near: float = 0.0
 
 
-def compose(params: Params) -> MoldableComposition:
+def compose(params: Params) -> Composition:
     """EASY in nodes and watts around one of the three choices (``csrc/resources/moldable.c``)."""
     if not params.th >= 0 or not 0 <= params.near < 1 or not params.priority > 0:
         raise ValueError("th must be 0 or more, near from 0 to below 1, and priority above 0")
-    return MoldableComposition(rule=Rule(params.policy, params.th, params.near, params.priority))
+    return Composition(choose=Rule(params.policy, params.th, params.near, params.priority))
 
 
 POLICY = Policy(
