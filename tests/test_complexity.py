@@ -18,7 +18,6 @@ OPTIONS = "the options of a command, checked or laid out one by one"
 
 EXEMPT = {
     "cluster_agent/commands/replays/campaign.py: grid": "one loop for each dimension of the grid",
-    "cluster_agent/commands/replays/replay.py: replay": OPTIONS,
     "cluster_agent/commands/replays/report.py: _tables": "one line for each column of the report",
     "cluster_agent/commands/submit.py: _options_of": OPTIONS,
     "cluster_agent/serve/job_requests.py: _jobs": "one condition for each option that chooses jobs",

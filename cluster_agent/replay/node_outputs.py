@@ -3,17 +3,15 @@ watts that were admitted and used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from cluster_agent.replay.node_run import NodeResult, power_over_time
-from cluster_agent.replay.outputs import CSV_COLUMNS, manifest_of
+from cluster_agent.replay.outputs import CSV_COLUMNS
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.policies.registry import Choice
-from cluster_agent.workloads.node_trace import not_modelled
 
 
 def write(
@@ -38,19 +36,6 @@ def write(
     columns = {name: [row.get(name) for row in rows] for name in CSV_COLUMNS.split(",")}
     steps = power.time_s.tolist(), power.watts.tolist(), power.cap_w.tolist()
     return write_rows(directory, columns, more, steps, metrics, manifest, files)
-
-
-def manifest(
-    result: NodeResult, machine: str, cap: str | None, choice: Choice, command: Sequence[str], version: str
-) -> dict[str, Any]:
-    """What a replay is made from."""
-    trace = result.trace
-    of_trace = trace.path, trace.sha256, len(trace.jobs), trace.findings
-    of_machine = {"nodes": len(result.nodes), "given_by": machine}
-    made_from = manifest_of(command, of_trace, of_machine, cap, choice, version)
-    made_from["trace"]["not_modelled"] = not_modelled(trace)
-    made_from["trace"]["unmeasured"] = int((~trace.jobs.knows_watts).sum())
-    return made_from
 
 
 def intervals(nodes: Int64s) -> str:

@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +26,10 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads import swf
-from cluster_agent.workloads.job_log import PRECEDED, Workload, not_modelled
+from cluster_agent.workloads.job_log import PRECEDED, Workload
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.event_log import Setting
 
 CSV_COLUMNS: Final = (
     "job_id,workload_name,profile,submission_time,requested_number_of_resources,requested_time,success,final_state,"
@@ -217,34 +220,26 @@ def write_power(path: Path, result: Result) -> None:
     pyarrow.parquet.write_table(pa.table(table), path)
 
 
+class MadeFrom(NamedTuple):
+    """What a replay is made from, as its world says it."""
+
+    trace: tuple[str, str, int, Sequence[swf.Finding]]  # path, SHA-256, jobs, findings
+    machine: Mapping[str, Any]
+    cap: str | None
+    not_modelled: Mapping[str, int]
+    more: Mapping[str, Any]
+    unmeasured: int | None = None  # jobs without measured watts; None: watts are not of the log
+
+
 def manifest(
-    workload: Workload,
-    machine: str,
-    choice: Choice,
-    command: Sequence[str],
-    version: str,
-    cap: str | None = None,
+    made_from: MadeFrom, setting: Setting, choice: Choice, command: Sequence[str], version: str
 ) -> dict[str, Any]:
-    """What a replay on processors is made from."""
-    of_trace = workload.log.path, workload.log.sha256, len(workload.jobs), workload.findings
-    made_from = manifest_of(
-        command, of_trace, {"processors": workload.processors, "given_by": machine}, cap, choice, version
-    )
-    made_from["trace"]["not_modelled"] = not_modelled(workload)
-    return made_from
-
-
-def manifest_of(
-    command: Sequence[str],
-    trace: tuple[str, str, int, Sequence[swf.Finding]],
-    machine: Mapping[str, Any],
-    cap: str | None,
-    choice: Choice,
-    version: str,
-) -> dict[str, Any]:
-    """What a replay is made from. ``trace``: path, SHA-256, jobs, findings."""
-    path, sha256, jobs, findings = trace
+    """The content of ``manifest.json``."""
+    path, sha256, jobs, findings = made_from.trace
     given = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
+    not_modelled = dict(made_from.not_modelled)
+    if setting.closed_loop == "preceding":
+        not_modelled.pop(PRECEDED, None)
     return {
         "command": list(command),
         "trace": {
@@ -255,24 +250,21 @@ def manifest_of(
                 {"what": one.what, "done": one.done, "count": one.count, "first_line": one.first_line}
                 for one in findings
             ],
+            "not_modelled": not_modelled,
+            **({} if made_from.unmeasured is None else {"unmeasured": made_from.unmeasured}),
         },
-        "machine": dict(machine),
-        "cap": cap,
+        "machine": dict(made_from.machine),
+        "cap": made_from.cap,
         "policy": {
             "name": choice.policy.name,
             "parameters": {field: value for field, value in given.items() if value is not None},
             **({"origin": msgspec.to_builtins(choice.origin)} if choice.origin else {}),
         },
-        "seed": None,  # nothing here is random
+        "seed": setting.seed if setting.closed_loop else None,  # nothing else here is random
         "versions": {"nodectl": version, "python": platform.python_version(), "numpy": np.__version__},
+        **made_from.more,
+        "closed_loop": setting.closed_loop,
     }
-
-
-def add_loop(made_from: dict[str, Any], closed_loop: str | None, seed: int) -> None:
-    """Say in a manifest how submissions followed from the schedule."""
-    made_from |= {"closed_loop": closed_loop, "seed": seed if closed_loop else None}
-    if closed_loop == "preceding":
-        made_from["trace"]["not_modelled"].pop(PRECEDED, None)
 
 
 def write_swf(path: str, workload: Workload, start_s: Int64s, run_s: Int64s, policy: str) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes
+from cluster_agent.commands.replays import replay_moldable, replay_nodes, replay_processors
 from cluster_agent.replay.event_log import Setting
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
@@ -72,7 +72,7 @@ def _reference(setting: Setting) -> tuple[Scheduler, SimulatedMachine]:
         scheduler = NodeScheduler(on_nodes, trace.jobs, nodes, limit, power)
         return scheduler, SimulatedMachine(trace.jobs.jobs, "instant")
     composition = choice.composition
-    workload, watts, caps, _ = replay.world(setting, composition)
+    workload, watts, caps, _ = replay_processors.world(setting, composition)
     if watts is None:
         plain = ReferenceScheduler(composition, workload.jobs, workload.processors)
         return plain, SimulatedMachine(workload.jobs, composition.ties)

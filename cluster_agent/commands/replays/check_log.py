@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cluster_agent.commands.replays import replay, replay_moldable, replay_nodes, replay_warm
+from cluster_agent.commands.replays import replay_moldable, replay_nodes, replay_processors, replay_warm
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay.event_log import EventLog, LogMeter
 from cluster_agent.scheduler.interfaces import Scheduler
@@ -52,7 +52,7 @@ def check_log(log: str, trace: str | None, policy: str | None) -> int:
             recorded=warmed.warm.recorded,
         )  # fmt: skip
     else:
-        workload, watts, caps = replay.as_submitted(setting, choice.composition)
+        workload, watts, caps = replay_processors.as_submitted(setting, choice.composition)
         count = len(workload.jobs)
         scheduler = NativeScheduler(
             choice.composition, workload.jobs, workload.processors, watts, caps, meter, workload.users

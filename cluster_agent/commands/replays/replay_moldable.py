@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,7 +14,7 @@ from cluster_agent.commands.replays import replay_warm
 from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import closed_loop
-from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.event_log import Setting
 from cluster_agent.replay.moldable_run import (
     MoldableResult,
     impossible,
@@ -24,7 +23,7 @@ from cluster_agent.replay.moldable_run import (
     replay_possible,
     stepped,
 )
-from cluster_agent.replay.outputs import add_loop, manifest_of, workload_name, write_swf
+from cluster_agent.replay.outputs import MadeFrom, workload_name, write_swf
 from cluster_agent.replay.row_outputs import write_rows
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.state_at import with_ways
@@ -37,12 +36,14 @@ from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
 from cluster_agent.workloads.state_file import StateJob
 from cluster_agent.workloads.swf import Finding, read_swf
-from nodectl import __version__
-from nodectl.shell.plain_text import echo, echo_block, json_text
+from nodectl.shell.plain_text import echo
 from nodectl.shell.progress_bar import progress
 
+if TYPE_CHECKING:
+    from cluster_agent.commands.replays.replay import Options, Stepped
 
-class World(msgspec.Struct, frozen=True):
+
+class Ways(msgspec.Struct, frozen=True):
     """The inputs of a replay."""
 
     workload: Workload
@@ -64,80 +65,94 @@ class World(msgspec.Struct, frozen=True):
         return stepped(composition, self.jobs, self.nodes, self.cap)
 
 
-def replay_with_configurations(
-    setting: Setting,
-    choice: Choice,
-    out: str | None,
-    swf_file: str | None,
-    log_file: str | None,
-    is_strict: bool,
-    as_json: bool,
-    state_out: str | None = None,
-    state_at: int | None = None,
-) -> int:
-    """Replay the trace and print the results; returns the exit status."""
-    composition = choice.composed
-    states = replay_warm.states(setting, choice, state_out, state_at, needs="configurations")
-    of = world(setting, composition, is_strict)
-    for finding in of.findings:
-        echo(f"{setting.trace}: {finding}", to_stderr=True)
-    if of.tables.is_generated:
-        echo(f"--configurations {of.tables.text}: times and watts are generated, like Cab's", to_stderr=True)
-    if of.tables.errors:
-        errors = of.tables.errors
-        echo(
-            f"--configurations {of.tables.text}: the model's times are wrong by {100 * errors.time_mean:.1f} % on"
-            f" average, {100 * errors.time_max:.0f} % at most, its watts by {100 * errors.watts_mean:.1f} and"
-            f" {100 * errors.watts_max:.0f} %",
-            to_stderr=True,
+class WithConfigurations:
+    """The world and the result of a replay (``replay.World``)."""
+
+    state_sha256 = ""
+    unstarted = 0  # who could not start is left out
+
+    def __init__(self, options: Options, choice: Choice) -> None:
+        self._setting, self._composition = options.setting, choice.composed
+        self._states = replay_warm.states(
+            self._setting, choice, options.state_out, options.state_at, needs="configurations"
         )
-    with progress(len(of.jobs)) as advance:
-        of, result = _replayed(setting, composition, of, advance, states.at_s)
-    if log_file:
-        scheduler, simulated = of.scheduler(composition)
-        sha256, origin = of.workload.log.sha256, choice.origin
-        write_log(log_file, setting, sha256, scheduler, simulated, result.start_s, origin=origin)
-    of, result = _since(states, of, result)
-    if swf_file:
-        processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * of.cores
-        workload = of.workload_of_jobs()
+        self._of = world(self._setting, self._composition, options.strict)
+
+    def run(self) -> None:
+        """Replay from the start."""
+        for finding in self._of.findings:
+            echo(f"{self._setting.trace}: {finding}", to_stderr=True)
+        tables = self._of.tables
+        if tables.is_generated:
+            echo(f"--configurations {tables.text}: times and watts are generated, like Cab's", to_stderr=True)
+        if errors := tables.errors:
+            echo(
+                f"--configurations {tables.text}: the model's times are wrong by {100 * errors.time_mean:.1f} % on"
+                f" average, {100 * errors.time_max:.0f} % at most, its watts by {100 * errors.watts_mean:.1f} and"
+                f" {100 * errors.watts_max:.0f} %",
+                to_stderr=True,
+            )
+        with progress(len(self._of.jobs)) as advance:
+            replayed = _replayed(self._setting, self._composition, self._of, advance, self._states.at_s)
+        self._of, self.result = replayed
+
+    def stepped(self) -> Stepped:
+        """For the loop in Python."""
+        scheduler, simulated = self._of.scheduler(self._composition)
+        return self._of.workload.log.sha256, scheduler, simulated, self.result.start_s, None
+
+    def follow(self) -> None:
+        """Write the state, and leave out what was before the one that it starts from."""
+        states, result = self._states, self.result
+
+        def past_at(at_s: int) -> list[StateJob]:
+            return with_ways(result, result.moments[at_s])
+
+        if states.from_s is not None and (departure := states.departure(past_at(states.from_s))):
+            raise replay_warm.other_past(states.setting, departure)
+        states.follow(past_at, self._of.nodes)
+        if states.from_s is not None:
+            self.result, kept = result.since(states.from_s)
+            row = [self._of.row[job] for job in kept]
+            self._of = msgspec.structs.replace(self._of, jobs=self.result.jobs, row=row)
+
+    def measured(self) -> dict[str, Any]:
+        """The content of ``metrics.json``."""
+        return measure_moldable(self.result, self._of.nodes)
+
+    def timed(self) -> dict[str, float]:
+        """How long deciding took is not measured."""
+        return {}
+
+    def write_swf(self, path: str) -> None:
+        """The schedule as a job log."""
+        result, workload = self.result, self._of.workload_of_jobs()
+        processors = np.array([one.nodes for one in result.chosen if one is not None], np.int32) * self._of.cores
         workload = replace(workload, jobs=replace(workload.jobs, width=processors))
-        write_swf(swf_file, workload, result.start_s, result.end_s - result.start_s, setting.policy)
-    measured = measure_moldable(result, of.nodes)
-    if out:
+        write_swf(path, workload, result.start_s, result.end_s - result.start_s, self._setting.policy)
+
+    def made_from(self) -> MadeFrom:
+        """What the manifest has."""
+        of, setting = self._of, self._setting
         of_trace = setting.trace, of.workload.log.sha256, len(of.jobs), of.findings
         machine = {"nodes": of.nodes, "given_by": setting.machine}
-        command = ["clusterctl", *sys.argv[1:]]
         cap = setting.cap if len(of.cap.watts) > 1 else f"{of.cap.watts[0]:g}"
-        made_from = manifest_of(command, of_trace, machine, cap, choice, __version__)
-        made_from["trace"]["not_modelled"] = not_modelled(of.workload)
-        made_from["configurations"] = of.tables.manifest()
-        made_from |= states.manifest
-        add_loop(made_from, setting.closed_loop, setting.seed)
-        times_s, watts, caps_w = power_of(result)
+        more = {"configurations": of.tables.manifest(), **self._states.manifest}
+        return MadeFrom(of_trace, machine, cap, not_modelled(of.workload), more)
+
+    def write(self, directory: str, measured: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+        """All files; returns lines about those that need a package that is missing."""
+        times_s, watts, caps_w = power_of(self.result)
         power = times_s.tolist(), watts.tolist(), caps_w.tolist()
-        for note in write_rows(out, _columns(of, result), _more(of, result), power, measured, made_from):
-            echo(note, to_stderr=True)
-    echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
-    return 0
+        columns = _columns(self._of, self.result), _more(self._of, self.result)
+        return write_rows(directory, *columns, power, measured, manifest)
+
+    def lines(self, measured: Mapping[str, Any]) -> str:
+        """The results in words."""
+        return _lines(measured)
 
 
-def _since(states: replay_warm.States, of: World, result: MoldableResult) -> tuple[World, MoldableResult]:
-    """The inputs and the results from the state on, if it starts from one; writes the other."""
-
-    def past_at(at_s: int) -> list[StateJob]:
-        return with_ways(result, result.moments[at_s])
-
-    if states.from_s is not None and (departure := states.departure(past_at(states.from_s))):
-        raise replay_warm.other_past(states.setting, departure)
-    states.follow(past_at, of.nodes)
-    if states.from_s is None:
-        return of, result
-    later, kept = result.since(states.from_s)
-    return msgspec.structs.replace(of, jobs=later.jobs, row=[of.row[job] for job in kept]), later
-
-
-def as_submitted(setting: Setting, composition: Composition) -> World:
+def as_submitted(setting: Setting, composition: Composition) -> Ways:
     """The inputs of a scheduler; with a closed loop, the submissions that it led to."""
     of = world(setting, composition)
     return _replayed(setting, composition, of, lambda ended: None)[0] if setting.closed_loop else of
@@ -146,10 +161,10 @@ def as_submitted(setting: Setting, composition: Composition) -> World:
 def _replayed(
     setting: Setting,
     composition: Composition,
-    of: World,
+    of: Ways,
     advance: Callable[[int], None],
     at_s: Sequence[int] = (),
-) -> tuple[World, MoldableResult]:
+) -> tuple[Ways, MoldableResult]:
     """The results, and the jobs as they were submitted."""
     loop = None
     if setting.closed_loop:
@@ -160,7 +175,7 @@ def _replayed(
     return of, result
 
 
-def world(setting: Setting, composition: Composition, is_strict: bool = False) -> World:
+def world(setting: Setting, composition: Composition, is_strict: bool = False) -> Ways:
     """The jobs, their configurations and the machine; jobs that fit in none of their configurations are dropped and
     counted."""
     if setting.machine is None or setting.machine.isdecimal():
@@ -182,7 +197,7 @@ def world(setting: Setting, composition: Composition, is_strict: bool = False) -
         stay = [job for job in range(len(jobs)) if job not in never]
         jobs, row = jobs.only(stay), [row[job] for job in stay]
     found = [*workload.findings, *findings]
-    return World(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, cap)
+    return Ways(workload, jobs, row, found, tables, machine.nodes, machine.node.cores, cap)
 
 
 def _cap(text: str | None, machine: Machine) -> PowerCap:
@@ -198,7 +213,7 @@ def _cap(text: str | None, machine: Machine) -> PowerCap:
     return PowerCap(cap.time_s, tuple(most_w if watts == float("inf") else watts for watts in cap.watts))
 
 
-def _columns(of: World, result: MoldableResult) -> dict[str, list[Any]]:
+def _columns(of: Ways, result: MoldableResult) -> dict[str, list[Any]]:
     """Those of Batsim."""
     jobs, n = of.jobs.jobs, len(of.jobs)
     run_s, turnaround_s = (result.end_s - since_s for since_s in (result.start_s, jobs.submit_s))
@@ -221,7 +236,7 @@ def _columns(of: World, result: MoldableResult) -> dict[str, list[Any]]:
     }
 
 
-def _more(of: World, result: MoldableResult) -> dict[str, list[Any]]:
+def _more(of: Ways, result: MoldableResult) -> dict[str, list[Any]]:
     """Our columns: the configuration."""
     chosen, users = [one for one in result.chosen if one is not None], of.workload.users
     return {
@@ -234,7 +249,7 @@ def _more(of: World, result: MoldableResult) -> dict[str, list[Any]]:
     }
 
 
-def _lines(measured: dict[str, Any]) -> str:
+def _lines(measured: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"{measured['ended']} of {measured['jobs']} jobs ended, makespan {measured['makespan_s']} s",

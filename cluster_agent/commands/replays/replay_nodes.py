@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cluster_agent.cluster import load_machine
 from cluster_agent.commands.replays import replay_warm
@@ -12,10 +11,10 @@ from cluster_agent.commands.replays.known_caps import cap_of
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import node_outputs, plan_file
 from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
-from cluster_agent.replay.event_log import Setting, write_log
+from cluster_agent.replay.event_log import Setting
 from cluster_agent.replay.node_run import NodeResult, measure_nodes, pass_times
 from cluster_agent.replay.node_run import replay_nodes as run_replay
-from cluster_agent.replay.outputs import add_loop
+from cluster_agent.replay.outputs import MadeFrom
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.state_at import on_nodes
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -28,70 +27,95 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
 from cluster_agent.workloads.eurora import read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
-from cluster_agent.workloads.node_trace import NodeTrace
+from cluster_agent.workloads.node_trace import NodeTrace, not_modelled
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import Finding
 from cluster_agent.workloads.text_tables import is_eurora
 from cluster_agent.workloads.warm_nodes import NodeStart, warm_on
-from nodectl import __version__
-from nodectl.shell.plain_text import echo, echo_block, json_text
+from nodectl.shell.plain_text import echo
 from nodectl.shell.progress_bar import progress
 
-
-def replay_nodes(
-    setting: Setting,
-    choice: Choice,
-    out: str | None,
-    log_file: str | None,
-    is_strict: bool,
-    as_json: bool,
-    state_out: str | None = None,
-    state_at: int | None = None,
-) -> int:
-    """Replay the trace and print the results; returns the exit status."""
-    composition = choice.on_nodes
-    if log_file and composition.plan_time_s is not None and setting.plan_from is None:
-        raise WrongUseError(
-            f"--log {log_file}: with time_s a plan depends on the machine's speed, so that its log cannot be checked;"
-            " replay with --out first, then log with --plan-from DIR/plan.jsonl"
-        )
-    states = _states(setting, choice, state_out, state_at)
-    given, nodes, limit, power = world(setting, composition, is_strict)
-    recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
-    if setting.cap is not None and composition.power is None:
-        echo(f"{setting.policy} does not know watts: the cap is only measured", to_stderr=True)
-    _say(given.path, given.findings)
-    result, start = _replayed(states, given, nodes, limit, power, recorded, loop)
-    jobs = result.trace
-    _say(jobs.path, jobs.findings[len(given.findings) :])
-    _check_started(result, setting)
-    if log_file:
-        simulated = SimulatedMachine(jobs.jobs.jobs, "instant", recorded=start.recorded if start else None)
-        scheduler = scheduler_of(composition, jobs, nodes, limit, result.outcomes or None, start)
-        write_log(log_file, setting, jobs.sha256, scheduler, simulated, result.start_s, origin=choice.origin)
-    states.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(nodes))
-    later = result if states.from_s is None else result.since(states.from_s)
-    measured = measure_nodes(later)
-    if out:
-        _write(out, states, result, later, measured)
-    measured |= pass_times(result)
-    echo_block(json_text(measured, indent=2) if as_json else _lines(measured))
-    return 1 if result.unstarted else 0
+if TYPE_CHECKING:
+    from cluster_agent.commands.replays.replay import Options, Stepped
 
 
-def _write(
-    out: str, states: replay_warm.States, result: NodeResult, later: NodeResult, measured: dict[str, Any]
-) -> None:
-    """``--out``. ``later``: from the state on, if it starts from one."""
-    setting, command = states.setting, ["clusterctl", *sys.argv[1:]]
-    given_by = setting.machine or "eurora"
-    made_from = node_outputs.manifest(later, given_by, setting.cap, states.choice, command, __version__)
-    made_from |= states.manifest
-    made_from |= {"plan_from": setting.plan_from} if setting.plan_from else {}
-    add_loop(made_from, setting.closed_loop, setting.seed)
-    plan = {plan_file.NAME: plan_file.written(result.outcomes, setting, result.trace.sha256)} if result.outcomes else {}
-    for note in node_outputs.write(out, later, measured, made_from, plan):
-        echo(note, to_stderr=True)
+class OnNodes:
+    """The world and the result of a replay (``replay.World``)."""
+
+    def __init__(self, options: Options, choice: Choice) -> None:
+        self._options, self._choice, self._setting = options, choice, options.setting
+        self._composition = choice.on_nodes
+        if options.log_file and self._composition.plan_time_s is not None and options.plan_from is None:
+            raise WrongUseError(
+                f"--log {options.log_file}: with time_s a plan depends on the machine's speed, so that its log cannot"
+                " be checked; replay with --out first, then log with --plan-from DIR/plan.jsonl"
+            )
+        self._states = _states(self._setting, choice, options.state_out, options.state_at)
+        self.state_sha256 = ""
+
+    def run(self) -> None:
+        """Replay from the start, or from the jobs of a state."""
+        setting = self._setting
+        given, self._nodes, self._limit, power = world(setting, self._composition, self._options.strict)
+        recorded, loop = _recorded_plan(setting, given), _loop(setting, given)
+        if setting.cap is not None and self._composition.power is None:
+            echo(f"{setting.policy} does not know watts: the cap is only measured", to_stderr=True)
+        _say(given.path, given.findings)
+        result, self._start = _replayed(self._states, given, self._nodes, self._limit, power, recorded, loop)
+        self.result = self._later = result
+        _say(result.trace.path, result.trace.findings[len(given.findings) :])
+        _check_started(result, setting)
+
+    def stepped(self) -> Stepped:
+        """For the loop in Python."""
+        result, start = self.result, self._start
+        simulated = SimulatedMachine(result.trace.jobs.jobs, "instant", recorded=start.recorded if start else None)
+        plan = result.outcomes or None
+        scheduler = scheduler_of(self._composition, result.trace, self._nodes, self._limit, plan, start)
+        return result.trace.sha256, scheduler, simulated, result.start_s, None
+
+    def follow(self) -> None:
+        """Write the state, and leave out what was before the one that it starts from."""
+        result, states = self.result, self._states
+        states.follow(lambda at_s: on_nodes(result, result.moments[at_s]), len(self._nodes))
+        self._later = result if states.from_s is None else result.since(states.from_s)
+
+    @property
+    def unstarted(self) -> int:
+        """Jobs that never started."""
+        return self.result.unstarted
+
+    def measured(self) -> dict[str, Any]:
+        """The content of ``metrics.json``."""
+        return measure_nodes(self._later)
+
+    def timed(self) -> dict[str, float]:
+        """How long deciding took."""
+        return pass_times(self.result)
+
+    def write_swf(self, path: str) -> None:
+        """Has been refused (``replay.world_of``)."""
+        raise AssertionError
+
+    def made_from(self) -> MadeFrom:
+        """What the manifest has."""
+        setting, trace = self._setting, self._later.trace
+        machine = {"nodes": len(self._nodes), "given_by": setting.machine or "eurora"}
+        more = self._states.manifest | ({"plan_from": setting.plan_from} if setting.plan_from else {})
+        of_trace = trace.path, trace.sha256, len(trace.jobs), trace.findings
+        unmeasured = int((~trace.jobs.knows_watts).sum())
+        return MadeFrom(of_trace, machine, setting.cap, not_modelled(trace), more, unmeasured)
+
+    def write(self, directory: str, measured: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+        """All files; returns lines about those that need a package that is missing."""
+        outcomes, plan = self.result.outcomes, {}
+        if outcomes:
+            plan = {plan_file.NAME: plan_file.written(outcomes, self._setting, self.result.trace.sha256)}
+        return node_outputs.write(directory, self._later, measured, manifest, plan)
+
+    def lines(self, measured: Mapping[str, Any]) -> str:
+        """The results in words."""
+        return _lines(measured)
 
 
 def _say(path: str, findings: Sequence[Finding]) -> None:
@@ -223,7 +247,7 @@ def _machine_of(trace: str) -> str:
     raise WrongUseError(f"{trace}: sacct's text does not describe the machine; give --machine NAME or FILE.toml")
 
 
-def _lines(measured: dict[str, Any]) -> str:
+def _lines(measured: Mapping[str, Any]) -> str:
     used = ", ".join(f"{name} {100 * share:.1f} %" for name, share in measured["utilisation"].items() if share)
     over = measured["above_cap_ws"]
     waits = measured["waits_by_promise"]

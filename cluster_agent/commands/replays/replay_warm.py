@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cluster_agent.cap_steps import Cap
-from cluster_agent.commands.replays.replay import processors_of, watts_of, with_jobs
+from cluster_agent.commands.replays.replay_processors import processors_of, watts_of, with_jobs
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import written_whole
 from cluster_agent.replay.closed_loop import ClosedLoop, closed_loop
