@@ -28,10 +28,8 @@ import numpy as np
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay import written_whole
-from cluster_agent.replay.simulated import JumpingClock
 from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
 from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.power_phases import Ends, Reaction
 from nodectl.shell.extension import Origin
 from nodectl.shell.plain_text import read_utf8
@@ -193,6 +191,9 @@ def write_log(
 
     ``ClusterError`` if the loop starts a job at another time.
     """
+    from cluster_agent.replay.simulated import JumpingClock  # only here: a short replay is as long as its imports
+    from cluster_agent.scheduler.loop import run
+
     clock, started = JumpingClock(), _Started(machine)
     with writing(path, setting, sha256, origin, state_sha256) as file:
         if meter is not None:

@@ -11,18 +11,17 @@ import numpy as np
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.scheduler.job_columns import Bools, Int64s
-from cluster_agent.scheduler.native.answering import Answering
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload
-from cluster_agent.workloads.job_watts import of_jobs
 from cluster_agent.workloads.swf import TraceError
 
 if TYPE_CHECKING:
     from cluster_agent.replay.closed_loop import ClosedLoop
+    from cluster_agent.scheduler.native.answering import Answering
 
 NEVER_S: Final = 2**63 - 1
 
@@ -89,6 +88,8 @@ def replay(
     ``advance`` is called from time to time with the number of jobs that have ended.
     """
     if watts is not None and composition.power is not None:
+        from cluster_agent.workloads.job_watts import of_jobs  # only here: a short replay is as long as its imports
+
         watts = of_jobs(watts, workload, composition.power)
     users = workload.users if composition.priority else None
     answers: Answering | None = None

@@ -9,7 +9,6 @@ manifest.json  what it was made from; equal manifests have equal results
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -235,6 +234,8 @@ def manifest(
     made_from: MadeFrom, setting: Setting, choice: Choice, command: Sequence[str], version: str
 ) -> dict[str, Any]:
     """The content of ``manifest.json``."""
+    import platform  # only here: most short replays write no files
+
     path, sha256, jobs, findings = made_from.trace
     given = {field: getattr(choice.params, field) for field in choice.params.__struct_fields__}
     not_modelled = dict(made_from.not_modelled)

@@ -28,12 +28,12 @@ import msgspec
 import numpy as np
 
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
-from cluster_agent.scheduler.orders.priority import Priority
-from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.power_phases import Admitted, Power
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.configurations.choices import Choose, Rule
+    from cluster_agent.scheduler.orders.priority import Priority
+    from cluster_agent.scheduler.orders.score_formula import Score
     from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Planner
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Start
 from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.rules import RULES
 import msgspec
 

@@ -142,12 +142,12 @@ class NodeScheduler(OneFrequency):
             estimate_s=self._estimate_s[job],
             width=self._total[job, CORES],
             user=jobs.jobs.user[job],
-            units=jobs.units[job],
-            gpus=self._total[job, GPUS],
-            mics=self._total[job, MICS],
-            memory_kib=self._total[job, MEMORY],
+            units=jobs.units[job].astype(float),
+            gpus=self._total[job, GPUS].astype(float),
+            mics=self._total[job, MICS].astype(float),
+            memory_kib=self._total[job, MEMORY].astype(float),
             watts=self.admitted_w[job],
-            promise_s=np.array([wait_s or np.nan for wait_s in jobs.max_wait_s[job]]),
+            promise_s=np.array([wait_s or np.nan for wait_s in jobs.max_wait_s[job]], float),
         )
         order = served(self.composition.order or est, queue, now_s)
         return [int(one) for one in job[order]]

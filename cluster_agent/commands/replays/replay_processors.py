@@ -10,18 +10,13 @@ from cluster_agent.cap_steps import FOREVER_S, Cap, read_caps
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay import measures, outputs
-from cluster_agent.replay.event_log import ReplayMeter, Setting
 from cluster_agent.replay.log_run import Result
 from cluster_agent.replay.log_run import replay as run_replay
-from cluster_agent.replay.simulated import SimulatedMachine
-from cluster_agent.scheduler.interfaces import unmetered
 from cluster_agent.scheduler.native.governor import Watts
-from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, clash
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload, machine_of, not_modelled, prepare
-from cluster_agent.workloads.job_watts import of_jobs, read_job_watts
 from cluster_agent.workloads.swf import Finding, Log, read_swf
 from nodectl.shell.plain_text import echo
 from nodectl.shell.progress_bar import progress
@@ -29,6 +24,7 @@ from nodectl.shell.progress_bar import progress
 if TYPE_CHECKING:
     from cluster_agent.commands.replays.replay import Options, Stepped
     from cluster_agent.replay.closed_loop import ClosedLoop
+    from cluster_agent.replay.event_log import Setting
     from cluster_agent.workloads.warm_log import Start
 
 MOST_PROCESSORS = 2**31 - 1
@@ -86,6 +82,11 @@ class OnProcessors:
 
     def stepped(self) -> Stepped:
         """For the loop in Python."""
+        from cluster_agent.replay.event_log import ReplayMeter  # as above
+        from cluster_agent.replay.simulated import SimulatedMachine
+        from cluster_agent.scheduler.interfaces import unmetered
+        from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
+
         workload, watts = self.result.workload, self.result.schedule.watts
         meter = ReplayMeter(self.result.schedule.power_uw) if watts is not None else None
         scheduler = NativeScheduler(
@@ -197,6 +198,9 @@ def world(
 
 def with_jobs(setting: Setting, composition: Composition, watts: Watts | None, workload: Workload) -> Watts | None:
     """The machine with the watts of these jobs."""
+    if watts is not None:
+        from cluster_agent.workloads.job_watts import of_jobs, read_job_watts  # as above
+
     if setting.job_watts is not None:
         if watts is None:
             raise WrongUseError(

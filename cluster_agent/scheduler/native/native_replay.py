@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,8 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native.answering import Answering, CAnswering
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
 from cluster_agent.scheduler.native.moment import Moment
-from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_scheduler import known_of, queued, reaction_of, reorder, set_native_order
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
@@ -32,10 +30,14 @@ from cluster_agent.scheduler.native.native_tables import (
     placed,
     pointer,
 )
-from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.recorded import Recorded, StartsError
-from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+
+if TYPE_CHECKING:  # a short replay is as long as its imports
+    from cluster_agent.scheduler.native.answering import Answering
+    from cluster_agent.scheduler.native.native_moldable import CMoldable
+    from cluster_agent.scheduler.native.native_unlike import CUnlike
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
@@ -91,6 +93,8 @@ class NativeReplay:
             lib.replay_free,
         )
         if answering is not None:
+            from cluster_agent.scheduler.native.answering import CAnswering
+
             self._c_answering = CAnswering(answering, jobs)
             checked(lib.replay_answer(self._replay, self._c_answering.c))
         self._predicting: Predicting | None = None

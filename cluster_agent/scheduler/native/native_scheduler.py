@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
-from cluster_agent.scheduler.native.native_moldable import CMoldable
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CPriority,
@@ -29,13 +28,16 @@ from cluster_agent.scheduler.native.native_tables import (
     placed,
     pointer,
 )
-from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policy_phases import Composition, Known, Order
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
 from cluster_agent.scheduler.queue import columns, nothing_known, served
 from cluster_agent.scheduler.recorded import Recorded
-from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+
+if TYPE_CHECKING:  # a short replay is as long as its imports
+    from cluster_agent.scheduler.native.native_moldable import CMoldable
+    from cluster_agent.scheduler.native.native_unlike import CUnlike
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 NEVER_S: Final = 2**63 - 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,13 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
-from cluster_agent.scheduler.orders.priority import Priority
-from cluster_agent.scheduler.orders.score_formula import Score
 from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Learning, clash
-from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+
+if TYPE_CHECKING:  # a short replay is as long as its imports
+    from cluster_agent.scheduler.orders.priority import Priority
+    from cluster_agent.scheduler.orders.score_formula import Score
+    from cluster_agent.scheduler.power_cap import PowerCap
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 
 def code(kind: str, name: str) -> int:
@@ -195,6 +197,8 @@ def owned(pointer_or_null: Any, free: Callable[[Any], None]) -> Any:
 
 def placed(scheduler: Any, job: int) -> Placed:
     """The nodes of a job that was started."""
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+
     count = ffi.new("int32_t *")
     found = lib.scheduler_placed(scheduler, job, count)
     pairs = [(found[i].node, found[i].count) for i in range(count[0])]
