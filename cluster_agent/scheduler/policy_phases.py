@@ -167,6 +167,7 @@ ESTIMATES: Final = "estimates of its own"
 GPUS: Final = "GPUs"
 MEMORY: Final = "memory"
 PROMISES: Final = "promised waits"
+OTHERS_WATTS: Final = "watts that the policy does not own"
 
 ON_PROCESSORS: Final = Declared("a number of processors", takes={WATTS: "has none: give a machine such as curie"})
 A_LOG: Final = Declared(
@@ -193,6 +194,8 @@ LIVE: Final = Declared(
         JOB_WATTS: "has none: choose another one",
         NODE_PREDICTIONS: "has none: choose easy-capped",
         REPLAY: "is none: choose a rule that ships",
+        PROMISES: "has none: choose another order",
+        OTHERS_WATTS: "counts none: give the policy power=Power()",
     },
 )
 WITHOUT_WATTS: Final = Declared(
@@ -289,6 +292,7 @@ class Composition:
                 Declared("an order by a rule", (ORDER, *self.needs), {ORDER: "orders it, too"}),
                 self.order is not None,
             ),
+            (Declared("an order by a rule", (OTHERS_WATTS,)), WATTS in self.needs and power is None),
             (
                 Declared("an order by priorities", (ORDER, PROCESSORS), {ORDER: "orders it, too"}),
                 self.priority is not None,
@@ -314,6 +318,9 @@ class Composition:
             (Declared("a mode that switches nodes off", (SWITCHING,)), bool(power and power.idle)),
             (Declared("a reaction to caps", (PROCESSORS,)), bool(power and power.react)),
             (Declared("a lower frequency", (PROCESSORS,)), bool(power and power.lowers_frequencies)),
+            (Declared("a cap that is unknown until it begins", (PROCESSORS,)), bool(power and not power.looks_ahead)),
+            (Declared("watts of a busy node", (PROCESSORS,)), bool(power and power.node_w is not None)),
+            (Declared("is_metered", (NODES,)), bool(power and power.is_metered)),
             (Declared("a budget of joules", (PROCESSORS,)), bool(power and power.budget)),
             (
                 Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),

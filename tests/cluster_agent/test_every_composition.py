@@ -18,11 +18,23 @@ from cluster_agent.replay.log_run import Result, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.replay.node_run import power_over_time, replay_nodes
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.scheduler.configurations.choices import Rule
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.orders.priority import Priority
-from cluster_agent.scheduler.policy_phases import A_TRACE_WITH_NODES, Composition, clash
+from cluster_agent.scheduler.policy_phases import (
+    A_LOG,
+    A_TRACE_WITH_NODES,
+    GPUS,
+    LIVE,
+    ON_PROCESSORS,
+    PROMISES,
+    WATTS,
+    Composition,
+    Declared,
+    clash,
+)
 from cluster_agent.scheduler.power_cap import UNCAPPED, constant
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.workloads.job_log import Workload
@@ -168,3 +180,36 @@ def test_on_nodes_every_composition_runs_or_is_refused_by_the_sentence_that_name
         assert result.start_s.tolist() == [simulated.start_s[job] for job in range(len(trace.jobs))]
         ran += 1
     assert ran == 2 * 3 * 3  # submission and a rule, three backfills, three kinds of watts
+
+
+@pytest.mark.parametrize(
+    ("phases", "resources", "sentence"),
+    [
+        (
+            {"order": widest_first, "needs": (GPUS,)},
+            A_LOG,
+            "an order by a rule needs GPUs, and a log of processors has none",
+        ),
+        ({"order": widest_first, "needs": (WATTS,)}, ON_PROCESSORS, "needs watts, and a number of processors has none"),
+        ({"order": widest_first, "needs": (WATTS,)}, LIVE, "needs watts that the policy does not own, and a live"),
+        ({"order": widest_first, "needs": (PROMISES,)}, LIVE, "needs promised waits, and a live partition has none"),
+        ({"power": Power(is_metered=True)}, A_LOG, "is_metered needs nodes, and a log of processors has none"),
+        (
+            {"power": Power(looks_ahead=False)},
+            A_TRACE_WITH_NODES,
+            "a cap that is unknown until it begins needs a number",
+        ),
+        ({"power": Power(node_w=300.0)}, A_TRACE_WITH_NODES, "watts of a busy node needs a number of processors"),
+        ({"placing": "pack"}, A_LOG, "placing=pack needs nodes, and a log of processors has none"),
+        (
+            {"choose": Rule("naive")},
+            A_TRACE_WITH_NODES,
+            "needs a table of configurations, and a trace with nodes has none",
+        ),
+    ],
+)
+def test_what_the_resources_lack_is_named_with_the_phase_that_needs_it(
+    phases: dict[str, Any], resources: Declared, sentence: str
+) -> None:
+    said = clash([*Composition(**phases).declared, resources])
+    assert said is not None and sentence in said and "\n" not in said
