@@ -9,16 +9,62 @@ manifest.json              what it was made from
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from cluster_agent.replay import written_whole
 from cluster_agent.replay.outputs import CSV_COLUMNS, write_json
 
 TEXTS = {"job_id", "workload_name", "profile", "final_state", "allocated_resources", "metadata"}
 NUMBERS = {"stretch", "consumed_energy"}
+
+
+class Ran(NamedTuple):
+    """What is written of a job, wherever it ran. ``start_s`` -1: it never started."""
+
+    name: str
+    submit_s: int
+    width: int
+    request_s: int
+    is_cut: bool
+    start_s: int
+    run_s: int
+    allocated: str | None
+    energy_j: float | None  # None: not known
+
+
+def columns_of(workload: str, jobs: Iterable[Ran]) -> dict[str, list[Any]]:
+    """The columns of ``CSV_COLUMNS`` that are known."""
+    rows = [_row(workload, one) for one in jobs]
+    return {name: [row.get(name) for row in rows] for name in CSV_COLUMNS.split(",")}
+
+
+def _row(workload: str, job: Ran) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "job_id": job.name,
+        "workload_name": workload,
+        "submission_time": job.submit_s,
+        "requested_number_of_resources": job.width,
+        "requested_time": job.request_s,
+        "success": int(job.start_s >= 0 and not job.is_cut),
+        "final_state": "NOT_STARTED",
+    }
+    if job.start_s < 0:
+        return row
+    wait_s = job.start_s - job.submit_s
+    return row | {
+        "final_state": "COMPLETED_WALLTIME_REACHED" if job.is_cut else "COMPLETED_SUCCESSFULLY",
+        "starting_time": job.start_s,
+        "execution_time": job.run_s,
+        "finish_time": job.start_s + job.run_s,
+        "waiting_time": wait_s,
+        "turnaround_time": wait_s + job.run_s,
+        "stretch": f"{(wait_s + job.run_s) / job.run_s:.6f}",
+        "allocated_resources": job.allocated,
+        "consumed_energy": None if job.energy_j is None else f"{job.energy_j:.1f}",
+    }
 
 
 def write_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ from cluster_agent.replay.moldable_run import (
     stepped,
 )
 from cluster_agent.replay.outputs import MadeFrom, workload_name, write_swf
-from cluster_agent.replay.row_outputs import write_rows
+from cluster_agent.replay.row_outputs import Ran, columns_of, write_rows
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.replay.state_at import with_ways
 from cluster_agent.scheduler.configurations.table import MoldableJobs
@@ -215,25 +216,13 @@ def _cap(text: str | None, machine: Machine) -> PowerCap:
 
 def _columns(of: Ways, result: MoldableResult) -> dict[str, list[Any]]:
     """Those of Batsim."""
-    jobs, n = of.jobs.jobs, len(of.jobs)
-    run_s, turnaround_s = (result.end_s - since_s for since_s in (result.start_s, jobs.submit_s))
+    jobs, run_s = of.jobs.jobs, result.end_s - result.start_s
     energy_j = np.array([one.watts for one in result.chosen if one is not None], np.float64) * run_s
-    return {
-        "job_id": list(map(str, jobs.number.tolist())),
-        "workload_name": [workload_name(of.workload)] * n,
-        "submission_time": jobs.submit_s.tolist(),
-        "requested_number_of_resources": jobs.width.tolist(),
-        "requested_time": jobs.request_s.tolist(),
-        "success": [1] * n,
-        "final_state": ["COMPLETED_SUCCESSFULLY"] * n,
-        "starting_time": result.start_s.tolist(),
-        "execution_time": run_s.tolist(),
-        "finish_time": result.end_s.tolist(),
-        "waiting_time": (result.start_s - jobs.submit_s).tolist(),
-        "turnaround_time": turnaround_s.tolist(),
-        "stretch": [f"{one:.6f}" for one in (turnaround_s / run_s).tolist()],
-        "consumed_energy": [f"{one:.1f}" for one in energy_j.tolist()],
-    }
+    submitted = jobs.submit_s.tolist(), jobs.width.tolist(), jobs.request_s.tolist()
+    names, start_s, unknown = list(map(str, jobs.number.tolist())), result.start_s.tolist(), [None] * len(jobs)
+    is_cut = [False] * len(jobs)
+    ran = zip(names, *submitted, is_cut, start_s, run_s.tolist(), unknown, energy_j.tolist(), strict=True)
+    return columns_of(workload_name(of.workload), starmap(Ran, ran))
 
 
 def _more(of: Ways, result: MoldableResult) -> dict[str, list[Any]]:
