@@ -187,7 +187,7 @@ def test_a_late_plan_is_not_used() -> None:
         time.sleep(0.03)
         return at(lambda place: 2000)(situation, budget)
 
-    composition = replace(composed(slow), budget=PlanBudget(time_s=0.01))
+    composition = replace(composed(slow), plan_budget=PlanBudget(time_s=0.01))
     fake = RecordedFake(len(NAMES), composition, now_s=1000.0, machine=MACHINE)  # type: ignore[arg-type]
     job = fake.submit(run_s=5)
     fake.settle()
