@@ -1,7 +1,7 @@
 """The log of commits, next to the store: ``cluster.db-log``. A commit is in force exactly if its line here is whole.
 
     6b1f02aa [417,["from",1,2,20480,5]]     what was in force after commit 417: two lines follow
-    9f1c02ab [417,["owner",1,7,"4a0c..."],["member",0,"n01",{...}], ...]
+    9f1c02ab [417,["owner",1,7,"4a0c..."]]
     77ab3d10 [417,["job",5,1000,"running",null,{"id":5, ...}], ...]
     0c9d51e0 [418,["budget",1,1400000,[]],["change",9,1.7e9,"root","set 1400 W"]]
     1a2b3c4d [419,["drained_node","n07"]]   only its key: the record is gone
@@ -55,7 +55,7 @@ LONG: Final = 8 << 20
 
 
 TOGETHER: Final = 32
-"""Ours: records in one line of those that a log begins with."""
+"""Ours: records of one table in one line of those that a log begins with."""
 
 
 @dataclass(slots=True)
@@ -172,8 +172,10 @@ class CommitLog:
         """Replace the log by one that begins with what is in force after this commit: ``records``, without those of
         ended jobs. ``last_job``: the highest number that a job has got. ``past``: rows of all ended jobs; None: the
         file of those gets what ended since the last time."""
-        rest = iter(records)
-        lines = [_line(number, some) for some in iter(lambda: list(itertools.islice(rest, TOGETHER)), [])]
+        lines = []
+        for _, of_table in itertools.groupby(records, lambda record: record[0]):
+            while some := list(itertools.islice(of_table, TOGETHER)):
+                lines.append(_line(number, some))
         with self._saying():
             if past is None:
                 past_size = self._add_past()

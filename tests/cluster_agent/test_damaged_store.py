@@ -154,7 +154,7 @@ def test_whichever_one_file_is_damaged_nothing_is_lost(
         files = dict(stores[suffix == "-wal"])
         raw = bytearray(files[suffix].rstrip(b"\0") if suffix == "-log" else files[suffix])
         damage(rng, raw, at := rng.randrange(len(raw)))
-        files[suffix] = bytes(raw)
+        files[suffix] = bytes(raw) + bytes(9 if suffix == "-log" and damage is not end else 0)
         path, said = put(tmp_path / str(n), files), list[str]()
         assert counts(path, said.append) == (true_mw, ALIVE), (at, said)
         assert all(line.startswith(f"ALARM: {path}") and line.isprintable() for line in said)
@@ -179,7 +179,7 @@ def test_where_log_and_database_are_damaged_no_count_is_lower_and_what_is_lost_i
         for suffix in ("-wal" if n % 4 == 0 and damage is not end else "", "-log"):
             raw = bytearray(files[suffix].rstrip(b"\0") if suffix == "-log" else files[suffix])
             damage(rng, raw, rng.randrange(len(raw)))
-            files[suffix] = bytes(raw)
+            files[suffix] = bytes(raw) + bytes(9 if suffix == "-log" and damage is not end else 0)
         path, said = put(tmp_path / str(n), files), list[str]()
         found_mw, alive = counts(path, said.append, may_lose_budget=True)
         is_short = sum(found_mw.values()) < sum(true_mw.values())
@@ -280,7 +280,7 @@ def test_where_nothing_can_be_read_and_no_log_is_there_one_line_says_what_to_do(
 def test_lost_jobs_are_neither_started_nor_ended_until_somebody_gives_them_up(
     stores: dict[bool, dict[str, bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, said = put(tmp_path, {"": b"", "-log": stores[False]["-log"][3:3000]}), list[str]()
+    path, said = put(tmp_path, {"": b"", "-log": stores[False]["-log"][3:20_000]}), list[str]()
     assert counts(path, said.append, may_lose_budget=True)[1] == -1
     assert main(["store", "check", "--store", str(path)]) == 1
     assert capsys.readouterr().out == f"{path}: {LOST_JOBS}\n"
