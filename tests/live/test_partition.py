@@ -369,9 +369,8 @@ def test_policies_that_need_a_replay_are_refused_live() -> None:
 def test_a_job_that_cannot_be_stored_is_not_accepted(tmp_path: Path) -> None:
     database = Database(tmp_path / "cluster.db")
     partition = Partition(["n00"], EASY, JobStore(database), lambda: 0.0)
-    with database.writing() as connection:
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}")  # as a full disk
+    pages = database.rows("PRAGMA page_count")[0][0]
+    database.rows(f"PRAGMA max_page_count = {pages}")  # as a full disk
     with pytest.raises(ClusterError, match="full"):
         for _ in range(100):
             partition.submit(0, "root", JobSpec(["x" * 4000], 10, "/"))
@@ -383,8 +382,7 @@ def test_a_damaged_record_of_a_job_is_left_out_and_reported_once(tmp_path: Path,
     database, said = Database(tmp_path / "cluster.db"), []
     before = Partition(["n00"], EASY, JobStore(database), lambda: 0.0)
     kept = [before.submit(0, "root", JobSpec(["true"], 10, "/")).id for _ in range(3)]
-    with database.writing() as connection:
-        connection.execute("UPDATE job SET body = ? WHERE id = ?", (body, kept.pop(1)))
+    database.rows("UPDATE job SET body = ? WHERE id = ?", (body, kept.pop(1)))
     store = JobStore(database, said.append)
     assert list(Partition(["n00"], EASY, store, lambda: 0.0).jobs) == kept == [job.id for job in store.find()]
     assert [line.partition(": its record in ")[0] for line in said] == ["ALARM: job 2 is left out"]
