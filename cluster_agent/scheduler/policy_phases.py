@@ -280,9 +280,7 @@ class Composition:
     def declared(self) -> list[Declared]:
         """What its phases declare."""
         keeps_places = {HEAD: "gives every job a place"}
-        until_end = "counts a job's watts until it has ended"
-        power = self.power
-        admitted, has_nodes = power.admitted if power else None, self.placing is not None
+        has_nodes = self.placing is not None
         phases = [
             (Declared(f"estimate={self.estimate}", (ESTIMATES,)), self.estimate != "requested"),
             (Declared("estimate=clairvoyant", (RUN_TIMES,)), self.estimate == "clairvoyant"),
@@ -292,7 +290,7 @@ class Composition:
                 Declared("an order by a rule", (ORDER, *self.needs), {ORDER: "orders it, too"}),
                 self.order is not None,
             ),
-            (Declared("an order by a rule", (OTHERS_WATTS,)), WATTS in self.needs and power is None),
+            (Declared("an order by a rule", (OTHERS_WATTS,)), WATTS in self.needs and self.power is None),
             (
                 Declared("an order by priorities", (ORDER, PROCESSORS), {ORDER: "orders it, too"}),
                 self.priority is not None,
@@ -311,25 +309,9 @@ class Composition:
                 Declared("idle_off_s", (WATTS, BOOTS), {KEPT: "boots nodes first"}),
                 self.idle_off_s is not None,
             ),
-            (
-                Declared("a policy that knows watts", (WATTS,), {KEPT: "plans again in each pass", EARLY: until_end}),
-                power is not None,
-            ),
-            (Declared("a mode that switches nodes off", (SWITCHING,)), bool(power and power.idle)),
-            (Declared("a reaction to caps", (PROCESSORS,)), bool(power and power.react)),
-            (Declared("a lower frequency", (PROCESSORS,)), bool(power and power.lowers_frequencies)),
-            (Declared("a cap that is unknown until it begins", (PROCESSORS,)), bool(power and not power.looks_ahead)),
-            (Declared("watts of a busy node", (PROCESSORS,)), bool(power and power.node_w is not None)),
-            (Declared("is_metered", (NODES,)), bool(power and power.is_metered)),
-            (Declared("a budget of joules", (PROCESSORS,)), bool(power and power.budget)),
-            (
-                Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
-                bool(power and power.budget and power.budget.rule == "reducepc"),
-            ),
-            (Declared("of=given", (JOB_WATTS,)), admitted == "given" and not has_nodes),
-            (Declared(f"of={admitted}", (NODE_PREDICTIONS,)), admitted in ("average", "maximum") and has_nodes),
         ]
-        return [one for one, is_used in phases if is_used]
+        of_watts = _declared_of(self.power, has_nodes) if self.power is not None else []
+        return [one for one, is_used in (*phases, *of_watts) if is_used]
 
     @property
     def frees_at_estimate(self) -> bool:
@@ -356,6 +338,30 @@ class Composition:
         """Whether the schedule depends on requested times."""
         plans = self.backfill not in ("none", "list") or self.order is not None or self.score is not None
         return plans and self.estimate != "clairvoyant"
+
+
+def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:
+    """What the phases that know watts declare, and whether each is used."""
+    until_end, admitted = "counts a job's watts until it has ended", power.admitted
+    return [
+        (
+            Declared("a policy that knows watts", (WATTS,), {KEPT: "plans again in each pass", EARLY: until_end}),
+            True,
+        ),
+        (Declared("a mode that switches nodes off", (SWITCHING,)), power.idle is not None),
+        (Declared("a reaction to caps", (PROCESSORS,)), power.react is not None),
+        (Declared("a lower frequency", (PROCESSORS,)), power.lowers_frequencies),
+        (Declared("a cap that is unknown until it begins", (PROCESSORS,)), not power.looks_ahead),
+        (Declared("watts of a busy node", (PROCESSORS,)), power.node_w is not None),
+        (Declared("is_metered", (NODES,)), power.is_metered),
+        (Declared("a budget of joules", (PROCESSORS,)), power.budget is not None),
+        (
+            Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
+            power.budget is not None and power.budget.rule == "reducepc",
+        ),
+        (Declared("of=given", (JOB_WATTS,)), admitted == "given" and not has_nodes),
+        (Declared(f"of={admitted}", (NODE_PREDICTIONS,)), admitted in ("average", "maximum") and has_nodes),
+    ]
 
 
 _NAMED: Final[dict[str, tuple[str | None, ...]]] = {
