@@ -34,7 +34,7 @@ from benchmarks.experiment import save
 from cluster_agent.jobs.job import OVER, Job, JobSpec
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.times import Times, steady_time
+from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
 from nodectl.jobs import cgroups
@@ -42,6 +42,7 @@ from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.job_user import JobUser, user_of
 from nodectl.jobs.processes import JobRunner
+from nodectl.jobs.steady_clock import steady_time
 from nodectl.wire.job_messages import NodeJobs
 from tests.live.hostile import PRELUDE, WAYS, Way
 

@@ -90,9 +90,9 @@ def counting(acted: Counter[str]) -> tuple[type[Ledger], type[NodeLease]]:
             acted[what] += n
 
     class CountingLedger(Ledger):
-        def grants(self, now_s: float, heard: Any = ()) -> list[Grant]:
+        def grants(self, now_s: float, heard: Any = (), only_stored: bool = False) -> list[Grant]:
             with _noting_deposed():
-                return super().grants(now_s, heard)
+                return super().grants(now_s, heard, only_stored)
 
         def pass_time(self, now_s: float) -> None:
             was_young = self.is_young

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from nodectl.jobs.job_step import start_time
+from nodectl.jobs.proc import start_time
 
 PREFIX: Final = "nodectl-demo-"
 LOCK, PROCESSES = "lock", "processes"
