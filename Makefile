@@ -1,7 +1,7 @@
 # nodectl: `make demo`, `make demo-cluster` and `make test` do all set-up themselves on a fresh Debian or Ubuntu machine.
 .POSIX:
 PYTHON_VENV = .venv/bin/python
-PACKAGES = -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
+PACKAGES = -p foundation -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 
 .PHONY: help setup demo calibrate-demo demo-cluster test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test lint clean
 

@@ -42,8 +42,8 @@ from cluster_agent.fabric.allowed import FILE
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.server import Server
-from nodectl.wire.keys import KeyPair, write_pair
-from nodectl.wire.power_messages import Report
+from foundation.wire.keys import KeyPair, write_pair
+from foundation.wire.power_messages import Report
 from tests.yardstick import yardstick_us
 
 P50_MS, P99_MS, RSS_MB, GAP_MS = 150.0, 500.0, 150.0, 1000.0

@@ -18,10 +18,10 @@ from typing import Final
 
 import zmq
 
-from nodectl.member.cluster_link import LAST_RECONNECT_MS, PRESENCE, QUEUED, RECONNECT_MS
+from foundation.wire.keys import KeyPair
+from foundation.wire.link_options import LAST_RECONNECT_MS, PRESENCE, QUEUED, RECONNECT_MS
+from foundation.wire.power_messages import PROTOCOL, Declaration, pack, read_grant, unpack
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import KeyPair
-from nodectl.wire.power_messages import PROTOCOL, Declaration, pack, read_grant, unpack
 
 DECLARED = Declaration(500_000, 150_000, 200_000, 0, "os", 200)
 POWER_MW = 180_000

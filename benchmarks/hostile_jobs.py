@@ -37,13 +37,13 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
+from foundation.steady_clock import steady_time
+from foundation.wire.job_messages import NodeJobs
 from nodectl.jobs import cgroups
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.job_user import JobUser, user_of
 from nodectl.jobs.processes import JobRunner
-from nodectl.jobs.steady_clock import steady_time
-from nodectl.wire.job_messages import NodeJobs
 from tests.live.hostile import PRELUDE, WAYS, Way
 
 FIRST_UID: Final = 61_000

@@ -32,8 +32,8 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.experiment import save
-from nodectl.wire.keys import read_public
-from nodectl.wire.power_messages import CAP_TOLERANCE
+from foundation.wire.keys import read_public
+from foundation.wire.power_messages import CAP_TOLERANCE
 from tests.fabric.cluster import Cluster
 from tests.twin.served_node import ServedNode, why_not_served
 from twin.serve.control import send_request

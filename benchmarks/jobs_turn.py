@@ -20,7 +20,7 @@ from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.store.database import Database
-from nodectl.wire.job_messages import JobPart, JobStart, NodeJobs
+from foundation.wire.job_messages import JobPart, JobStart, NodeJobs
 from tests.yardstick import yardstick_ns
 
 NODES, JOBS, NODES_OF_A_JOB = 10_000, 2_000, 4

@@ -24,8 +24,8 @@ from benchmarks.ledger_world import KINDS, Totals, World
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.jobs.job_nodes import Node as LiveNode
+from foundation.wire.power_messages import Declaration, Grant, Report
 from nodectl.member.lease import NodeLease
-from nodectl.wire.power_messages import Declaration, Grant, Report
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "ledger.json"
 

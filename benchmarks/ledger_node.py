@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR
+from foundation.wire.power_messages import Declaration, Grant
 from nodectl.member.cluster_cap import LEAVE_S, REPEAT_S
 from nodectl.member.lease import NodeLease
-from nodectl.wire.power_messages import Declaration, Grant
 
 if TYPE_CHECKING:
     from benchmarks.ledger_world import World

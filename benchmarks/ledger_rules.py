@@ -16,8 +16,8 @@ import numpy as np
 from cluster_agent.budget.accounts import Bools, Ints
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger
+from foundation.wire.power_messages import Effect, Grant, Report
 from nodectl.member.lease import NodeLease
-from nodectl.wire.power_messages import Effect, Grant, Report
 
 STEPS: Final = (
     "1 a grant not retired counts more than the cap that was confirmed",

@@ -11,7 +11,7 @@ import numpy as np
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.kept_counts import Change, DeposedError, Snapshot
 from cluster_agent.jobs.power_switching import Switched
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 
 class FaultyStore:

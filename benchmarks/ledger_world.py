@@ -37,8 +37,8 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Share, plan
+from foundation.wire.power_messages import Declaration, Grant, LeaseClass, Report
 from nodectl.member.lease import NodeLease
-from nodectl.wire.power_messages import Declaration, Grant, LeaseClass, Report
 
 PLAN_S = 4.0
 LOOP_S = 0.4

@@ -32,7 +32,7 @@ from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.cluster import load_machine
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import SqliteLedgerStore
-from nodectl.wire.power_messages import Declaration, Grant, Report, pack
+from foundation.wire.power_messages import Declaration, Grant, Report, pack
 from tests.yardstick import yardstick_us
 
 SIZES = ((10_000, 2_000, 0.05), (100_000, 20_000, 0.6))

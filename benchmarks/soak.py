@@ -37,12 +37,12 @@ from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import SetBudget
 from cluster_agent.serve.server import Server
 from cluster_agent.store.mending import backup
+from foundation.wire.keys import KeyPair, write_pair
+from foundation.wire.power_messages import Declaration
 from nodectl.config import Config, GpuSettings, JournalSettings, PolicyChoice
 from nodectl.decide.node_cap import CapRequest
 from nodectl.loop.agent import Agent
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import KeyPair, write_pair
-from nodectl.wire.power_messages import Declaration
 from tests.fabric.cluster import free_port
 from tests.live.fakes import Fake
 from twin.faults.active import Fault

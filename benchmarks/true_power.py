@@ -37,13 +37,13 @@ from twin._model import lib
 from benchmarks.experiment import save
 from benchmarks.ledger_node import Node
 from benchmarks.ledger_world import Faults, World
+from foundation.wire.link_options import QUEUED
+from foundation.wire.power_messages import Declaration, Grant, LeaseClass, Report
 from nodectl.config import Budget, Caps, Cluster, Config, JournalSettings, PolicyChoice
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import survey
 from nodectl.member.cluster_cap import ClusterCap, declaration
-from nodectl.member.cluster_link import QUEUED
 from nodectl.policies.registry import NONE
-from nodectl.wire.power_messages import Declaration, Grant, LeaseClass, Report
 from nodectl.write.places import save_path
 from nodectl.write.restore import restore_saved
 from nodectl.write.saves import node_id

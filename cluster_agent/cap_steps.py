@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.plain_text import fields_by_line, read_text
+from foundation.shell.plain_text import fields_by_line, read_text
 
 FOREVER_S: Final = 2**62
 WINDOWS: Final = ("from_s", "to_s", "watts")

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.errors import nearest
-from nodectl.shell.extension import Extension, ExtensionError, Extensions, located, split
+from foundation.shell.errors import nearest
+from foundation.shell.extension import Extension, ExtensionError, Extensions, located, split
 
 _Params = TypeVar("_Params", bound=msgspec.Struct)
 _Found = TypeVar("_Found")

@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from nodectl import __version__
-from nodectl.shell.command_line import LazyCommands, call
+from foundation import __version__
+from foundation.shell.command_line import LazyCommands, call
 
 COMMANDS: Final = {
     "replay": ("cluster_agent.commands.replays.replay", "replay", "What a policy would have done with a job log."),

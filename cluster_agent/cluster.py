@@ -19,9 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.errors import WrongUseError, without_types
-from nodectl.shell.errors import nearest
-from nodectl.shell.plain_text import read_text
-from nodectl.shell.settings import decode_toml, line_of
+from foundation.shell.errors import nearest
+from foundation.shell.plain_text import read_text
+from foundation.shell.settings import decode_toml, line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
 MOST_PROCESSORS: Final = 2**31 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodectl.shell.errors import NodectlError, nearest, types_in_words
+from foundation.shell.errors import NodectlError, nearest, types_in_words
 
 
 class ClusterError(NodectlError):

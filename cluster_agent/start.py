@@ -1,6 +1,6 @@
-"""The first of our modules that the command ``clusterctl`` runs (``nodectl.shell.start``)."""
+"""The first of our modules that the command ``clusterctl`` runs (``foundation.shell.start``)."""
 
-from nodectl.shell.start import start
+from foundation.shell.start import start
 
 
 def clusterctl() -> int:

@@ -13,10 +13,10 @@ from typing import Final
 
 import click
 
-import nodectl.shell.single_thread  # noqa: F401  (before anything that imports numpy)
-from nodectl import __version__
+import foundation.shell.single_thread  # noqa: F401  (before anything that imports numpy)
+from foundation import __version__
+from foundation.shell.command_line import LazyCommands, call
 from nodectl.knobs.api import KnobError
-from nodectl.shell.command_line import LazyCommands, call
 from pmu.readings import PmuError
 
 COMMANDS: Final = {

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from foundation.shell.errors import UsageError, nearest
+from foundation.shell.extension import same_name
+from foundation.shell.settings import ConfigError, checked, host_and_port, is_address, type_where
 from nodectl.decide.node_cap import CAP_ROW
-from nodectl.shell.errors import UsageError, nearest
-from nodectl.shell.extension import same_name
-from nodectl.shell.settings import ConfigError, checked, host_and_port, is_address, type_where
 
 DEFAULT_PATH: Final = "/etc/nodectl/nodectl.toml"
 

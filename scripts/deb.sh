@@ -12,7 +12,7 @@ venv=.venv/bin/python
 wheelhouse=build/wheelhouse
 node_extras="nvidia cluster serial cli"
 twin_extras="twin plots export"
-version=${DEB_VERSION:-$($venv -c 'import nodectl; print(nodectl.__version__)')}
+version=${DEB_VERSION:-$($venv -c 'import foundation; print(foundation.__version__)')}
 arch=$(dpkg --print-architecture)
 work=build/deb-work
 root=$work/all # everything, as it will lie on the machine
@@ -39,7 +39,7 @@ fi
 
 # --- ours, as a wheel: built from a copy, so that nothing of an earlier build gets in
 mkdir "$work/source"
-git ls-files -z -- nodectl pmu firmware_bridge cluster_agent calibration twin lab systemd setup.py pyproject.toml README.md \
+git ls-files -z -- foundation nodectl pmu firmware_bridge cluster_agent calibration twin lab systemd setup.py pyproject.toml README.md \
     LICENSE NOTICE docs debian | xargs -0 cp --parents -t "$work/source"
 # LDSHARED: that of the interpreter may name libraries of the machine it was built on
 LDSHARED="cc -shared" $venv -m pip wheel -q --no-index --no-deps --no-build-isolation -w "$work/wheel" "$work/source"

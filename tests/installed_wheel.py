@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "build" / "wheels"
-PARTS = ("nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab", "systemd")
+PARTS = ("foundation", "nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab", "systemd")
 MANUALS = "docs/man"
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",

@@ -9,7 +9,7 @@ import pytest
 lizard = pytest.importorskip("lizard", reason="lizard is missing: pip install lizard")
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab")
+PACKAGES = ("foundation", "nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab")
 MOST = 15
 """Ours: cyclomatic complexity as lizard counts it: 1 and a point for each branch, loop, `and`, `or` and `?:`."""
 
@@ -23,7 +23,7 @@ EXEMPT = {
     "cluster_agent/serve/job_requests.py: _jobs": "one condition for each option that chooses jobs",
     "firmware_bridge/controlpulp/boards/posix/main.c: read_choice": "options: one branch for each",
     "firmware_bridge/controlpulp/src/control.c: control_substitute": "four loops over a domain, each with its comment",
-    "nodectl/shell/command_line.py: call": "one clause for each way in which a command ends",
+    "foundation/shell/command_line.py: call": "one clause for each way in which a command ends",
     "pmu/csrc/decode.c: decode_cpus": "one pass over a CPU's counters, hot: the rules stand at each line",
     "twin/faults/fault.py: _check_value": "a table: one case for each kind of fault",
     "twin/nvml/fields.c: answer": SWITCH,

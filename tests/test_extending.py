@@ -16,8 +16,8 @@ import pytest
 
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.scheduler.policies import registry as scheduler_policies
+from foundation.shell.errors import NodectlError
 from nodectl.policies import registry as node_policies
-from nodectl.shell.errors import NodectlError
 from tests.waiting import PATIENCE_S, within
 
 ROOT = Path(__file__).parents[1]

@@ -48,7 +48,17 @@ def test_a_page_opens_with_what_one_gets_and_ends_with_what_to_do_when_it_fails(
 def printed() -> str:
     """All that the programs can print, and the sources, in which longer texts are split over lines."""
     errors = re.sub(r"\\([<|])", r"\1", (DOCS / "reference" / "errors.md").read_text())
-    folders = ("nodectl", "pmu", "firmware_bridge", "cluster_agent", "calibration", "twin", "benchmarks", "systemd")
+    folders = (
+        "foundation",
+        "nodectl",
+        "pmu",
+        "firmware_bridge",
+        "cluster_agent",
+        "calibration",
+        "twin",
+        "benchmarks",
+        "systemd",
+    )
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     sources = [path.read_text() for path in files if path.suffix in (".py", ".c", ".h", ".sh", ".service")]
     return errors + "\n".join(re.sub(r'"\s*\n\s*f?"', "", source) for source in sources)

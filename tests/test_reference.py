@@ -17,8 +17,8 @@ from cluster_agent.serve.config import Settings
 from docs.generator.__main__ import DOCS, out_of_date
 from docs.generator.errors_reference import messages
 from docs.generator.settings_reference import tables
+from foundation.shell.settings import ConfigError, bounds, checked, table_of
 from nodectl.config import Config
-from nodectl.shell.settings import ConfigError, bounds, checked, table_of
 
 
 def bounded(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:

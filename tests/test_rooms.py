@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab")
+PACKAGES = ("foundation", "nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab")
 MOST_FILES = 16
 
 SAME_MEANING = {

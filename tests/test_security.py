@@ -10,8 +10,7 @@ import pytest
 from cluster_agent.budget import ledger
 from cluster_agent.fabric import admin, descriptors, front_supervisor, people, router
 from cluster_agent.serve.config import JobSettings
-from nodectl.member import cluster_link
-from nodectl.wire import job_messages, power_messages
+from foundation.wire import job_messages, link_options, power_messages
 from nodectl.writer_process import remote_writer, writer_protocol
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +52,7 @@ def test_every_test_that_the_page_names_exists() -> None:
         (r"(\d+) bytes at most", power_messages.MAX_BYTES),
         (r"(\d+) KiB for what a node says of its jobs", job_messages.UP["jobs"] / KIB),
         (r"(\d+) KiB for a job's start", job_messages.MAX_START / KIB),
-        (r"each is given up after (\d+) s", cluster_link.HANDSHAKE_MS / 1000),
+        (r"each is given up after (\d+) s", link_options.HANDSHAKE_MS / 1000),
         (r"one descriptor each until then, of the (\d+) that the unit allows", descriptors.MOST),
         (r"of the (\d+) that the unit allows", int(unit_setting("clusterctl.service", "LimitNOFILE"))),
         (r"(\d+) messages a second and key", router.RATE),
@@ -65,7 +64,7 @@ def test_every_test_that_the_page_names_exists() -> None:
         (r"connections a user and (\d+) of all viewers", admin.VIEWERS),
         (r"believed once, within 2\^(\d+)", ledger.EPOCH_LEAP.bit_length() - 1),
         (r"bounded as nodes are: (\d+) KiB a request", people.LINK_REQUEST / KIB),
-        (r"for (\d+) s \(TCP_USER_TIMEOUT", cluster_link.SILENT_MS / 1000),
+        (r"for (\d+) s \(TCP_USER_TIMEOUT", link_options.SILENT_MS / 1000),
         (r"hangs\*\* is killed after (\d+) s", front_supervisor.SILENT_S),
         (r"It may take (\d+) GiB of memory", front_supervisor.MEMORY >> 30),
     ],

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.machine_tables import (
     Cache,
     Constraint,

@@ -16,8 +16,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from pmu.foreign_text import foreign_text
-from twin.errors import TwinError, nearest
+from foundation.foreign_text import foreign_text
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 
 _T = TypeVar("_T")
 

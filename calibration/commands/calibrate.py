@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from nodectl.shell.command_line import LazyCommands
+from foundation.shell.command_line import LazyCommands
 
 COMMANDS: Final = {
     "kernels": ("calibration.commands.calibrate_kernels", "kernels", "How fast this node's CPUs compute."),

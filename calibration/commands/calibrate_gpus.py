@@ -21,14 +21,14 @@ from calibration.kernels.port import GPU_KERNELS, Kernel, KernelPort
 from calibration.limits.session_probes import Knobs, KnobWriter
 from calibration.measure.node_session import SessionError
 from calibration.measure.refusals import refuse_other_use
+from foundation.shell.errors import UsageError
+from foundation.shell.plain_text import echo
 from nodectl.calibrated.node_calibration import expiry
 from nodectl.calibrated.node_identity import identity
 from nodectl.commands.run import configure
 from nodectl.config import Config, GpuSettings
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.survey import Survey, survey
-from nodectl.shell.errors import UsageError
-from nodectl.shell.plain_text import echo
 from pmu.layout import Gpu
 from pmu.node import Instruments
 from pmu.ports import Clock, Ports

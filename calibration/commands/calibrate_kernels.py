@@ -19,11 +19,11 @@ from calibration.kernels.emulated import EmulatedKernels, ServedHost, is_served
 from calibration.kernels.kernel_speed import Speed, measure_speed
 from calibration.kernels.native import NativeKernels
 from calibration.kernels.port import KernelError, KernelPort, check_cpus
+from foundation.shell.errors import UsageError
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.progress_bar import progress
+from foundation.shell.text_table import render
 from nodectl.loop.survey import NEEDED_EVENTS, Survey, survey
-from nodectl.shell.errors import UsageError
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.progress_bar import progress
-from nodectl.shell.text_table import render
 from pmu import topology
 from pmu.cpulist import format_list, parse_list
 from pmu.ports import Files, Ports

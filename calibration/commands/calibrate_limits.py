@@ -24,11 +24,11 @@ from calibration.measure.node_session import NodeSession, SessionError, open_ses
 from calibration.measure.refusals import refuse_other_use
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.controller import Controller
-from nodectl.calibrated.sealed_file import sealed, write_whole
+from foundation.sealed_file import sealed, write_whole
+from foundation.shell.plain_text import echo
 from nodectl.config import Config
 from nodectl.controller.scmi_link import patient_client
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.plain_text import echo
 from pmu.ports import Ports
 from pmu.system import system_ports
 

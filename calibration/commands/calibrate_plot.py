@@ -9,10 +9,10 @@ import click
 
 from calibration.commands.result_files import file_argument
 from calibration.table.table_file import read_table
-from nodectl.calibrated.sealed_file import SealedFileError
-from nodectl.shell.command_line import needs_extras
-from nodectl.shell.errors import NodectlError, UsageError
-from nodectl.shell.plain_text import echo
+from foundation.sealed_file import SealedFileError
+from foundation.shell.command_line import needs_extras
+from foundation.shell.errors import NodectlError, UsageError
+from foundation.shell.plain_text import echo
 
 FORMATS = (".png", ".svg", ".pdf")
 

@@ -29,11 +29,11 @@ from calibration.table.pstate_table import Table
 from calibration.table.table_exchange import windows_path, write_windows
 from calibration.table.table_file import write_table
 from calibration.table.table_report import show_lines
+from foundation.shell.errors import UsageError, nearest
+from foundation.shell.plain_text import echo
 from nodectl.calibrated.node_identity import identity
 from nodectl.config import Config
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.errors import UsageError, nearest
-from nodectl.shell.plain_text import echo
 from pmu.ports import Ports
 from pmu.system import system_ports
 

@@ -13,10 +13,10 @@ from calibration.gpu_table.gpu_table import gpu_lines, is_gpu_table, read_gpu_ta
 from calibration.table import table_file
 from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
 from calibration.table.table_report import diff_lines, show_lines
+from foundation.sealed_file import sealed_text, write_whole
+from foundation.shell.plain_text import echo, echo_block
 from nodectl.calibrated.node_calibration import expiry, is_expired, read_head
 from nodectl.calibrated.node_identity import differences, identity
-from nodectl.calibrated.sealed_file import sealed_text, write_whole
-from nodectl.shell.plain_text import echo, echo_block
 from pmu.node import discover
 from pmu.system import system_ports
 

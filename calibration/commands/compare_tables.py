@@ -8,10 +8,10 @@ import click
 
 from calibration.table.node_variability import Factor, Variability, compared
 from calibration.table.table_file import read_table
-from nodectl.calibrated.sealed_file import write_whole
-from nodectl.shell.errors import UsageError
-from nodectl.shell.plain_text import echo, echo_block
-from nodectl.shell.text_table import render
+from foundation.sealed_file import write_whole
+from foundation.shell.errors import UsageError
+from foundation.shell.plain_text import echo, echo_block
+from foundation.shell.text_table import render
 
 HEAD = """\
 # What each node draws for the same work over the median node of its model, by `clusterctl calibration compare`.

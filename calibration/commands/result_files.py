@@ -10,9 +10,9 @@ import click
 
 from calibration.measure.node_session import SessionError
 from calibration.measure.refusals import refuse_unfit_place
+from foundation.shell.errors import UsageError
 from nodectl.calibrated.node_calibration import LIMITS, TABLE
 from nodectl.config import Config
-from nodectl.shell.errors import UsageError
 
 STANDARD: Final = Path(Config().calibration)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from calibration.kernels.port import Kernel, KernelPort
+from foundation.shell.errors import NodectlError
 from nodectl.jobs.progress_file import VARIABLE, progress_file
-from nodectl.shell.errors import NodectlError
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_progress import CounterFile
 from pmu.ports import Clock

@@ -11,10 +11,10 @@ import msgspec
 
 from calibration.gpu_table.clock_sweep import Row
 from calibration.kernels.port import GPU_KERNELS
+from foundation.sealed_file import SealedFileError, sealed, sealed_text, write_whole
+from foundation.shell.errors import plain_reason
+from foundation.shell.text_table import render
 from nodectl.calibrated.node_identity import Identity
-from nodectl.calibrated.sealed_file import SealedFileError, sealed, sealed_text, write_whole
-from nodectl.shell.errors import plain_reason
-from nodectl.shell.text_table import render
 
 SCHEMA: Final = 2
 KNOWN_SCHEMAS: Final = (1, SCHEMA)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 
 type_unit = str
 """``flops`` (a multiply-add is two), ``bytes`` (each read and each write of the program) or ``loads``."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from calibration.limits.probes import LimitsError
-from nodectl.shell.command_line import needs_extras
+from foundation.shell.command_line import needs_extras
 from pmu.instruments import rapl
 from pmu.layout import EnergyZone, Layout
 from pmu.ports import Clock, Files

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 
 
 class LimitsError(NodectlError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 
 T = TypeVar("T")
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from calibration.kernels.port import Kernel, KernelPort
 from calibration.measure.full_power import at_full_power
+from foundation.shell.errors import NodectlError
 from nodectl.knobs import Knob, Outcome
 from nodectl.knobs.uncore_limit import UncoreLimit
 from nodectl.loop.survey import Survey, survey
-from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import NodeLock
 from nodectl.write.places import save_places
 from nodectl.write.saves import node_id

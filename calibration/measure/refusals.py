@@ -11,8 +11,8 @@ from typing import Final
 import psutil
 
 from calibration.measure.node_session import SessionError
+from foundation.shell.settings import cannot_keep_files
 from nodectl.knobs import known_tools
-from nodectl.shell.settings import cannot_keep_files
 from pmu.ports import Files
 
 LEAST_FREE: Final = 32 << 20

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from calibration.table.pstate_table import Point, Table
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 from pmu.readings import type_f64
 
 LEVEL: Final = "all"

@@ -23,9 +23,9 @@ import numpy as np
 from calibration.measure.node_session import LEVELS, Dwell, Window
 from calibration.table.pstate_table import SCHEMA, Conditions, Point, Quality, Table
 from calibration.table.uncore_values import uncore_values
+from foundation.sealed_file import SealedFileError, write_whole
+from foundation.shell.plain_text import read_text, rows_by_name
 from nodectl.calibrated.node_identity import Identity
-from nodectl.calibrated.sealed_file import SealedFileError, write_whole
-from nodectl.shell.plain_text import read_text, rows_by_name
 
 COLUMNS: Final = tuple(field.name for field in msgspec.structs.fields(Point))
 NEEDED: Final = ("kernel", "level", "cores", "khz", "units_per_s", "package_w")

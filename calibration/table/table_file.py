@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from calibration.table.pstate_table import READ_SCHEMAS, SCHEMA, Point, Table
-from nodectl.calibrated.sealed_file import SealedFileError, sealed, sealed_text, write_whole
-from nodectl.shell.errors import plain_reason
+from foundation.sealed_file import SealedFileError, sealed, sealed_text, write_whole
+from foundation.shell.errors import plain_reason
 
 HEAD: Final = """\
 # P-state table of nodectl: watts and speed of one node's kernels at every clock. `nodectl calibrate show` explains it.

@@ -8,7 +8,7 @@ from typing import Final
 
 from calibration.table.least_energy import least_energy
 from calibration.table.pstate_table import Point, Table
-from nodectl.shell.text_table import render
+from foundation.shell.text_table import render
 
 FEW: Final = 5
 """Rows of each kernel and level, unless all are wanted."""

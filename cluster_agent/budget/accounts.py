@@ -35,7 +35,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]

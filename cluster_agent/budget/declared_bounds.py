@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from nodectl.wire.power_messages import Declaration, Report
+from foundation.wire.power_messages import Declaration, Report
 
 NAMED: Final = 3
 """Ours: how many nodes the alarm names."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.errors import ClusterError
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 NOTHING: Final[Ints] = np.zeros(0, np.int64)
 

@@ -37,7 +37,7 @@ import numpy as np
 from cluster_agent.budget.accounts import FORGOTTEN, NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import NOTHING, Change, LedgerStore, Snapshot
-from nodectl.wire.power_messages import Declaration, Grant, Report
+from foundation.wire.power_messages import Declaration, Grant, Report
 
 EPOCH_LEAP: Final = 1 << 20
 """Ours: as many restarts a store may have lost. 2**62 epochs fit into a message."""

@@ -1,3 +1,3 @@
 """The commands of ``clusterctl``, one module each, imported when called."""
 
-import nodectl.shell.single_thread  # noqa: F401  (before anything that imports numpy)
+import foundation.shell.single_thread  # noqa: F401  (before anything that imports numpy)

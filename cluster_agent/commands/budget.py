@@ -16,8 +16,8 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.people_protocol import ListBudgetChanges, SetBudget, SetSchedule, ShowBudget
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 
 
 @click.group()

@@ -23,9 +23,9 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.admission import CALIBRATION
 from cluster_agent.jobs.job import OVER, JobSpec
 from cluster_agent.serve.people_protocol import Cancel, ListNodes, MeasureNode, NodeRow, ShowJob
-from nodectl.shell.duration import seconds
-from nodectl.shell.names import expanded
-from nodectl.shell.plain_text import echo
+from foundation.shell.duration import seconds
+from foundation.shell.names import expanded
+from foundation.shell.plain_text import echo
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 

@@ -11,9 +11,9 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings, read_settings
 from cluster_agent.serve.server import OWN_KEY
-from nodectl.shell.plain_text import echo
-from nodectl.shell.settings import ConfigError, line_of, read_toml
-from nodectl.wire.keys import KeyFileError, read_pair
+from foundation.shell.plain_text import echo
+from foundation.shell.settings import ConfigError, line_of, read_toml
+from foundation.wire.keys import KeyFileError, read_pair
 
 
 @click.group()

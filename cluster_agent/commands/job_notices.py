@@ -7,8 +7,8 @@ import click
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
-from nodectl.shell.names import expanded
-from nodectl.shell.plain_text import echo
+from foundation.shell.names import expanded
+from foundation.shell.plain_text import echo
 
 
 @click.group()

@@ -28,9 +28,9 @@ from cluster_agent.serve.people_protocol import (
     ShowJob,
     SwitchPower,
 )
-from nodectl.shell.duration import shown
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
+from foundation.shell.duration import shown
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 
 HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", "where and why")
 

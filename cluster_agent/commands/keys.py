@@ -8,9 +8,9 @@ import click
 import zmq
 
 from cluster_agent.fabric.allowed import Allowed, Entry, checked_name, checked_role
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
-from nodectl.wire.keys import KeyPair, read_public, write_pair
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
+from foundation.wire.keys import KeyPair, read_public, write_pair
 
 DEFAULT_DIR = "/etc/nodectl/keys"
 

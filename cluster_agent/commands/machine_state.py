@@ -9,7 +9,7 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.replay import written_whole
 from cluster_agent.serve.people_protocol import ExportState
 from cluster_agent.workloads.state_file import encode
-from nodectl.shell.plain_text import echo, echo_block
+from foundation.shell.plain_text import echo, echo_block
 
 
 @click.group()

@@ -21,9 +21,9 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
 from cluster_agent.serve.people_protocol import CountJobs, JobRow, ListJobs, ListNodes, NodeRow, ShowBudget
-from nodectl.shell.errors import UsageError
-from nodectl.shell.scrapes import serve_scrapes
-from nodectl.shell.settings import host_and_port
+from foundation.shell.errors import UsageError
+from foundation.shell.scrapes import serve_scrapes
+from foundation.shell.settings import host_and_port
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9741"
 

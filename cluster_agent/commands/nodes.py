@@ -10,8 +10,8 @@ from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.fabric.ask import Place, ask, link_of
 from cluster_agent.serve.config import DEFAULT_SOCKET
 from cluster_agent.serve.people_protocol import ExplainCap, ForgetNode, ListNodes, NodeRow
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 
 
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> Place:

@@ -22,9 +22,9 @@ def serve(path: Path, observe: bool) -> None:
     import msgspec
 
     from cluster_agent.serve.server import Server
-    from nodectl.shell.errors import UsageError
-    from nodectl.shell.log import logger
-    from nodectl.wire.keys import KeyFileError
+    from foundation.shell.errors import UsageError
+    from foundation.shell.log import logger
+    from foundation.wire.keys import KeyFileError
 
     say = logger("clusterctl serve")
     settings = read_settings(path)

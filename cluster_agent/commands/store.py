@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cluster_agent.serve.config import DEFAULT_CONFIG, read_settings
-from nodectl.shell.plain_text import echo
+from foundation.shell.plain_text import echo
 
 
 def _store(path: Path | None, config: Path) -> Path:

@@ -19,8 +19,8 @@ from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
-from nodectl.shell.duration import seconds
-from nodectl.shell.plain_text import echo, json_text, read_text
+from foundation.shell.duration import seconds
+from foundation.shell.plain_text import echo, json_text, read_text
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16

@@ -28,7 +28,7 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
 )
 from cluster_agent.serve.why import Why
-from nodectl.shell.plain_text import plain
+from foundation.shell.plain_text import plain
 
 BAR: Final = 40
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from nodectl.shell.errors import nearest
-from nodectl.shell.plain_text import read_text
-from nodectl.wire.keys import create_private, is_key
+from foundation.shell.errors import nearest
+from foundation.shell.plain_text import read_text
+from foundation.wire.keys import create_private, is_key
 
 ROLES: Final = ("node", "admin", "viewer")
 FILE: Final = "allowed"

@@ -28,7 +28,7 @@ from cluster_agent.fabric.people import (
 )
 
 if TYPE_CHECKING:
-    from nodectl.wire.keys import KeyPair
+    from foundation.wire.keys import KeyPair
 
 LARGEST_ANSWER: Final = 1 << 26
 ELSEWHERE_S: Final = 2.0
@@ -101,9 +101,9 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
     """From the first address of the link on which a cluster agent answers."""
-    from nodectl.member.addresses import endpoints, why_unreachable
-    from nodectl.wire.keys import read_pair, read_public
-    from nodectl.wire.power_messages import pack
+    from foundation.wire.addresses import endpoints, why_unreachable
+    from foundation.wire.keys import read_pair, read_public
+    from foundation.wire.power_messages import pack
 
     pair, server, frame = read_pair(link.key), read_public(link.server), pack(ASK, request)
     if len(frame) > LINK_REQUEST:
@@ -138,8 +138,8 @@ class _Question:
     def __init__(self, endpoint: str, pair: KeyPair, server: str) -> None:
         import zmq
 
-        from nodectl.member.addresses import is_ipv6
-        from nodectl.member.cluster_link import HANDSHAKES
+        from foundation.wire.addresses import is_ipv6
+        from foundation.wire.link_options import HANDSHAKES
 
         self.why = "nobody answers"
         self._endpoint, self._closing = endpoint, contextlib.ExitStack()
@@ -169,7 +169,7 @@ class _Question:
         import zmq
         from zmq.utils.monitor import recv_monitor_message
 
-        from nodectl.member.cluster_link import why_refused
+        from foundation.wire.link_options import why_refused
 
         while self._monitor.poll(max(round(1000 * (until_s - time.monotonic())), 0)):
             event = recv_monitor_message(self._monitor)["event"]
@@ -182,7 +182,7 @@ class _Question:
 
     def answer(self, frame: bytes, until_s: float) -> AnswerEnvelope:
         """Send a request; its answer."""
-        from nodectl.wire.power_messages import WireError, unpack
+        from foundation.wire.power_messages import WireError, unpack
 
         self._dealer.send(frame)
         while self._dealer.poll(max(round(1000 * (until_s - time.monotonic())), 0)):

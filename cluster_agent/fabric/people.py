@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.errors import without_types
-from nodectl.shell.errors import NodectlError, nearest
+from foundation.shell.errors import NodectlError, nearest
 
 PROTOCOL: Final = 1
 MAX_REQUEST: Final = 1 << 18

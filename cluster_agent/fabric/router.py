@@ -27,12 +27,11 @@ from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.front_pipe import Came, Handshake, Send, Welcome
 from cluster_agent.fabric.front_supervisor import FrontSupervisor
 from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, AnswerEnvelope, Caller
-from nodectl.jobs.job_runner import Message
-from nodectl.member.addresses import is_ipv6, plain_address
-from nodectl.member.cluster_link import PRESENCE, QUEUED, refuse_open_link
-from nodectl.wire.job_messages import UP, JobQuery, NodeJobs, kind_of, read_job_message
-from nodectl.wire.keys import KeyPair
-from nodectl.wire.power_messages import (
+from foundation.wire.addresses import is_ipv6, plain_address
+from foundation.wire.job_messages import UP, JobQuery, Message, NodeJobs, kind_of, read_job_message
+from foundation.wire.keys import KeyPair
+from foundation.wire.link_options import PRESENCE, QUEUED, refuse_open_link
+from foundation.wire.power_messages import (
     MAX_BYTES,
     OLDEST,
     PROTOCOL,

@@ -23,9 +23,9 @@ from cluster_agent.scheduler.policy_phases import (
     Composition,
     clash,
 )
-from nodectl.shell.errors import nearest
-from nodectl.wire.job_messages import MAX_START, JobStart, kind_of
-from nodectl.wire.power_messages import PROTOCOL, pack
+from foundation.shell.errors import nearest
+from foundation.wire.job_messages import MAX_START, JobStart, kind_of
+from foundation.wire.power_messages import PROTOCOL, pack
 
 CALIBRATION: Final = ["nodectl", "calibrate", "run"]
 """How a command begins that measures a node; emulated nodes run it too."""

@@ -15,7 +15,7 @@ import msgspec
 
 from cluster_agent.budget.sharers.view import Job, Tag, tag_of
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
-from nodectl.shell.planted_links import open_new
+from foundation.planted_links import open_new
 
 SOURCE: Final = "job manager"
 MOST: Final = 100_000

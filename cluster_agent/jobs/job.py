@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy
+from foundation.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
 STATES: Final[tuple[State, ...]] = (

@@ -19,8 +19,7 @@ from cluster_agent.jobs.job import Account, Job, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.times import Times
-from nodectl.jobs.job_runner import Message
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, NodeJobs, Phase
+from foundation.wire.job_messages import JobForget, JobPart, JobSignal, Message, NodeJobs, Phase
 
 Happening: TypeAlias = Literal["start", "end"]
 

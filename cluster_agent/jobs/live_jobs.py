@@ -40,8 +40,7 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
-from nodectl.jobs.job_runner import Message
-from nodectl.wire.job_messages import NodeJobs
+from foundation.wire.job_messages import Message, NodeJobs
 
 VOUCHED_S: Final = 12.0
 """Ours: a node without jobs reports that every few seconds only (``nodectl.member.cluster_cap``); for this long its

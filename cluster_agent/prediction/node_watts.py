@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from nodectl.calibrated.sealed_file import SealedFileError, sealed_text
+from foundation.sealed_file import SealedFileError, sealed_text
 
 T = TypeVar("T")
 

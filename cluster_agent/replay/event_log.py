@@ -31,8 +31,8 @@ from cluster_agent.replay import written_whole
 from cluster_agent.scheduler.interfaces import Clock, Machine, Scheduler
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.power_phases import Ends, Reaction
-from nodectl.shell.extension import Origin
-from nodectl.shell.plain_text import read_utf8
+from foundation.shell.extension import Origin
+from foundation.shell.plain_text import read_utf8
 
 VERSION = 2
 

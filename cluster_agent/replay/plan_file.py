@@ -20,7 +20,7 @@ from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.scheduler.plans.planning import DecidedBy, Outcome
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.job_log import LONGEST_S
-from nodectl.shell.plain_text import read_utf8
+from foundation.shell.plain_text import read_utf8
 
 if TYPE_CHECKING:
     from cluster_agent.replay.event_log import Setting

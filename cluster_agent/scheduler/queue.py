@@ -9,7 +9,7 @@ import numpy as np
 from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.policy_phases import Known, Order, Queue
-from nodectl.shell.extension import in_one_line
+from foundation.shell.extension import in_one_line
 
 
 def nothing_known(job: Int32s) -> Mapping[str, Float64s]:

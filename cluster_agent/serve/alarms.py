@@ -23,7 +23,7 @@ import numpy as np
 from cluster_agent.budget.accounts import Ints
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.plan import Plan
-from nodectl.wire.power_messages import CAP_TOLERANCE, Report
+from foundation.wire.power_messages import CAP_TOLERANCE, Report
 
 LEAST_MEAN_S: Final = 4.0
 """Ours: over less time than this a node's energy says little about whether its cap has an effect."""

@@ -22,7 +22,7 @@ from typing import Final
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.serve.budget_schedule import divide, parse_schedule, refuse_low
-from nodectl.shell.plain_text import read_text
+from foundation.shell.plain_text import read_text
 
 MOST_BYTES: Final = 65_536
 """Ours: some two thousand lines, as many as a schedule may have."""

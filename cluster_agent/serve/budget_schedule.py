@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.plain_text import TextError, fields_by_line, read_text
+from foundation.shell.plain_text import TextError, fields_by_line, read_text
 
 
 def read_schedule(path: Path) -> list[tuple[float, int]]:

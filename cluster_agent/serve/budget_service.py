@@ -27,7 +27,7 @@ from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.node_meter import MOST_MW, NodeEnergy
 from cluster_agent.serve.people_protocol import BudgetView, NodeRow
 from cluster_agent.serve.why import WaitsFor, Why
-from nodectl.wire.power_messages import Declaration, Grant, Report
+from foundation.wire.power_messages import Declaration, Grant, Report
 
 LEAST_S: Final = 0.05
 """Ours: at most twenty plans a second, however many events there are."""

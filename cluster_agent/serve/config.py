@@ -27,9 +27,9 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.extension import ExtensionFailedError, below, split
-from nodectl.shell.settings import ConfigError, checked, is_address, line_of, read_toml
+from foundation.shell.errors import NodectlError
+from foundation.shell.extension import ExtensionFailedError, below, split
+from foundation.shell.settings import ConfigError, checked, is_address, line_of, read_toml
 
 DEFAULT_CONFIG: Final = "/etc/nodectl/cluster.toml"
 DEFAULT_SOCKET: Final = "/run/clusterctl/clusterctl.sock"

@@ -39,7 +39,7 @@ from cluster_agent.serve.people_protocol import (
     SwitchPower,
 )
 from cluster_agent.workloads.state_file import MachineState
-from nodectl.shell.errors import nearest
+from foundation.shell.errors import nearest
 
 REQUESTS: Final = (
     Submit, MeasureNode, ListJobs, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume, SwitchPower,

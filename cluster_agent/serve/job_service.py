@@ -35,10 +35,9 @@ from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.node_meter import NodeMeter
-from nodectl.jobs.job_runner import Message
-from nodectl.jobs.steady_clock import steady_time
-from nodectl.wire.job_messages import JobQuery, NodeJobs
-from nodectl.wire.power_messages import Report
+from foundation.steady_clock import steady_time
+from foundation.wire.job_messages import JobQuery, Message, NodeJobs
+from foundation.wire.power_messages import Report
 
 TURN_GAP_S: Final = 0.05
 """Ours: least time between two turns for messages of nodes; requests of people do not wait."""

@@ -19,7 +19,7 @@ from cluster_agent.budget.sharers.api import Models, Sharer, flaw
 from cluster_agent.budget.sharers.even_out import even_out
 from cluster_agent.budget.sharers.view import Job, Reason, Shares, View
 from cluster_agent.budget.sharers.view import Why as SharersWhy
-from nodectl.shell.extension import Origin, in_one_line, where_defined
+from foundation.shell.extension import Origin, in_one_line, where_defined
 
 NO_JOBS: Final[Callable[[], Iterable[Job]]] = tuple
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nodectl.wire.power_messages import Report
+from foundation.wire.power_messages import Report
 
 UJ_PER_MJ: Final = 1000
 

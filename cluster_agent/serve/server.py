@@ -59,11 +59,11 @@ from cluster_agent.serve.why import Why
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
-from nodectl.jobs.steady_clock import as_shown, kept_clock
-from nodectl.shell.notify import Notifier
-from nodectl.wire.keys import read_pair
-from nodectl.wire.power_messages import Declaration, Grant, Report
-from nodectl.write.saves import boot_id
+from foundation.boot import boot_id
+from foundation.shell.notify import Notifier
+from foundation.steady_clock import as_shown, kept_clock
+from foundation.wire.keys import read_pair
+from foundation.wire.power_messages import Declaration, Grant, Report
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0

@@ -38,6 +38,7 @@ import msgspec
 from cluster_agent.errors import StoreError
 from cluster_agent.jobs.job import OVER
 from cluster_agent.store.records import BLOBS, TABLES, Row
+from foundation.directories import sync_directory
 
 Record: TypeAlias = tuple[str, Row]
 """A table and a row without its checksum; only the key: it is gone."""
@@ -241,15 +242,6 @@ class CommitLog:
 def is_over(table: str, row: Row) -> bool:
     """Is this the record of a job that has ended?"""
     return table == "job" and len(row) > 2 and row[2] in OVER
-
-
-def sync_directory(path: Path) -> None:
-    """Put the names in it on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_line(line: bytes) -> tuple[int, list[Record]]:

@@ -23,7 +23,7 @@ from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.jobs.job import OVER
 from cluster_agent.store.commit_log import CommitLog, Logged, Record
 from cluster_agent.store.records import TABLES, Row, checksum, define, drop_row, problem_of, put_row
-from nodectl.write.saves import make_directory
+from foundation.directories import make_directory
 
 MIGRATIONS: Final[tuple[str, ...]] = (
     """

@@ -11,7 +11,7 @@ import numpy as np
 from cluster_agent.budget.accounts import NONE, Ints
 from cluster_agent.budget.kept_counts import Change, DeposedError, Snapshot
 from cluster_agent.store.database import Database, Writing
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 _DECLARATIONS = msgspec.json.Decoder(Declaration)
 _COUNTS = msgspec.json.Decoder(list[int])

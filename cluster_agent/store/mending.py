@@ -39,7 +39,7 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.store.commit_log import CommitLog, Logged, sync_directory
+from cluster_agent.store.commit_log import CommitLog, Logged
 from cluster_agent.store.database import (
     BUSY_S,
     CHECKED_SINCE,
@@ -55,7 +55,8 @@ from cluster_agent.store.database import (
 from cluster_agent.store.ledger_store import BLOCK
 from cluster_agent.store.old_copies import read_old_copies, remove_old_copies
 from cluster_agent.store.records import LEDGER, LOST_JOBS, TABLES, Row, Rows, define, put_row, read_rows, text_of
-from nodectl.wire.power_messages import Declaration
+from foundation.directories import sync_directory
+from foundation.wire.power_messages import Declaration
 
 FULLY_CHECKED: Final = 1 << 28
 """Ours: of a larger store only the small tables are examined at a start, since all of it would take more than a second

@@ -19,7 +19,7 @@ from msgspec import Meta
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.scheduler.energy_window import Stored
-from nodectl.wire.power_messages import Count, Declaration
+from foundation.wire.power_messages import Count, Declaration
 
 Row: TypeAlias = tuple[Any, ...]
 

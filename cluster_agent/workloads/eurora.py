@@ -26,7 +26,7 @@ from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder, Unusable
 from cluster_agent.workloads.swf import TraceError
 from cluster_agent.workloads.text_tables import first_line, rows_of
-from nodectl.shell.errors import nearest
+from foundation.shell.errors import nearest
 
 COLUMNS: Final = ("job", "queue", "submit", "start", "end", "cores", "gpus", "mics", "mem_kb", "walltime_s", "nodes")
 """Those that a table of jobs must have."""

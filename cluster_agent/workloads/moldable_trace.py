@@ -33,7 +33,7 @@ from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import EXECUTABLE, USER, Finding, TraceError
 from cluster_agent.workloads.text_tables import rows_of
-from nodectl.shell.errors import nearest
+from foundation.shell.errors import nearest
 
 GENERATED: Final = "cab"
 COLUMNS: Final = ("application", "nodes", "cores", "cap_w", "time_s", "watts")

@@ -23,7 +23,7 @@ from msgspec import Meta
 from cluster_agent.errors import without_types
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import TraceError
-from nodectl.shell.plain_text import utf8
+from foundation.shell.plain_text import utf8
 
 VERSION: Final = 1
 

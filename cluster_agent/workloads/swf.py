@@ -18,7 +18,7 @@ import numpy as np
 from cluster_agent._native import ffi, lib
 from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.job_columns import Int64s
-from nodectl.shell.plain_text import utf8
+from foundation.shell.plain_text import utf8
 
 NUMBER, SUBMIT, WAIT, RUN, ALLOCATED, CPU_USED, MEMORY_USED, WANTED, REQUEST, MEMORY_WANTED = range(10)
 STATUS, USER, GROUP, EXECUTABLE, QUEUE, PARTITION, PRECEDING, THINK = range(10, 18)

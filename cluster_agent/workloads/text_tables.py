@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.workloads.swf import TraceError
-from nodectl.shell.plain_text import TextError, foreign_text, rows_by_name, unpacked
+from foundation.shell.plain_text import TextError, foreign_text, rows_by_name, unpacked
 
 FIRST_BYTES: Final = 1 << 14
 """Ours: the longest header of a table."""

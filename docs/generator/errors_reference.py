@@ -17,6 +17,7 @@ from docs.generator.page_text import page, table
 ROOT: Final = Path(__file__).parents[2]
 
 AREAS: Final = {
+    "foundation": "both programs",
     "nodectl": "nodectl: the node",
     "calibration": "nodectl calibrate",
     "cluster_agent": "clusterctl: partition, jobs, replays",

@@ -16,9 +16,9 @@ import nodectl.cli
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings
 from docs.generator.page_text import page, paragraph, table
 from docs.generator.settings_reference import tables
-from nodectl import __version__
+from foundation import __version__
+from foundation.shell.command_line import LazyCommands
 from nodectl.config import DEFAULT_PATH, Config
-from nodectl.shell.command_line import LazyCommands
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from docs.generator.page_text import page, paragraph, table
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = (
-    "nodectl", "pmu", "firmware_bridge", "cluster_agent", "calibration", "twin", "lab", "hil_tests",
+    "foundation", "nodectl", "pmu", "firmware_bridge", "cluster_agent", "calibration", "twin", "lab", "hil_tests",
 )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings
 from docs.generator.page_text import literal, page, paragraph, table
+from foundation.shell.settings import bare, bounds, range_in_words, table_of
 from nodectl.config import DEFAULT_PATH, Config
-from nodectl.shell.settings import bare, bounds, range_in_words, table_of
 
 
 @dataclass(frozen=True, slots=True)

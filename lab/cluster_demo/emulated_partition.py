@@ -26,8 +26,8 @@ from cluster_agent.fabric.ask import RefusedError, ask
 from cluster_agent.fabric.people import R, Request
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.people_protocol import ListNodes, ShowBudget
+from foundation.shell.settings import ConfigError
 from lab.cluster_demo.folder import note_process
-from nodectl.shell.settings import ConfigError
 
 PATIENCE_S: Final = 300.0
 """Ours: how long until all nodes must be capped; on a quiet machine it takes a few seconds."""

@@ -108,7 +108,7 @@ def _owners(
     """Those given, or the default ones; ``WrongUseError`` for one that does not exist."""
     from cluster_agent.budget.sharers.registry import choose
     from cluster_agent.scheduler.owner import NO_SHARER, check_owner
-    from nodectl.shell.extension import below
+    from foundation.shell.extension import below
 
     if not sharers and not policies:
         sharers, policies = (SHARERS[-1:], ()) if quick else (SHARERS, POLICIES)
@@ -128,7 +128,7 @@ def _make(out: Path) -> None:
 
 
 def _print_results(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:
-    from nodectl.shell.text_table import render
+    from foundation.shell.text_table import render
 
     click.echo("")
     click.echo(render(HEADINGS, [_cells(one) for one in courses]))

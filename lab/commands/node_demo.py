@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from nodectl.shell.command_line import needs_extras
-from nodectl.shell.errors import NodectlError, UsageError
+from foundation.shell.command_line import needs_extras
+from foundation.shell.errors import NodectlError, UsageError
 
 if TYPE_CHECKING:
     from lab.node_demo.served import LiveRun

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
+from foundation.shell.errors import NodectlError, UsageError
+from foundation.shell.log import logger
 from nodectl.loop.interruptions import STOP_SIGNALS
-from nodectl.shell.errors import NodectlError, UsageError
-from nodectl.shell.log import logger
 from twin.cli import twin
 from twin.errors import TwinError
 

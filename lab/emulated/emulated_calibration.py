@@ -17,7 +17,7 @@ from calibration.commands.result_files import refuse_existing
 from calibration.kernels.port import KERNELS, KernelPort
 from calibration.table.adaptive_sweep import Aim
 from calibration.table.table_exchange import windows_path
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 from pmu.ports import Ports
 
 COMMAND: Final = ["nodectl", "calibrate", "run"]

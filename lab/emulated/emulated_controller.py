@@ -18,8 +18,8 @@ from firmware_bridge.errors import LinkError, ScmiError
 from firmware_bridge.scmi.transports.shm import SharedMemory, open_shared_memory
 from firmware_bridge.scmi.virtio.guest_relay import GuestRelay
 from firmware_bridge.scmi.virtio.vhost_user import VhostUserServer
+from foundation.shell.errors import NodectlError
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.errors import NodectlError
 from pmu.system import MonotonicClock
 from twin.pulp.plant import CLASSES, CORES
 from twin.pulp.shared_plant import LIBRARY, SharedPlant

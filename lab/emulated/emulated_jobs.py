@@ -24,13 +24,13 @@ from pathlib import Path
 from signal import SIGCHLD, SIGCONT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH
 from typing import Final, TypeAlias
 
+from foundation.shell.errors import NodectlError
+from foundation.steady_clock import steady_time
+from foundation.wire.job_messages import Cause, JobForget, JobPart, JobSignal, JobStart
 from lab.emulated.emulated_calibration import COMMAND as CALIBRATE
 from lab.emulated.emulated_calibration import EmulatedCalibration
 from nodectl.jobs.job_files import open_output
 from nodectl.jobs.processes import FORGOTTEN
-from nodectl.jobs.steady_clock import steady_time
-from nodectl.shell.errors import NodectlError
-from nodectl.wire.job_messages import Cause, JobForget, JobPart, JobSignal, JobStart
 from pmu.instruments.job_progress import Counter
 from pmu.readings import RAW_MISSING
 from twin.errors import TwinError

@@ -23,6 +23,8 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from foundation.shell.errors import UsageError
+from foundation.shell.settings import line_of, read_toml
 from lab.emulated.emulated_calibration import EmulatedCalibration
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.emulated_kernels import emulated_kernels
@@ -33,8 +35,6 @@ from nodectl.loop.agent import Agent
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
 from nodectl.member.cluster_cap import ClusterCap, open_cluster_cap
-from nodectl.shell.errors import UsageError
-from nodectl.shell.settings import line_of, read_toml
 from nodectl.write.saves import node_id
 from twin.in_process_node import InProcess
 from twin.machine import Machine

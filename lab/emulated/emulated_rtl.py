@@ -19,8 +19,8 @@ from firmware_bridge.controlpulp import rtl, rtl_litex
 from firmware_bridge.controlpulp.rtl_board import RtlBoard
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_TIMER
 from firmware_bridge.errors import LinkError
+from foundation.shell.errors import NodectlError
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.errors import NodectlError
 from pmu.system import MonotonicClock
 from twin.pulp.plant import CLASSES, CORES, Plant
 from twin.rtl import LITEX, library, litex_headers

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from nodectl.shell.errors import UsageError
+from foundation.shell.errors import UsageError
 from twin.errors import TwinError
 from twin.machine import Machine, load_machine
 from twin.physics.model import Report, Twin

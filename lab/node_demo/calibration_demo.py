@@ -25,12 +25,12 @@ from calibration.table.balance_series import measure_balance
 from calibration.table.finished_table import finished_table, package_limits_w
 from calibration.table.pstate_table import Table
 from calibration.table.table_file import write_table
+from foundation.shell.text_table import render
 from lab.emulated.emulated_kernels import emulated_kernels
 from lab.node_demo.costs import at_fixed_clock
 from lab.node_demo.experiment import Experiment, run
 from lab.node_demo.served import why_not_served
 from nodectl.calibrated.node_identity import identity
-from nodectl.shell.text_table import render
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin

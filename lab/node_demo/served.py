@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from foundation.shell.errors import NodectlError
 from lab.node_demo.comparison import Case
 from lab.node_demo.experiment import Experiment, run, workload_of
 from nodectl.config import Budget, Config, GpuSettings, JournalSettings
 from nodectl.loop.agent import Agent
 from nodectl.loop.summary import Summary
-from nodectl.shell.errors import NodectlError
 from twin.errors import TwinError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

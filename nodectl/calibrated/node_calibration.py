@@ -21,14 +21,14 @@ from typing import Any, Final
 
 import msgspec
 
+from foundation.sealed_file import SealedFileError, sealed_text
+from foundation.shell.errors import plain_reason
+from foundation.shell.settings import ConfigError
 from nodectl.calibrated.knob_waits import knob_waits
 from nodectl.calibrated.node_identity import Identity, differences, identity
-from nodectl.calibrated.sealed_file import SealedFileError, sealed_text
 from nodectl.config import Config, PolicyChoice
 from nodectl.knobs.timing import Deadline, KnobLatency, checked_deadlines
 from nodectl.policies import registry
-from nodectl.shell.errors import plain_reason
-from nodectl.shell.settings import ConfigError
 from pmu.layout import Layout
 from pmu.ports import Ports
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from foundation.shell.command_line import needs_extras
+from foundation.shell.plain_text import echo
+from foundation.shell.settings import ConfigError, line_of, read_toml
+from foundation.wire.keys import KeyFileError, read_pair, read_public
 from nodectl.commands.run import configure, summary_of
 from nodectl.commands.service_account import problems, service_user
 from nodectl.config import DEFAULT_PATH, Config
-from nodectl.shell.command_line import needs_extras
-from nodectl.shell.plain_text import echo
-from nodectl.shell.settings import ConfigError, line_of, read_toml
-from nodectl.wire.keys import KeyFileError, read_pair, read_public
 
 
 @click.group()

@@ -12,6 +12,10 @@ from typing import Any, Final
 import click
 import msgspec
 
+from foundation.shell.errors import NodectlError
+from foundation.shell.number_ranges import blank, with_ranges
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 from nodectl.calibrated.knob_waits import default_latencies
 from nodectl.calibrated.node_calibration import find_calibration, with_measured
 from nodectl.commands import service_account
@@ -24,10 +28,6 @@ from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.survey import Survey, fit_to_node, survey
 from nodectl.member import declared
 from nodectl.policies.registry import NONE
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.number_ranges import blank, with_ranges
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
 from nodectl.write.ceilings import Ceilings
 from nodectl.write.device_names import DeviceNames
 from nodectl.write.places import SavePlaces, save_places

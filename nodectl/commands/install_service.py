@@ -21,9 +21,9 @@ from typing import Final
 import click
 
 import nodectl
+from foundation.shell.errors import NodectlError, UsageError
+from foundation.shell.plain_text import echo
 from nodectl.config import Config
-from nodectl.shell.errors import NodectlError, UsageError
-from nodectl.shell.plain_text import echo
 from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
 from pmu.system import node_lock_path

@@ -17,11 +17,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from foundation.shell.errors import UsageError
+from foundation.shell.scrapes import serve_scrapes
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH
 from nodectl.loop.metrics_page import STALE_PERIODS, STALE_S, WRITTEN, metrics_path
-from nodectl.shell.errors import UsageError
-from nodectl.shell.scrapes import serve_scrapes
 from pmu.system import node_lock_path
 
 

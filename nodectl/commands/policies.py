@@ -11,10 +11,10 @@ from typing import Any
 import click
 import msgspec
 
+from foundation.shell.extension import Extension
+from foundation.shell.plain_text import echo, echo_block, json_text
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
-from nodectl.shell.extension import Extension
-from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
 @click.command()

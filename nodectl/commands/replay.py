@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import click
 import msgspec
 
+from foundation.shell.errors import UsageError
+from foundation.shell.extension import is_file
+from foundation.shell.plain_text import echo, echo_block, json_text
 from nodectl.journal import Journal, Record, open_journal
 from nodectl.journal.decide_again import ReplayReport
 from nodectl.journal.decide_again import replay as decide_again
-from nodectl.shell.errors import UsageError
-from nodectl.shell.extension import is_file
-from nodectl.shell.plain_text import echo, echo_block, json_text
 
 
 @click.command()

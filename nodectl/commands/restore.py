@@ -6,10 +6,10 @@ import contextlib
 
 import click
 
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 from nodectl.config import Config
 from nodectl.knobs import KnobFinder
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
 from nodectl.write.lock import LEAVING_S, NodeLock
 from nodectl.write.places import SavePlaces, save_places
 from nodectl.write.restore import Restoration, restore_node

@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from foundation.shell.errors import NodectlError, UsageError, nearest
+from foundation.shell.extension import ExtensionFailedError, below, split
+from foundation.shell.log import logger
+from foundation.shell.notify import Notifier
+from foundation.shell.plain_text import echo, json_text
+from foundation.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
+from foundation.wire.keys import KeyFileError
 from nodectl.config import DEFAULT_PATH, Config, build_config, policy_path
 from nodectl.jobs.progress_file import VARIABLE, progress_file
 from nodectl.loop.agent import Agent
@@ -25,13 +32,6 @@ from nodectl.loop.notices import Notices
 from nodectl.loop.summary import Summary
 from nodectl.loop.whole_run import WholeRun
 from nodectl.policies import registry
-from nodectl.shell.errors import NodectlError, UsageError, nearest
-from nodectl.shell.extension import ExtensionFailedError, below, split
-from nodectl.shell.log import logger
-from nodectl.shell.notify import Notifier
-from nodectl.shell.plain_text import echo, json_text
-from nodectl.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
-from nodectl.wire.keys import KeyFileError
 from nodectl.write.lock import passed_on
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
@@ -265,7 +265,7 @@ def open_jobs(config: Config, boot_id: str) -> JobThread:
 
 
 def _clock_of_jobs(config: Config) -> Callable[[], float]:
-    from nodectl.jobs.steady_clock import NAME, read_clock
+    from foundation.steady_clock import NAME, read_clock
 
     return read_clock(Path(config.state_dir) / "jobs" / NAME)
 

@@ -15,11 +15,11 @@ from firmware_bridge.scmi.messages.codec import LATEST, SPOKEN, decode
 from firmware_bridge.scmi.messages.header import MessageType, Protocol, Sender, protocol_name, unpack_header
 from firmware_bridge.scmi.messages.words import as_json, describe
 from firmware_bridge.scmi.transports.url import open_client
+from foundation.shell.errors import NodectlError, UsageError, nearest
+from foundation.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.text_table import render
 from nodectl.commands import scmi_line
 from nodectl.commands.scmi_targets import UNITS_W, assign, in_units, read, targets_of
-from nodectl.shell.errors import NodectlError, UsageError, nearest
-from nodectl.shell.plain_text import echo, echo_block, json_text
-from nodectl.shell.text_table import render
 
 URL: Final = click.argument("url", metavar="URL")
 JSON: Final = click.option("--json", "as_json_text", is_flag=True, help="Print JSON.")

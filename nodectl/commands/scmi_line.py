@@ -22,8 +22,8 @@ from firmware_bridge.scmi.protocols.performance import NotifyLevel, NotifyLimits
 from firmware_bridge.scmi.protocols.power_capping import CapNotify, MeasurementsNotify
 from firmware_bridge.scmi.transports.trace import Passed, Traced
 from firmware_bridge.scmi.transports.url import open_client, open_transport
+from foundation.shell.plain_text import echo, json_text
 from nodectl.commands.scmi_targets import UNITS_S, in_units, read, targets_of
-from nodectl.shell.plain_text import echo, json_text
 
 EVENT_WAIT_S: Final = 0.2
 """Ours: how long to wait for an event before checking whether it is time to end."""

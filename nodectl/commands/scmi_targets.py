@@ -12,7 +12,7 @@ from firmware_bridge.errors import RefusedError, RequestError, named_status
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SensorInfo, SpeedDomain, find
 from firmware_bridge.scmi.protocols.telemetry import NO_MARGIN_MW, REASONS, TELEMETRY, TelemetryReasons, TelemetryStatus
-from nodectl.shell.errors import nearest
+from foundation.shell.errors import nearest
 
 UNITS_W: Final = {"uW": 1e-6, "mW": 1e-3, "W": 1.0, "kW": 1e3}
 UNITS_KHZ: Final = {"kHz": 1.0, "MHz": 1e3, "GHz": 1e6}

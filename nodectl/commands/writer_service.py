@@ -14,12 +14,12 @@ from typing import Final
 
 import click
 
+from foundation.shell.errors import NodectlError
+from foundation.shell.log import logger
+from foundation.shell.notify import Notifier
+from foundation.shell.settings import line_of, read_toml
 from nodectl.config import DEFAULT_PATH, Config, build_config
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.log import logger
-from nodectl.shell.notify import Notifier
-from nodectl.shell.settings import line_of, read_toml
 from nodectl.writer_process.channel import Channel
 from nodectl.writer_process.writer_server import Served, Session
 from pmu.system import system_ports

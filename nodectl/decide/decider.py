@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from foundation.shell.extension import Extension, Origin
 from nodectl.config import Config
 from nodectl.decide import power_walk, temperature_limit
 from nodectl.decide.arbiter import CAP, ClockTable, SharedClocks, arbitrate, clocks_of
@@ -22,12 +23,11 @@ from nodectl.knobs.kind import BUSY_SHARE, Domain
 from nodectl.knobs.registry import DOMAINS
 from nodectl.policies import registry
 from nodectl.policies.api import Policy
-from nodectl.shell.extension import Extension, Origin
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_i64, type_u8
 
 if TYPE_CHECKING:
-    from nodectl.wire.power_messages import CapBound
+    from foundation.wire.power_messages import CapBound
 
 MISSING: Final = int(Quality.MISSING)
 """As a plain number: NumPy compares arrays with that five times as fast."""

@@ -14,16 +14,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError
-from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from foundation.shell.errors import NodectlError
+from foundation.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, Message, NodeJobs
 from pmu.instruments.job_progress import Counter
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
-
-Message: TypeAlias = JobStart | JobSignal | JobForget
 
 LOOK_S: Final = 0.1
 """Ours: how often the thread looks at the running jobs."""

@@ -35,6 +35,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from foundation.boot import boottime_s
+from foundation.steady_clock import NAME, read_clock
+from foundation.wire.job_messages import HOOK_S
 from nodectl.jobs.job_child import NotStartedError, Program, start_child
 from nodectl.jobs.job_files import open_new
 from nodectl.jobs.job_group import VARIABLE as MARK
@@ -52,7 +55,6 @@ from nodectl.jobs.run_files import (
     STAGE,
     STEP,
     Stage,
-    boottime_s,
     read_ending,
     read_group,
     read_user,
@@ -60,8 +62,6 @@ from nodectl.jobs.run_files import (
     write_ending,
     write_note,
 )
-from nodectl.jobs.steady_clock import NAME, read_clock
-from nodectl.wire.job_messages import HOOK_S
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 

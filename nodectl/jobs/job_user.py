@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Final
 
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 
 PR_SET_NO_NEW_PRIVS: Final = 38
 

@@ -32,6 +32,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from foundation.boot import boottime_s
+from foundation.directories import sync_directory
+from foundation.shell.errors import NodectlError
+from foundation.steady_clock import NAME, kept_clock
+from foundation.wire.job_messages import HOOK_S, JobForget, JobPart, JobSignal, JobStart, Phase
 from nodectl.jobs import cgroups
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, open_output, read_plain
@@ -47,19 +52,14 @@ from nodectl.jobs.run_files import (
     REQUEST,
     SCRIPT,
     STEP,
-    boottime_s,
     read_ending,
     read_group,
     read_stage,
     reserve,
-    sync_directory,
     write_durably,
     write_ending,
     write_group,
 )
-from nodectl.jobs.steady_clock import NAME, kept_clock
-from nodectl.shell.errors import NodectlError
-from nodectl.wire.job_messages import HOOK_S, JobForget, JobPart, JobSignal, JobStart, Phase
 from pmu.instruments.job_progress import Counter, CounterFile
 
 Key: TypeAlias = tuple[int, int]

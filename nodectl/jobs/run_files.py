@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from foundation.boot import boottime_s
+from foundation.directories import sync_directory
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, read_plain
 from nodectl.jobs.job_group import JobGroup
@@ -30,11 +31,6 @@ Stage: TypeAlias = Literal["prolog", "job", "epilog"]
 
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError)
 """What reading a record raises that a job of the agent's own user has damaged or replaced."""
-
-
-def boottime_s() -> float:
-    """Seconds since boot: no change of the wall clock moves them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def write_durably(path: Path, record: dict[str, Any]) -> None:
@@ -54,15 +50,6 @@ def reserve(path: Path) -> None:
     descriptor = open_new(path.with_name(path.name + ".part"))
     try:
         os.posix_fallocate(descriptor, 0, ROOM)
-    finally:
-        os.close(descriptor)
-
-
-def sync_directory(path: Path) -> None:
-    """On return, what was made, renamed or removed in this directory is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -25,14 +25,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from foundation.shell.errors import plain_reason
+from foundation.shell.extension import is_file
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
 from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
-from nodectl.shell.errors import plain_reason
-from nodectl.shell.extension import is_file
 from pmu.decode import decode
 
 _REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")

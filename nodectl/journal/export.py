@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from foundation.shell.errors import UsageError
 from nodectl.decide.decisions import BOUNDS
 from nodectl.journal.format import JournalError, Keyframe
 from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
-from nodectl.shell.errors import UsageError
 from pmu.decode import decode
 from pmu.readings import NO_RAW_PROGRESS, Quality
 

@@ -27,10 +27,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from foundation.shell.errors import NodectlError
+from foundation.shell.extension import Origin
 from nodectl.journal.packing import Row
 from nodectl.policies.api import Request
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.extension import Origin
 from pmu.layout import Layout
 from pmu.readings import GPU_FIELDS, NO_RAW_PROGRESS, RawProgress, RawSweep, type_i64, type_u8
 

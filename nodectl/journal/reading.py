@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
+from foundation.shell.errors import plain_reason
 from nodectl.decide.node_cap import NO_CAP, PackageCap
 from nodectl.journal.format import (
     HEADER,
@@ -38,7 +39,6 @@ from nodectl.journal.format import (
 )
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
-from nodectl.shell.errors import plain_reason
 from pmu.readings import RawSweep, type_i64, type_u8
 
 CUT_SHORT, DAMAGE = "a record is cut short", "damage"

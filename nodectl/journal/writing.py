@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from nodectl import __version__
+from foundation import __version__
+from foundation.planted_links import open_safely
+from foundation.shell.extension import Extension
 from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.decide.node_cap import NO_CAP
 from nodectl.journal.format import (
@@ -44,8 +46,6 @@ from nodectl.journal.packing import Row, pack
 from nodectl.journal.state import StateError, encode_state
 from nodectl.knobs.api import Outcome
 from nodectl.policies.api import Policy
-from nodectl.shell.extension import Extension
-from nodectl.shell.planted_links import open_safely
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
 from pmu.readings import NO_RAW_PROGRESS, RawSweep, type_i64

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from nodectl.shell.settings import ConfigError
+from foundation.shell.settings import ConfigError
 
 LATE_FACTOR: Final = 2.0
 """Ours: an effect is missing after twice the time within which 95 of 100 were there."""

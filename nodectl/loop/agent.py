@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from foundation.shell.errors import NodectlError
+from foundation.shell.extension import Extension
 from nodectl.calibrated.node_calibration import NOTHING, find_calibration, with_measured
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
@@ -41,8 +43,6 @@ from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.loop.survey import Survey, at_present_limits, fit_to_node, survey
 from nodectl.policies.api import Policy
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.extension import Extension
 from nodectl.write.actuation import Actuation
 from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
@@ -56,9 +56,9 @@ from pmu.readings import RawSweep, Sample
 
 if TYPE_CHECKING:
     from firmware_bridge.scmi.client import Client
+    from foundation.wire.power_messages import CapBound
     from nodectl.controller.delegation import Delegation
     from nodectl.member.cluster_cap import ClusterCap
-    from nodectl.wire.power_messages import CapBound
     from nodectl.writer_process.remote_writer import RemoteWriter
 
 

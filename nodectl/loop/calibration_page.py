@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from nodectl.shell.planted_links import open_new
+from foundation.planted_links import open_new
 
 T = TypeVar("T", bound=msgspec.Struct)
 

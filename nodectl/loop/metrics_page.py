@@ -19,11 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from nodectl import __version__
+from foundation import __version__
+from foundation.planted_links import open_new
 from nodectl.decide.decisions import BOUNDS, Decisions
 from nodectl.loop.pace import Pace
 from nodectl.loop.summary import RunAccount
-from nodectl.shell.planted_links import open_new
 from pmu.layout import Layout
 from pmu.readings import Quality, Sample, type_f64
 

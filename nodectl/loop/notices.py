@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from foundation.shell.number_ranges import blank, with_ranges
 from nodectl.knobs import Outcome
-from nodectl.shell.number_ranges import blank, with_ranges
 from nodectl.write.actuation import TROUBLE
 from pmu.ports import Clock
 

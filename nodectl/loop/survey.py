@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from foundation.shell.errors import NodectlError
 from nodectl.config import Config
 from nodectl.decide import temperature_limit
 from nodectl.decide.node_cap import CAP_ROW
@@ -14,7 +15,6 @@ from nodectl.knobs import Knob, KnobError, find_knobs
 from nodectl.knobs.kind import Domain
 from nodectl.knobs.registry import DOMAINS, domain_of
 from nodectl.policies import registry
-from nodectl.shell.errors import NodectlError
 from pmu.layout import FrequencyDomain, KnobRange, Layout
 from pmu.node import Finding, discover
 from pmu.ports import Ports

@@ -23,18 +23,18 @@ from typing import Final
 
 import msgspec
 
+from foundation.steady_clock import Clock, steady_time
+from foundation.wire.job_messages import JobSignal, NodeJobs
+from foundation.wire.power_messages import CAP_TOLERANCE, CapBound, Declaration, Grant, LeaseClass, Report
 from nodectl.config import Cluster
 from nodectl.decide.load_tag import MEASURED, Tag
 from nodectl.decide.node_cap import CapRequest
 from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
-from nodectl.jobs.steady_clock import Clock, steady_time
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.energy_meter import EnergyMeter, Interval
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
-from nodectl.wire.job_messages import JobSignal, NodeJobs
-from nodectl.wire.power_messages import CAP_TOLERANCE, CapBound, Declaration, Grant, LeaseClass, Report
 from pmu.layout import Layout
 from pmu.readings import NO_RAW_PROGRESS, RawProgress, RawSweep
 
@@ -455,7 +455,7 @@ def open_cluster_cap(
     """With the keys that the settings name. ``unix_s``: the clock of the jobs."""
     from pathlib import Path
 
-    from nodectl.wire.keys import read_pair, read_public
+    from foundation.wire.keys import read_pair, read_public
 
     is_open = settings.insecure and not settings.key
     keys = None if is_open else read_pair(Path(settings.key))

@@ -24,9 +24,9 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 
+from foundation.steady_clock import steady_time
+from foundation.wire.job_messages import JobPart, PartEnergy
 from nodectl.decide.shares import NodeShares
-from nodectl.jobs.steady_clock import steady_time
-from nodectl.wire.job_messages import JobPart, PartEnergy
 from pmu.decode import decode
 from pmu.layout import Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, Quality, RawSweep

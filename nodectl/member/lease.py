@@ -12,7 +12,7 @@ that answers a report from before this agent's start is refused, so a restart ma
 
 from __future__ import annotations
 
-from nodectl.wire.power_messages import Declaration, Effect, Grant, Report
+from foundation.wire.power_messages import Declaration, Effect, Grant, Report
 
 
 class NodeLease:

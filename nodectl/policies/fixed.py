@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from foundation.shell.errors import UsageError
 from nodectl.policies.api import Policy, Request
-from nodectl.shell.errors import UsageError
 from pmu.layout import KnobRange, Layout
 from pmu.readings import Sample, type_i64
 

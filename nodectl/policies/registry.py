@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from foundation.shell.errors import UsageError, nearest, plain_reason
+from foundation.shell.extension import Extension, ExtensionError, Extensions, is_file, located, misfit, misfit_params
 from nodectl.knobs import registry as knobs
 from nodectl.policies.api import Policy, Request
-from nodectl.shell.errors import UsageError, nearest, plain_reason
-from nodectl.shell.extension import Extension, ExtensionError, Extensions, is_file, located, misfit, misfit_params
 from pmu.layout import Layout
 
 DOMAINS: Final[tuple[str, ...]] = tuple(knobs.DOMAINS)

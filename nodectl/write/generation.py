@@ -16,7 +16,7 @@ import os
 import time
 from typing import Final
 
-from nodectl.shell.planted_links import open_safely
+from foundation.planted_links import open_safely
 
 MAGIC: Final = b"nodectlG"
 SIZE: Final = 24

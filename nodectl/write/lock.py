@@ -17,8 +17,8 @@ import os
 import time
 from typing import Final
 
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.planted_links import open_safely
+from foundation.planted_links import open_safely
+from foundation.shell.errors import NodectlError
 from nodectl.write.generation import Generation
 
 LOCK_NAME: Final = "lock"

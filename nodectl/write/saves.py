@@ -38,28 +38,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from foundation.boot import boot_id
+from foundation.directories import make_directory, sync_directory
+from foundation.planted_links import open_new, open_safely
+from foundation.shell.errors import NodectlError, plain_reason
 from nodectl.knobs.recipe import Recipe
-from nodectl.shell.errors import NodectlError, plain_reason
-from nodectl.shell.planted_links import open_new, open_safely
 
 SCHEMA_VERSION = 2
 SAVE_NAME = "captured.jsonl"
-BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 COMPACT_BYTES = 4_000_000
 """Ours: above this size the file is rewritten with what still counts; some minutes of a busy large node."""
 
 
 class SaveError(NodectlError):
     """The save cannot be read or written; without it no knob may be moved. The message names the file."""
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot: settings do not outlive it, so neither must a save. Source: random(4)."""
-    try:
-        with open(BOOT_ID_PATH) as file:
-            return file.read().strip()
-    except OSError as error:
-        raise SaveError(f"{BOOT_ID_PATH}: {error.strerror}; is /proc mounted?") from None
 
 
 def node_id(lock_path: str) -> str:
@@ -372,7 +364,7 @@ class Save:
         with _naming(self.path, "remove"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
-            _sync_directory(self.path)
+            sync_directory(os.path.dirname(self.path) or ".")
 
     def close(self) -> None:
         """Close the file; it stays on the disk."""
@@ -444,9 +436,9 @@ class Save:
         with _naming(self.path, "write"):
             os.fsync(self._fd)
             if not self._has_name_on_disk:
-                _sync_directory(self.path)
+                sync_directory(os.path.dirname(self.path) or ".")
                 with contextlib.suppress(PermissionError):  # a directory that we did not make and may not read
-                    _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+                    sync_directory(os.path.dirname(os.path.dirname(os.path.abspath(self.path))) or ".")
                 self._has_name_on_disk = True
 
 
@@ -455,7 +447,7 @@ def set_aside(path: str) -> str:
     aside = _free_name(path)
     with _naming(path, "rename"):
         os.rename(path, aside)
-        _sync_directory(path)
+        sync_directory(os.path.dirname(path) or ".")
     return aside
 
 
@@ -464,7 +456,7 @@ def keep(path: str) -> str:
     aside = _free_name(path)
     with _naming(path, "keep"):
         os.link(path, aside, follow_symlinks=False)
-        _sync_directory(path)
+        sync_directory(os.path.dirname(path) or ".")
     return aside
 
 
@@ -482,22 +474,3 @@ def _naming(path: str, verb: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SaveError(f"{path}: cannot {verb} the save of what the knobs were: {error.strerror}") from error
-
-
-def make_directory(path: str) -> None:
-    """Make a directory for this user alone, and missing ones above it; on return their names are on the disk."""
-    missing = [os.path.abspath(path)]
-    while not os.path.isdir(missing[-1]):
-        missing.append(os.path.dirname(missing[-1]))
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    for made in missing[:-1]:
-        _sync_directory(made)
-
-
-def _sync_directory(path: str) -> None:
-    """Sync the directory that contains ``path``."""
-    fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 from nodectl.writer_process.writer_protocol import MOST_BYTES
 
 MOST_DESCRIPTORS: Final = 64

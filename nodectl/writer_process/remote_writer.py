@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from foundation.shell.errors import NodectlError
 from nodectl.knobs.api import Outcome, Raised
-from nodectl.shell.errors import NodectlError
 from nodectl.write.lock import LockError
 from nodectl.write.many_files import as_written
 from nodectl.write.restore import Restoration

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import nodectl
-from nodectl.shell.errors import NodectlError
+from foundation.shell.errors import NodectlError
 from nodectl.write.lock import passed_on
 from nodectl.writer_process.channel import Channel, pair
 from nodectl.writer_process.writer_protocol import LEASE_S

@@ -15,8 +15,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from foundation.shell.errors import NodectlError, plain_reason
 from nodectl.knobs.api import Outcome, Raised
-from nodectl.shell.errors import NodectlError, plain_reason
 
 VERSION: Final = 2
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from foundation.shell.notify import Notifier
 from nodectl.config import Foreign
 from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
-from nodectl.shell.notify import Notifier
 from nodectl.write.lock import LEAVING_S, LockError, NodeLock
 from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.places import save_places

@@ -20,15 +20,15 @@ from calibration.limits.standing_power import standing_power
 from calibration.limits.step_response import StepResponse
 from calibration.table.pstate_table import SCHEMA, Conditions, Quality, Table
 from calibration.table.table_file import write_table
+from foundation.sealed_file import sealed
+from foundation.shell.settings import ConfigError
 from nodectl.calibrated.node_calibration import LIMITS, TABLE, expiry, find_calibration, with_measured
 from nodectl.calibrated.node_identity import Identity, identity
-from nodectl.calibrated.sealed_file import sealed
 from nodectl.config import Config, build_config
 from nodectl.journal.decide_again import replay
 from nodectl.journal.reading import open_journal
 from nodectl.knobs.timing import KnobLatency, Spread
 from nodectl.loop.agent import Agent
-from nodectl.shell.settings import ConfigError
 from pmu.node import discover
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

@@ -20,12 +20,12 @@ from calibration.gpu_table.clock_sweep import MOST_ROUNDS, Ran, Row, clocks_of, 
 from calibration.gpu_table.command_runs import CommandError, ShellCommand
 from calibration.gpu_table.gpu_table import GPU_TABLE, GpuTable, best, read_gpu_table, write_gpu_table
 from calibration.measure.node_session import SessionError
+from foundation.sealed_file import SealedFileError, sealed
+from foundation.shell.errors import UsageError
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.calibrated.node_calibration import read_head
-from nodectl.calibrated.sealed_file import SealedFileError, sealed
 from nodectl.config import GpuSettings
 from nodectl.loop.survey import survey
-from nodectl.shell.errors import UsageError
 from nodectl.write.writer import Writer
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

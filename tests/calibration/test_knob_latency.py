@@ -13,11 +13,11 @@ from benchmarks.calibration_limits import rapl
 from calibration.limits.knob_latency import CPU_CLOCK, LOOK_S, LatencyPlan, measure_latency
 from calibration.limits.probes import LimitsError, type_shows
 from calibration.limits.session_probes import ClockEffect
+from foundation.shell.settings import ConfigError
 from nodectl.config import Budget
 from nodectl.knobs import EffectWatch
 from nodectl.knobs.timing import KnobLatency, Spread, checked_deadlines, deadline_of, deadlines, least_period_s
 from nodectl.loop.pace import Pace
-from nodectl.shell.settings import ConfigError
 from tests.calibration.limited_node import loaded_node
 from tests.calibration.test_minimal_power import Steps
 from twin.machine import load_machine

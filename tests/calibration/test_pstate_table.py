@@ -37,10 +37,10 @@ from calibration.table.pstate_table import Table, shown_limits_w
 from calibration.table.table_exchange import csv_of, machine_part, table_from_csv
 from calibration.table.table_file import read_table, text_of, write_table
 from calibration.table.table_report import diff_lines, show_lines
+from foundation.sealed_file import SealedFileError
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.calibrated.node_calibration import is_expired
 from nodectl.calibrated.node_identity import differences, identity
-from nodectl.calibrated.sealed_file import SealedFileError
 from nodectl.write.lock import LockError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

@@ -21,9 +21,9 @@ from calibration.table.table_file import read_table, text_of, write_table
 from calibration.table.table_report import diff_lines, show_lines
 from calibration.table.uncore_series import LEVEL, measure_uncore, uncore_points
 from calibration.table.uncore_values import LEAST_W, uncore_values
+from foundation.sealed_file import sealed
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.calibrated.node_identity import identity
-from nodectl.calibrated.sealed_file import sealed
 from nodectl.policies import registry
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

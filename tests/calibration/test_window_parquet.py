@@ -16,9 +16,9 @@ from calibration.measure.node_session import LEVELS, SessionError, open_session
 from calibration.table.adaptive_sweep import Aim
 from calibration.table.table_exchange import WINDOW_COLUMNS, WINDOW_SCHEMA, windows_path
 from calibration.table.table_file import read_table
+from foundation.shell.errors import UsageError
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.calibrated.node_identity import Identity
-from nodectl.shell.errors import UsageError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin

@@ -13,8 +13,8 @@ from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.calibrated_speed import tables_of
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.errors import WrongUseError
+from foundation.sealed_file import sealed
 from nodectl.calibrated.node_identity import Identity
-from nodectl.calibrated.sealed_file import sealed
 from tests.calibration.test_policy_values import KERNELS, table_points
 from tests.cluster_agent.sharer_views import worked
 

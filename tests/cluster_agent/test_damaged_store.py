@@ -28,7 +28,7 @@ from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import MOST_KEPT, backup, examine, mend, open_store, repair
 from cluster_agent.store.records import LOST_JOBS
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 NODES, JOBS, ALIVE = BLOCK + 44, 24, 16
 NAMES = [f"n{n:03}" for n in range(NODES)]

@@ -22,7 +22,7 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms
 from cluster_agent.budget.plan import plan
-from nodectl.wire.power_messages import Declaration, Grant, Report
+from foundation.wire.power_messages import Declaration, Grant, Report
 
 OS = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=450_000, lease_class="os", watchdog_ms=8000)
 STICKY = msgspec.structs.replace(OS, lease_class="sticky", watchdog_ms=0)

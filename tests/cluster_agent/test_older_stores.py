@@ -25,7 +25,7 @@ from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import examine, open_store
 from cluster_agent.store.old_copies import SUFFIXES
 from cluster_agent.store.records import checksum, define
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 KILLED = Path(__file__).parent / "stores" / "0.2.0.tar.gz"
 DECLARED = Declaration(500_000, 100_000, 150_000, 450_000, "os", watchdog_ms=8000)

@@ -29,7 +29,7 @@ from cluster_agent.budget.tag_sources import (
     resolve,
 )
 from cluster_agent.errors import WrongUseError
-from nodectl.wire.power_messages import CapBound, Declaration, Report
+from foundation.wire.power_messages import CapBound, Declaration, Report
 from tests.cluster_agent.sharer_views import cases
 
 CHOICES = [

@@ -17,7 +17,7 @@ from cluster_agent.budget.kept_counts import Change, DeposedError
 from cluster_agent.errors import ClusterError
 from cluster_agent.store.database import BUSY_S, MIGRATIONS, Database
 from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore, begin_epoch
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 
 DECLARED = Declaration(tdp_mw=500, mop_mw=100, safe_mw=100, boot_mw=450, lease_class="os", watchdog_ms=8000)
 FILES = ["cluster.db", "cluster.db-log", "cluster.db-past"]

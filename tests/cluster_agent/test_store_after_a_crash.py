@@ -35,7 +35,7 @@ from cluster_agent.store import commit_log, ledger_store
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 from tests.crashing_disk import STRACE, Create, Disk, MakeDirectory, Mark, Operation, Sync, Unlink, Write, put, traced
 from tests.waiting import PATIENCE_S
 
@@ -51,7 +51,7 @@ import cluster_agent.store.ledger_store as stored
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.store.database import Database
-from nodectl.wire.power_messages import Declaration, Report
+from foundation.wire.power_messages import Declaration, Report
 
 ONE = Declaration(tdp_mw=500, mop_mw=100, safe_mw=100, boot_mw=450, lease_class="os", watchdog_ms=8000)
 stored.BLOCK = 4  # so few nodes are several rows of counts
@@ -105,7 +105,7 @@ from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.store import commit_log
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 from tests.cluster_agent.test_store_after_a_crash import in_force
 
 commit_log.LONG, commit_log.CHUNK, commit_log.RESERVE = 1500, 2048, 512  # it is written again on the way

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import zmq
 
-from nodectl.member.cluster_link import QUEUED
-from nodectl.wire.job_messages import MAX_PARTS
-from nodectl.wire.keys import read_pair, read_public
-from nodectl.wire.power_messages import PROTOCOL
+from foundation.wire.job_messages import MAX_PARTS
+from foundation.wire.keys import read_pair, read_public
+from foundation.wire.link_options import QUEUED
+from foundation.wire.power_messages import PROTOCOL
 
 PERIOD_S, MOOD_S, SILENT_SHARE = 0.06, 3.0, 0.2
 LARGEST = (1 << 62) - 1

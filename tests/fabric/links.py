@@ -11,10 +11,10 @@ import zmq
 
 from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.router import Router
+from foundation.wire.keys import KeyPair
+from foundation.wire.power_messages import Declaration, Grant, Report
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import KeyPair
-from nodectl.wire.power_messages import Declaration, Grant, Report
 from tests.waiting import PATIENCE_S
 
 DECLARED = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=220_000, boot_mw=300_000, lease_class="os")

@@ -12,13 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+from foundation.wire.keys import read_pair, read_public
+from foundation.wire.power_messages import Declaration
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
 from nodectl.member.cluster_cap import JobExchange
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import read_pair, read_public
-from nodectl.wire.power_messages import Declaration
 
 REPORT_S, SETTLE_S = 0.3, 0.03
 DECLARED = Declaration(

@@ -10,9 +10,9 @@ from cluster_agent.budget.sharers.view import Job
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.live_sharing import Sharing
+from foundation.shell.extension import ExtensionFailedError
+from foundation.shell.settings import ConfigError
 from nodectl.member.lease import NodeLease
-from nodectl.shell.extension import ExtensionFailedError
-from nodectl.shell.settings import ConfigError
 from tests.fabric.links import DECLARED
 from tests.fabric.test_serve import partition, told
 from tests.live.fakes import Fake

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from cluster_agent.fabric.router import Router
-from nodectl.member.addresses import endpoints, is_loopback, plain_address, why_none_answers, why_unreachable
+from foundation.shell.errors import UsageError
+from foundation.shell.settings import host_and_port, is_address
+from foundation.wire.addresses import endpoints, is_loopback, plain_address, why_none_answers, why_unreachable
 from nodectl.member.cluster_link import ClusterLink
-from nodectl.shell.errors import UsageError
-from nodectl.shell.settings import host_and_port, is_address
 from tests.fabric.cluster import Cluster
 from tests.fabric.links import Fabric, pair
 from tests.nodectl.test_cluster_cap_alone import Alone
@@ -53,7 +53,7 @@ JOIN = """
 import sys, time
 from nodectl.member.cluster_link import ClusterLink
 from tests.fabric.links import report
-from nodectl.wire.keys import KeyPair
+from foundation.wire.keys import KeyPair
 url, public, secret, server = sys.argv[1:]
 link, began_s = ClusterLink(url, KeyPair(public, secret), server), time.monotonic()
 while not link.is_up:

@@ -8,9 +8,9 @@ import zmq
 from cluster_agent.fabric.ask import Link, ask
 from cluster_agent.fabric.people import pack_request
 from cluster_agent.serve.people_protocol import ListNodes, SetBudget
-from nodectl.shell.errors import NodectlError
-from nodectl.wire.keys import read_pair
-from nodectl.wire.power_messages import pack
+from foundation.shell.errors import NodectlError
+from foundation.wire.keys import read_pair
+from foundation.wire.power_messages import pack
 from tests.fabric.cluster import Cluster, Done
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodectl.wire.keys import read_public
+from foundation.wire.keys import read_public
 from tests.fabric.cluster import Cluster
 from tests.twin.served_node import ServedNode, why_not_served
 

@@ -11,9 +11,9 @@ import pytest
 from cluster_agent.budget.declared_bounds import DeclaredBounds
 from cluster_agent.serve.config import NodeSettings, Settings, read_settings
 from cluster_agent.serve.node_meter import NodeEnergy
+from foundation.shell.settings import ConfigError
+from foundation.wire.power_messages import Declaration
 from nodectl.member.lease import NodeLease
-from nodectl.shell.settings import ConfigError
-from nodectl.wire.power_messages import Declaration
 from tests.fabric.links import report
 from tests.fabric.test_forgetting import DECLARED, Site
 

@@ -13,7 +13,7 @@ from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
 from cluster_agent.serve.server import Server
-from nodectl.wire.power_messages import Declaration
+from foundation.wire.power_messages import Declaration
 from tests.fabric.cluster import free_port
 from tests.fabric.links import report
 

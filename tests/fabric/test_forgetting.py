@@ -13,9 +13,9 @@ from cluster_agent.fabric.people import Caller
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import ForgetNode, ListBudgetChanges, ListNodes, SetBudget, ShowBudget
 from cluster_agent.serve.server import EXPECT_S, Server
+from foundation.wire.keys import write_pair
+from foundation.wire.power_messages import Declaration
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import write_pair
-from nodectl.wire.power_messages import Declaration
 from tests.fabric.cluster import free_port
 from tests.fabric.links import pair
 

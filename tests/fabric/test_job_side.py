@@ -24,11 +24,21 @@ from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
 from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
 from cluster_agent.serve.people_protocol import Cancel, JobRow, ListJobs, ShowJob, Submit
 from cluster_agent.store.database import Database
-from nodectl.jobs.job_runner import JobThread, Message
+from foundation.shell.duration import seconds, shown
+from foundation.shell.errors import UsageError
+from foundation.wire.job_messages import (
+    MAX_PARTS,
+    JobForget,
+    JobPart,
+    JobQuery,
+    JobSignal,
+    JobStart,
+    Message,
+    NodeJobs,
+    PartEnergy,
+)
+from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_cap import JobExchange
-from nodectl.shell.duration import seconds, shown
-from nodectl.shell.errors import UsageError
-from nodectl.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobQuery, JobSignal, JobStart, NodeJobs, PartEnergy
 from tests.fabric.links import report
 from tests.waiting import PATIENCE_S
 

@@ -15,8 +15,8 @@ import pytest
 
 from cluster_agent.cli import COMMANDS
 from cluster_agent.serve.config import NodeSettings
+from foundation.wire.keys import read_pair, read_public
 from nodectl.member.cluster_link import ClusterLink
-from nodectl.wire.keys import read_pair, read_public
 from tests.fabric.cluster import Cluster, Done
 from tests.fabric.links import report
 

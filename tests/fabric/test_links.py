@@ -20,10 +20,8 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.front_pipe import Send
 from cluster_agent.fabric.router import BURST, LARGEST, Router
-from nodectl.member import cluster_link
-from nodectl.member.cluster_link import HANDSHAKE_MS, PRESENCE, ClusterLink
-from nodectl.shell.errors import UsageError
-from nodectl.wire.job_messages import (
+from foundation.shell.errors import UsageError
+from foundation.wire.job_messages import (
     KINDS,
     MAX_START,
     JobForget,
@@ -34,8 +32,9 @@ from nodectl.wire.job_messages import (
     NodeJobs,
     read_job_message,
 )
-from nodectl.wire.keys import KeyFileError, read_pair, read_public
-from nodectl.wire.power_messages import (
+from foundation.wire.keys import KeyFileError, read_pair, read_public
+from foundation.wire.link_options import HANDSHAKE_MS, PRESENCE
+from foundation.wire.power_messages import (
     MAX_BYTES,
     OLDEST,
     PROTOCOL,
@@ -48,6 +47,8 @@ from nodectl.wire.power_messages import (
     read_report,
     unpack,
 )
+from nodectl.member import cluster_link
+from nodectl.member.cluster_link import ClusterLink
 from tests.fabric.links import DECLARED, Fabric, grant, pair, report
 
 ROOT = Path(__file__).parents[2]
@@ -542,7 +543,7 @@ def test_a_peer_that_vanishes_with_its_messages_unread_takes_nobody_along(tmp_pa
     """libzmq 4.3.5 aborts a process whose heartbeat is due on such a connection."""
     script = f"""
 import sys, time, pathlib
-from nodectl.wire.power_messages import pack
+from foundation.wire.power_messages import pack
 from tests.fabric.links import Fabric, grant, report
 fabric = Fabric(pathlib.Path(sys.argv[1]))
 fabric.tell(fabric.link("n0"), report("n0"))

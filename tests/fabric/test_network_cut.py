@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import network_cut
-from nodectl.member.cluster_link import HANDSHAKE_MS
+from foundation.wire.link_options import HANDSHAKE_MS
 from tests.waiting import PATIENCE_S
 
 WHY_NOT = network_cut.why_not()

@@ -18,8 +18,8 @@ from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.power_commands import PowerCommands, arguments
 from cluster_agent.store.database import Database
 from cluster_agent.store.ledger_store import SqliteLedgerStore
-from nodectl.shell.settings import ConfigError
-from nodectl.wire.job_messages import NodeJobs
+from foundation.shell.settings import ConfigError
+from foundation.wire.job_messages import NodeJobs
 from tests.fabric.cluster import Cluster
 from tests.fabric.links import DECLARED, report
 from tests.waiting import PATIENCE_S

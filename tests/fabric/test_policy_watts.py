@@ -15,8 +15,8 @@ from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.sharers.view import View
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.policy_watts import caps_sharer, node_budget
-from nodectl.shell.settings import ConfigError
-from nodectl.wire.power_messages import Declaration, Report
+from foundation.shell.settings import ConfigError
+from foundation.wire.power_messages import Declaration, Report
 
 DECLARED = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=450_000, lease_class="hw")
 LATER_S = 1_000_000.0

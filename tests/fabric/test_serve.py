@@ -35,8 +35,8 @@ from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import ListNodes
 from cluster_agent.store.database import MIGRATIONS, Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
+from foundation.wire.keys import KeyFileError, read_public
 from nodectl.member.lease import NodeLease
-from nodectl.wire.keys import KeyFileError, read_public
 from tests.fabric.cluster import ROOT
 from tests.fabric.links import DECLARED, S
 from tests.waiting import PATIENCE_S

@@ -34,9 +34,18 @@ from cluster_agent.serve import server as served
 from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings
 from cluster_agent.store.mending import examine
 from cluster_agent.store.records import TABLES, problem_of
+from foundation.wire.job_messages import (
+    UP,
+    JobForget,
+    JobPart,
+    JobSignal,
+    JobStart,
+    NodeJobs,
+    kind_of,
+    read_job_message,
+)
+from foundation.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
 from nodectl.member.lease import NodeLease
-from nodectl.wire.job_messages import UP, JobForget, JobPart, JobSignal, JobStart, NodeJobs, kind_of, read_job_message
-from nodectl.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
 from tests.fuzzing.goal import Goal
 
 S: Final = 1_000_000_000

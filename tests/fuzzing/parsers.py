@@ -33,10 +33,9 @@ from cluster_agent.serve.config import read_settings
 from cluster_agent.store.commit_log import CommitLog
 from cluster_agent.store.old_copies import read_old_copies
 from cluster_agent.store.records import TABLES, checksum, problem_of
-from nodectl.config import build_config
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.settings import read_toml
-from nodectl.wire.job_messages import (
+from foundation.shell.errors import NodectlError
+from foundation.shell.settings import read_toml
+from foundation.wire.job_messages import (
     DOWN,
     KINDS,
     UP,
@@ -48,7 +47,8 @@ from nodectl.wire.job_messages import (
     NodeJobs,
     read_job_message,
 )
-from nodectl.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
+from foundation.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
+from nodectl.config import build_config
 from nodectl.write.saves import SaveError, read_save
 from tests.fuzzing.goal import Goal
 

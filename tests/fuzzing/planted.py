@@ -54,7 +54,7 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
                 yield found
 
 
-TEXT: Final = "pmu.foreign_text"
+TEXT: Final = "foundation.foreign_text"
 MARK: Final = (TEXT, "raw.removeprefix(codecs.BOM_UTF8)", "raw")
 WIDE: Final = (TEXT, "if raw.startswith(mark):", "if False:")
 """A byte order mark stays, and UTF-16 is taken for UTF-8: in what all readers have in common."""
@@ -75,11 +75,11 @@ MACHINE: Final = "cluster_agent.cluster"
 CAMPAIGN: Final = "cluster_agent.commands.replays.campaign"
 PLAN: Final = "cluster_agent.replay.plan_file"
 EVENTS: Final = "cluster_agent.replay.event_log"
-SETTINGS: Final = "nodectl.shell.settings"
+SETTINGS: Final = "foundation.shell.settings"
 SWEEP: Final = "calibration.table.table_exchange"
 TABLE: Final = "calibration.table.table_file"
 GPU_TABLE: Final = "calibration.gpu_table.gpu_table"
-SEAL: Final = "nodectl.calibrated.sealed_file"
+SEAL: Final = "foundation.sealed_file"
 HEAD: Final = "nodectl.calibrated.node_calibration"
 CARD: Final = "twin.fit.sweep"
 PHASES: Final = "twin.physics.families"

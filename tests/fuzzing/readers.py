@@ -53,13 +53,13 @@ from cluster_agent.workloads.sacct import MOST_NODE_W, read_sacct
 from cluster_agent.workloads.state_file import read_state
 from cluster_agent.workloads.swf import read_swf
 from cluster_agent.workloads.text_tables import has_nodes
+from foundation.sealed_file import SEAL, sealed
+from foundation.shell.errors import NodectlError
+from foundation.shell.log import LONGEST_LINE, one_line
+from foundation.shell.settings import read_toml
 from nodectl.calibrated.node_calibration import read_head
 from nodectl.calibrated.node_identity import Identity
-from nodectl.calibrated.sealed_file import SEAL, sealed
 from nodectl.config import build_config
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.log import LONGEST_LINE, one_line
-from nodectl.shell.settings import read_toml
 from tests.fuzzing.foreign_files import broken, damaged, encoded, true_sacct, true_swf
 from tests.fuzzing.goal import Goal
 from tests.fuzzing.parsers import CLUSTER, NODE, is_finite

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from cluster_agent.store.ledger_store import check_epoch
-from nodectl.wire.power_messages import Report
+from foundation.wire.power_messages import Report
 from tests.fuzzing.lies import DECLARED, LIARS, STEPS, Site, run
 
 NUMBERS = st.lists(st.one_of(st.integers(0, 7), st.integers(0, 1 << 16), st.integers(0, (1 << 62) - 1)), max_size=40)

@@ -11,10 +11,10 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
+from foundation.steady_clock import steady_time
+from foundation.wire.job_messages import NodeJobs
 from nodectl.jobs.job_runner import deliver
 from nodectl.jobs.processes import JobRunner
-from nodectl.jobs.steady_clock import steady_time
-from nodectl.wire.job_messages import NodeJobs
 
 
 class Agent:

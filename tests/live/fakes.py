@@ -15,7 +15,7 @@ from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, NodeJobs
+from foundation.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, NodeJobs
 
 EASY = Composition(backfill="easy")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from foundation.wire.job_messages import JobForget, JobPart, JobSignal
 from nodectl.jobs import cgroups
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_child import be_ordinary
@@ -25,7 +26,6 @@ from nodectl.jobs.job_user import JobUser, NoUserError, job_user
 from nodectl.jobs.proc import process, start_time
 from nodectl.jobs.processes import JobRunner
 from nodectl.jobs.run_files import ENDED, ROOM, STEP, reserve, write_durably
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal
 from tests.live.hostile import WAYS, Way
 from tests.live.test_job_runner import ended, is_over, start, until
 

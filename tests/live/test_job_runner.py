@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from cluster_agent.jobs.job import JobSpec
+from foundation.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.proc import descendants, start_time
 from nodectl.jobs.processes import JobRunner
 from nodectl.jobs.run_files import STEP
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.live.agent import Agent
 from tests.waiting import PATIENCE_S

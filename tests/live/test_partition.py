@@ -27,8 +27,8 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.store.database import Database
+from foundation.wire.job_messages import JobPart, NodeJobs
 from lab.emulated.emulated_jobs import TwinJobs
-from nodectl.wire.job_messages import JobPart, NodeJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
 from tests.live.fakes import EASY, Fake
 from twin.errors import TwinError

@@ -17,12 +17,12 @@ from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.job_requests import row
 from cluster_agent.serve.people_protocol import SetSchedule
 from cluster_agent.serve.server import Server
+from foundation.steady_clock import NAME, as_shown, kept_clock, read_clock
+from foundation.wire.job_messages import JobPart, JobSignal
 from nodectl.commands.metrics import PageCollector
 from nodectl.jobs.processes import JobRunner
-from nodectl.jobs.steady_clock import NAME, as_shown, kept_clock, read_clock
 from nodectl.loop.metrics_page import STALE_S, WRITTEN
 from nodectl.member.energy_meter import EnergyMeter, Interval
-from nodectl.wire.job_messages import JobPart, JobSignal
 from tests.fabric.test_forgetting import Site
 from tests.live.test_job_runner import ended, start, until
 

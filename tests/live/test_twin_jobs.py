@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from foundation.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.watts import node_watts
-from nodectl.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
 from pmu.readings import RAW_MISSING
 from tests.waiting import PATIENCE_S
 from twin.machine import load_machine

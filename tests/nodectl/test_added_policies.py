@@ -8,6 +8,8 @@ import zlib
 import msgspec
 import pytest
 
+from foundation.shell.extension import ExtensionFailedError, below, split
+from foundation.shell.settings import ConfigError
 from nodectl.cli import main
 from nodectl.commands.run import configure, policy_choice
 from nodectl.config import Config, JournalSettings, PolicyChoice
@@ -15,8 +17,6 @@ from nodectl.journal import open_journal
 from nodectl.journal.format import HEADER, MAGIC, encode_keyframe
 from nodectl.loop.agent import Agent
 from nodectl.policies import registry
-from nodectl.shell.extension import ExtensionFailedError, below, split
-from nodectl.shell.settings import ConfigError
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from foundation.shell.errors import NodectlError
 from nodectl.config import Config, build_config
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
@@ -14,7 +15,6 @@ from nodectl.journal.export import export
 from nodectl.knobs import Outcome
 from nodectl.loop.agent import Agent
 from nodectl.loop.notices import CALM_NS, Notices
-from nodectl.shell.errors import NodectlError
 from twin.faults.active import Fault, Faults
 from twin.in_process_node import InProcess
 from twin.machine import load_machine

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from foundation.shell import notify
+from foundation.shell.notify import Notifier
 from nodectl.commands import run
 from nodectl.config import Config
 from nodectl.decide.node_cap import CapRequest
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import Energy
-from nodectl.shell import notify
-from nodectl.shell.notify import Notifier
 from tests.waiting import PATIENCE_S
 
 

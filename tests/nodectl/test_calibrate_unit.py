@@ -23,7 +23,7 @@ import os, sys, time
 from pathlib import Path
 from calibration.commands.result_files import STANDARD, TABLE
 from calibration.measure.node_session import SessionError
-from nodectl.calibrated.sealed_file import sealed, write_whole
+from foundation.sealed_file import sealed, write_whole
 from nodectl.knobs import open_knob
 from nodectl.write.lock import NodeLock
 from nodectl.write.places import save_places

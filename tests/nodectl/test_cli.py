@@ -9,9 +9,9 @@ import time
 
 import pytest
 
+from foundation.shell.settings import ConfigError
 from nodectl.cli import COMMANDS, main
 from nodectl.commands.run import configure
-from nodectl.shell.settings import ConfigError
 from tests.waiting import PATIENCE_S
 
 NODECTL = (sys.executable, "-m", "nodectl.cli")

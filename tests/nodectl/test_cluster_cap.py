@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation.shell.settings import ConfigError
+from foundation.wire.power_messages import Grant, Report
 from nodectl.config import Caps, Cluster, Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.node_cap import PackageCap
@@ -14,8 +16,6 @@ from nodectl.decide.split import Device, split
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import survey
 from nodectl.member.cluster_cap import ClusterCap
-from nodectl.shell.settings import ConfigError
-from nodectl.wire.power_messages import Grant, Report
 from nodectl.write.restore import restore_saved, save_path
 from nodectl.write.saves import node_id, read_save
 from tests.nodectl.small_node import layout, sample

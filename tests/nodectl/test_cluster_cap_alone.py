@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foundation.wire.job_messages import JobPart, NodeJobs
+from foundation.wire.keys import KeyFileError, KeyPair, write_pair
+from foundation.wire.power_messages import Declaration
 from nodectl.config import Cluster
 from nodectl.member import cluster_cap
 from nodectl.member.cluster_cap import ClusterCap, boottime_ns, declaration, open_cluster_cap
-from nodectl.wire.job_messages import JobPart, NodeJobs
-from nodectl.wire.keys import KeyFileError, KeyPair, write_pair
-from nodectl.wire.power_messages import Declaration
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from tests.nodectl.test_cluster_cap import CLUSTER, Wire
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from foundation.shell.settings import ConfigError, line_of
 from nodectl.commands.run import configure, policy_of_domain
 from nodectl.config import Config
 from nodectl.policies import registry
-from nodectl.shell.settings import ConfigError, line_of
 
 
 def load(tmp_path, text: str) -> Config:

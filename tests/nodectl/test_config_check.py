@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from foundation.wire.keys import KeyPair, write_pair
 from nodectl.cli import main
-from nodectl.wire.keys import KeyPair, write_pair
 
 PUBLIC, SECRET = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 MEMBER = """mode = "optimize"

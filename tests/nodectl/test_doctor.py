@@ -5,13 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foundation.boot import boot_id
 from nodectl.cli import main
 from nodectl.commands import doctor
 from nodectl.commands.doctor import grouped
 from nodectl.knobs.known_tools import TOOLS
 from nodectl.write.lock import NodeLock
 from nodectl.write.restore import save_path
-from nodectl.write.saves import Save, boot_id
+from nodectl.write.saves import Save
 from pmu.findings import Finding
 from twin.faults.active import Fault, Faults
 from twin.in_process_node import InProcess

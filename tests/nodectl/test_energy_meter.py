@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation.wire.job_messages import JobPart, NodeJobs, PartEnergy
 from nodectl.config import Caps, Cluster, Config
 from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
 from nodectl.member.cluster_cap import JobExchange
 from nodectl.member.energy_meter import WAIT_S, EnergyMeter, Interval
-from nodectl.wire.job_messages import JobPart, NodeJobs, PartEnergy
 from pmu.decode import decode
 from pmu.instruments.rapl import POWERCAP
 from pmu.node import Instruments, discover

@@ -2,15 +2,16 @@
 
 import pytest
 
+from foundation.boot import boot_id
+from foundation.shell.errors import NodectlError, UsageError
 from nodectl.commands.run import policy_of_domain
 from nodectl.config import PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.knobs import find_knobs, open_knob
 from nodectl.loop.agent import Agent
-from nodectl.shell.errors import NodectlError, UsageError
 from nodectl.write.restore import restore_saved, save_path
-from nodectl.write.saves import boot_id, read_save
+from nodectl.write.saves import read_save
 from nodectl.write.writer import Writer
 from pmu.node import discover
 from tests.nodectl.file_tree import file_node

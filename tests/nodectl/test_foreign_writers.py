@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from foundation.shell.settings import ConfigError
 from nodectl.config import Foreign
 from nodectl.knobs import Outcome, open_knob, registry
 from nodectl.knobs.known_tools import LOOK_AGAIN_NS, TOOLS, Names, remarks, running
 from nodectl.loop.agent import Agent
 from nodectl.loop.notices import Notices
-from nodectl.shell.settings import ConfigError
 from nodectl.write.foreign_writers import CALM_NS
 from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, StillClock, file_node, limit_path

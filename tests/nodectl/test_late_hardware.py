@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from foundation.shell.settings import ConfigError
 from nodectl.config import Config
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
@@ -19,7 +20,6 @@ from nodectl.loop.notices import Notices
 from nodectl.loop.whole_run import WholeRun
 from nodectl.member.cluster_cap import ClusterCap
 from nodectl.member.declared import CapController, problems
-from nodectl.shell.settings import ConfigError
 from pmu.node import discover
 from pmu.ports import Ports
 from tests.nodectl.test_agent import MAX_FREQ, fixed, fixed_gpu, limit_khz, lock_mhz, node, settings

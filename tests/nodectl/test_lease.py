@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from foundation.wire.power_messages import Declaration, Grant, Report
 from nodectl.member.lease import NodeLease
-from nodectl.wire.power_messages import Declaration, Grant, Report
 
 S = 1_000_000_000
 DECLARED = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=220_000, boot_mw=450_000, lease_class="os")

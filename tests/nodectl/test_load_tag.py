@@ -6,10 +6,10 @@ import math
 import msgspec
 import pytest
 
+from foundation.wire.power_messages import Report, pack, read_report, unpack
 from nodectl.config import Cluster
 from nodectl.decide.load_tag import SECONDS_TO_CHANGE, Counted, TagFilter, classify
 from nodectl.member.cluster_cap import declaration
-from nodectl.wire.power_messages import Report, pack, read_report, unpack
 from tests.nodectl.test_agent import node
 from tests.nodectl.test_cluster_cap import CappedNode
 from twin.in_process_node import InProcess

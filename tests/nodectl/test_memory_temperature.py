@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation.shell.errors import NodectlError
 from nodectl.config import Config, build_config
 from nodectl.decide.decisions import BOUNDS
 from nodectl.decide.temperature_limit import (
@@ -25,7 +26,6 @@ from nodectl.journal import Record, open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import Survey, fit_to_node
-from nodectl.shell.errors import NodectlError
 from pmu.decode import decode
 from pmu.layout import Column, Layout
 from pmu.readings import ColumnSample, Quality

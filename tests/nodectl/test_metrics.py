@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodectl import __version__
+from foundation import __version__
 from nodectl.commands.metrics import PageCollector
 from nodectl.config import Config, build_config
 from nodectl.loop.agent import Agent

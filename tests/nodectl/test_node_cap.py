@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from foundation.shell.errors import NodectlError
 from nodectl.decide import power_walk
 from nodectl.decide.node_cap import CAP_ROW, NO_CAP, CapRequest, FixedCap, PackageCap, packages_mw
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import fit_to_node, survey
-from nodectl.shell.errors import NodectlError
 from tests.nodectl.small_node import layout, sample
 from tests.nodectl.test_agent import node, run, settings
 

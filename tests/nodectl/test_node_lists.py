@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodectl.shell.errors import UsageError
-from nodectl.shell.names import MOST, expanded
+from foundation.shell.errors import UsageError
+from foundation.shell.names import MOST, expanded
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from foundation.boot import boot_id
 from nodectl.cli import main
 from nodectl.knobs import open_knob
 from nodectl.knobs.api import Knob
@@ -20,7 +21,7 @@ from nodectl.write.generation import Generation
 from nodectl.write.lock import LOCK_FD, LockError, NodeLock
 from nodectl.write.places import LASTING_BOOT, SavePlaces, open_save, save_places
 from nodectl.write.restore import left_behind, read_node, restore_node
-from nodectl.write.saves import Captured, Save, SaveError, boot_id, node_id, read_save
+from nodectl.write.saves import Captured, Save, SaveError, node_id, read_save
 from nodectl.write.writer import Writer
 from pmu.ports import Ports
 from tests.nodectl.file_tree import MAX_KHZ, StillClock, file_node, limit_path, reopen

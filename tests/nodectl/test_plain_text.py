@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodectl.shell import command_line
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.notify import Notifier
-from nodectl.shell.plain_text import echo, json_text, plain
-from nodectl.shell.text_table import render
+from foundation.shell import command_line
+from foundation.shell.errors import NodectlError
+from foundation.shell.notify import Notifier
+from foundation.shell.plain_text import echo, json_text, plain
+from foundation.shell.text_table import render
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,12 +73,12 @@ def in_the_journal(code: str) -> str:
 
 
 def test_in_the_journal_only_we_choose_the_priority_of_a_line():
-    code = f"from nodectl.shell.log import logger; log = logger('clusterctl serve'); log({HOSTILE!r})"
+    code = f"from foundation.shell.log import logger; log = logger('clusterctl serve'); log({HOSTILE!r})"
     assert in_the_journal(code) == f"clusterctl serve: {SHOWN}\n"
 
 
 def test_alarms_and_errors_are_errors_in_the_journal_and_all_else_is_not():
-    code = "from nodectl.shell.log import complain, logger; log = logger('clusterctl serve');"
+    code = "from foundation.shell.log import complain, logger; log = logger('clusterctl serve');"
     code += "log('ALARM: a'); log('the alarm is over: a'); complain('nodectl run', 'no\\n<0>b')"
     assert in_the_journal(code).splitlines() == [
         "<3>clusterctl serve: ALARM: a", "clusterctl serve: the alarm is over: a", "<3>nodectl run: no <0>b",
@@ -93,8 +93,8 @@ def test_text_from_elsewhere_gives_systemd_no_orders(tmp_path):
 
 
 PRINTS = {
-    "nodectl/shell/plain_text.py", "nodectl/shell/log.py",
-    "nodectl/shell/command_line.py",  # click's help
+    "foundation/shell/plain_text.py", "foundation/shell/log.py",
+    "foundation/shell/command_line.py",  # click's help
     "nodectl/build_restorer.py",  # a step of the package build
     "nodectl/progress.py",  # a file of ours, in C
     "cluster_agent/commands/replays/campaign.py",  # a line that replaces itself

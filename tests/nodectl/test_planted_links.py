@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import nodectl
-from nodectl.calibrated.sealed_file import write_whole
+from foundation.planted_links import open_new, open_safely
+from foundation.sealed_file import write_whole
 from nodectl.loop.calibration_page import Answer, CalibrationPage
 from nodectl.loop.metrics_page import MetricsPage
-from nodectl.shell.planted_links import open_new, open_safely
 from nodectl.write.generation import Generation
 from nodectl.write.lock import FileLock, LockError
 from nodectl.write.restore import restore_saved

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from foundation.wire.job_messages import JobPart, JobSignal
 from nodectl.config import Cluster, Config
 from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_cap import RAISED_NS, ClusterCap
-from nodectl.wire.job_messages import JobPart, JobSignal
 from tests.nodectl.test_agent import node
 from tests.nodectl.test_cluster_cap import CLUSTER, LONG_TERM, CappedNode, S, Wire
 from tests.waiting import PATIENCE_S, within

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from foundation.boot import boot_id
 from nodectl.cli import main
 from nodectl.knobs import open_knob
 from nodectl.write.lock import LockError, NodeLock
 from nodectl.write.restore import restore_saved, save_path
-from nodectl.write.saves import boot_id, read_save
+from nodectl.write.saves import read_save
 from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import MAX_KHZ, file_node, limit_path, reopen
 from tests.waiting import PATIENCE_S
@@ -26,7 +27,7 @@ AGENT = """
 import signal, sys
 from nodectl.knobs import open_knob
 from nodectl.write.restore import save_path
-from nodectl.write.saves import boot_id
+from foundation.boot import boot_id
 from nodectl.write.writer import Writer
 from tests.nodectl.file_tree import RealClock, RootedFiles, reopen
 root, state_dir = sys.argv[1:]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from foundation import directories
 from nodectl.knobs.api import Outcome, WholeNumber
 from nodectl.write import saves
 from nodectl.write.restore import restore_saved
@@ -75,6 +76,7 @@ def recorded() -> Iterator[RecordedOs]:
     """Saves are written through the recorder."""
     disk, patch = RecordedOs(), pytest.MonkeyPatch()
     patch.setattr(saves, "os", disk)
+    patch.setattr(directories, "os", disk)
     patch.setattr(saves, "open_safely", disk.open)
     patch.setattr(saves, "open_new", disk.open_new)
     try:
@@ -354,7 +356,7 @@ def test_a_save_that_was_removed_does_not_come_back_with_a_crash(tmp_path: Path)
 
 def test_the_names_of_all_new_directories_are_on_the_disk(tmp_path: Path) -> None:
     with recorded() as disk:
-        saves.make_directory(str(tmp_path / "several" / "levels" / "down"))
+        directories.make_directory(str(tmp_path / "several" / "levels" / "down"))
     left = Disk(tmp_path)
     for one in disk.operations:
         left.saw(one)

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation import boot
+from foundation.boot import boot_id
+from foundation.shell.errors import NodectlError
 from nodectl.write import saves
 from nodectl.write.restore import save_path
-from nodectl.write.saves import Captured, Save, SavedState, SaveError, boot_id, is_there, node_id, read_save, set_aside
+from nodectl.write.saves import Captured, Save, SavedState, SaveError, is_there, node_id, read_save, set_aside
 
 BOOT = "boot-1"
 
@@ -142,8 +145,8 @@ def test_a_lock_whose_name_ends_in_lock_names_a_node_of_its_own() -> None:
 
 
 def test_a_boot_without_a_name_is_an_error_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saves, "BOOT_ID_PATH", "/nowhere/boot_id")
-    with pytest.raises(SaveError, match=r"^/nowhere/boot_id: No such file or directory; is /proc mounted\?$"):
+    monkeypatch.setattr(boot, "BOOT_ID_PATH", "/nowhere/boot_id")
+    with pytest.raises(NodectlError, match=r"^/nowhere/boot_id: No such file or directory; is /proc mounted\?$"):
         boot_id()
 
 

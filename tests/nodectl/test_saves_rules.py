@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foundation.directories import make_directory
 from nodectl.knobs.recipe import FileRecipe
 from nodectl.write import saves
-from nodectl.write.saves import Captured, Save, SavedState, SaveError, keep, make_directory, read_save, set_aside
+from nodectl.write.saves import Captured, Save, SavedState, SaveError, keep, read_save, set_aside
 
 BOOT = "boot-1"
 WHY = "the save of what the knobs were"

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-SAY = "from nodectl.shell.log import logger; logger('clusterctl serve')('listening')"
+SAY = "from foundation.shell.log import logger; logger('clusterctl serve')('listening')"
 STAMPED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d clusterctl serve: listening\n")
 
 

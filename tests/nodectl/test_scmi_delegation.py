@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firmware_bridge.scmi.controller import Controller
+from foundation.boot import boot_id
 from lab.node_demo.pulp_node import MAX_KHZ, OTHER_CHANNEL, RUNTIME_CHANNEL, PulpNode
 from nodectl.config import Config, build_config
 from nodectl.controller.scmi_knobs import Direct, scmi_knob
@@ -17,7 +18,7 @@ from nodectl.journal.decide_again import replay
 from nodectl.knobs import KnobError
 from nodectl.loop.agent import Agent
 from nodectl.write.restore import restore_saved, save_path
-from nodectl.write.saves import boot_id, read_save
+from nodectl.write.saves import read_save
 from twin.pulp.plant import CLASSES
 
 S = 1_000_000_000

@@ -15,12 +15,12 @@ from cluster_agent.budget.ledger import Ledger, Terms
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.protocols.power_capping import CapSet
 from firmware_bridge.scmi.protocols.telemetry import LeaseGet, LeaseLeft, LeaseSet
+from foundation.wire.power_messages import Grant
 from lab.node_demo.pulp_node import RUNTIME_CHANNEL, TICK_NS, PulpNode
 from nodectl.config import build_config
 from nodectl.controller.scmi_knobs import CLOCKS_DIFFER, Direct, DomainCap, scmi_knob
 from nodectl.loop.agent import Agent
 from nodectl.member.cluster_cap import ClusterCap
-from nodectl.wire.power_messages import Grant
 from nodectl.write.restore import restore_saved, save_path
 from nodectl.write.saves import node_id
 from tests.nodectl.test_cluster_cap import Wire

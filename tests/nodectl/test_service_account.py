@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foundation.shell.errors import UsageError
 from nodectl.commands import service_account
 from nodectl.commands.run import configure, open_writer
 from nodectl.commands.service_account import problems
 from nodectl.config import Cluster, Config, Jobs, Scmi
-from nodectl.shell.errors import UsageError
 from nodectl.writer_process.remote_writer import WriterLostError
 
 NOBODY = "nobody"

@@ -36,7 +36,7 @@ def interrupted(program: str, module: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("module", ["click", "nodectl.shell.command_line", "nodectl.shell.errors"])
+@pytest.mark.parametrize("module", ["click", "foundation.shell.command_line", "foundation.shell.errors"])
 @pytest.mark.parametrize("program", ["nodectl", "clusterctl"])
 def test_ctrl_c_while_a_command_is_imported_is_one_line_and_status_130(program: str, module: str) -> None:
     done = interrupted(program, module)

@@ -259,7 +259,7 @@ def test_the_nodes_lock_is_where_the_unit_may_write_and_outlives_the_service():
 AGENT = """
 import os, time
 from nodectl.knobs import open_knob
-from nodectl.shell.notify import Notifier
+from foundation.shell.notify import Notifier
 from nodectl.write.lock import NodeLock
 from nodectl.write.places import save_places
 from nodectl.write.saves import node_id

@@ -5,6 +5,8 @@ import csv
 import msgspec
 import pytest
 
+from foundation.boot import boot_id
+from foundation.shell.errors import NodectlError
 from nodectl.config import PolicyChoice
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
@@ -12,9 +14,8 @@ from nodectl.journal.export import export
 from nodectl.knobs import KnobError, find_knobs, open_knob
 from nodectl.loop.agent import Agent
 from nodectl.loop.survey import at_present_limits
-from nodectl.shell.errors import NodectlError
 from nodectl.write.restore import restore_saved, save_path
-from nodectl.write.saves import boot_id, node_id, read_save
+from nodectl.write.saves import node_id, read_save
 from nodectl.write.writer import Writer
 from pmu.node import discover
 from tests.nodectl.file_tree import file_node

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from foundation.wire.power_messages import Report, pack, read_report, unpack
 from nodectl.loop.survey import survey
 from nodectl.member.work import WorkDone
-from nodectl.wire.power_messages import Report, pack, read_report, unpack
 from pmu.decode import decode
 from pmu.node import Instruments
 from pmu.readings import RawProgress

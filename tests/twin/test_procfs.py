@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-import nodectl.shell.errors
+import foundation.shell.errors
 import twin.errors
 from pmu.instruments import cpufreq
 from tests.twin.served_node import ServedNode, why_not_served
@@ -122,4 +122,4 @@ def test_the_help_of_fault_add_lists_every_target_reading_and_setting() -> None:
     ("word", "known"), [("hlp", ["hpl", "stream"]), ("zzz", ["hpl", "stream"]), ("x", []), ("", ["a"])]
 )
 def test_twin_and_agent_name_the_nearest_in_the_same_words(word: str, known: list[str]) -> None:
-    assert twin.errors.nearest(word, known) == nodectl.shell.errors.nearest(word, known)
+    assert twin.errors.nearest(word, known) == foundation.shell.errors.nearest(word, known)

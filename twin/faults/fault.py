@@ -24,7 +24,8 @@ from typing import Any
 
 import msgspec
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.machine import Machine
 from twin.toml_table import key_and_problem
 

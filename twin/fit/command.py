@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from pmu.foreign_text import foreign_text
+from foundation.foreign_text import foreign_text
 from twin.errors import TwinError
 from twin.fit.judge import fit_and_judge
 from twin.fit.law import Rate

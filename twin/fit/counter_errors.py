@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pmu.foreign_text import foreign_text, rows_by_name
+from foundation.foreign_text import foreign_text, rows_by_name
 from twin.physics.error_curves import ErrorCurve
 
 POINTS = tuple(round(0.4 + 0.05 * k, 2) for k in range(13))

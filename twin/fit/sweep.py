@@ -17,8 +17,9 @@ from typing import Final
 
 import msgspec
 
-from pmu.foreign_text import foreign_text, rows_by_name
-from twin.errors import TwinError, nearest
+from foundation.foreign_text import foreign_text, rows_by_name
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 
 COLUMNS: Final = {
     "card": ("card", "gpu"),

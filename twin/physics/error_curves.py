@@ -20,7 +20,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.physics.curves import type_f64
 
 UNIFORM = "uniform"

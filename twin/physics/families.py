@@ -11,8 +11,9 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from pmu.foreign_text import foreign_text, rows_by_name
-from twin.errors import TwinError, nearest
+from foundation.foreign_text import foreign_text, rows_by_name
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.machine import Gpu, Machine
 from twin.physics import curves
 from twin.programs.workload_phases import CpuGroup, CpuPhase, GpuGroup, GpuPhase, WorkloadTable

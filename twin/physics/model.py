@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from foundation.shell.errors import nearest
 from twin._model import ffi, lib
-from twin.errors import TwinError, nearest
+from twin.errors import TwinError
 from twin.machine import EVENTS, Machine
 from twin.physics.model_structs import group_struct, node_struct, write_identity
 from twin.physics.variation import NONE, Variation

@@ -20,7 +20,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.machine import Gpu, Machine
 from twin.physics import curves
 from twin.physics.curves import type_f64

@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.machine import Gpu, Machine
 from twin.physics import curves, error_curves, families
 from twin.physics.curves import CounterError, type_f64

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from twin.errors import TwinError, nearest
+from foundation.shell.errors import nearest
+from twin.errors import TwinError
 from twin.serve.namespace import CONTROL
 
 type_command = Callable[[Mapping[str, Any]], Any]

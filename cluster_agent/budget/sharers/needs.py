@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from nodectl.wire.power_messages import CapBound
+from foundation.wire.power_messages import CapBound
 
 SLACK: Final = 0.02
 """Ours: power within this part of the cap is cap-bound, where the node does not report it. The need of such a node is

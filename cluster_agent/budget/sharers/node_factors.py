@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.errors import plain_reason
-from nodectl.shell.settings import read_toml
+from foundation.shell.errors import plain_reason
+from foundation.shell.settings import read_toml
 
 LOWEST: Final = 0.5
 HIGHEST: Final = 2.0

@@ -14,7 +14,7 @@ import msgspec
 from cluster_agent.budget.sharers.api import Method, Sharer
 from cluster_agent.choosing import find_named, read_params
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.extension import (
+from foundation.shell.extension import (
     Extension,
     ExtensionFailedError,
     Extensions,

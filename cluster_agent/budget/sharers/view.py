@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.speed import SpeedModel
-from nodectl.shell.errors import nearest
+from foundation.shell.errors import nearest
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -23,11 +23,11 @@ from cluster_agent.errors import StoppedError, WrongUseError, without_types
 from cluster_agent.replay import written_whole
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads import rte
-from nodectl import __version__
-from nodectl.shell.errors import nearest
-from nodectl.shell.extension import below, is_file
-from nodectl.shell.plain_text import echo, plain, read_utf8
-from nodectl.shell.settings import decode_toml
+from foundation import __version__
+from foundation.shell.errors import nearest
+from foundation.shell.extension import below, is_file
+from foundation.shell.plain_text import echo, plain, read_utf8
+from foundation.shell.settings import decode_toml
 
 SHIPPED = Path(__file__).parents[2] / "campaigns"
 DONE = "campaign.json"

@@ -15,7 +15,7 @@ from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.workloads.text_tables import has_nodes
-from nodectl.shell.plain_text import echo
+from foundation.shell.plain_text import echo
 
 
 @click.command(name="check-log")

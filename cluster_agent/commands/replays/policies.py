@@ -17,8 +17,8 @@ from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.api import Method
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.api import Policy
-from nodectl.shell.extension import Extension
-from nodectl.shell.plain_text import echo, echo_block, json_text
+from foundation.shell.extension import Extension
+from foundation.shell.plain_text import echo, echo_block, json_text
 
 
 def _of_policy(policy: Policy) -> dict[str, bool | None]:

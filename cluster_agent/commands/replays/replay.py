@@ -16,8 +16,8 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.text_tables import has_nodes
-from nodectl import __version__
-from nodectl.shell.plain_text import echo, echo_block, json_text
+from foundation import __version__
+from foundation.shell.plain_text import echo, echo_block, json_text
 
 if TYPE_CHECKING:
     from cluster_agent.replay.simulated import SimulatedMachine

@@ -37,8 +37,8 @@ from cluster_agent.workloads.job_log import Workload, not_modelled, prepare
 from cluster_agent.workloads.moldable_trace import GENERATED, Tables, moldable, read_tables
 from cluster_agent.workloads.state_file import StateJob
 from cluster_agent.workloads.swf import Finding, read_swf
-from nodectl.shell.plain_text import echo
-from nodectl.shell.progress_bar import progress
+from foundation.shell.plain_text import echo
+from foundation.shell.progress_bar import progress
 
 if TYPE_CHECKING:
     from cluster_agent.commands.replays.replay import Options, Stepped

@@ -32,8 +32,8 @@ from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import Finding
 from cluster_agent.workloads.text_tables import is_eurora
 from cluster_agent.workloads.warm_nodes import NodeStart, warm_on
-from nodectl.shell.plain_text import echo
-from nodectl.shell.progress_bar import progress
+from foundation.shell.plain_text import echo
+from foundation.shell.progress_bar import progress
 
 if TYPE_CHECKING:
     from cluster_agent.commands.replays.replay import Options, Stepped

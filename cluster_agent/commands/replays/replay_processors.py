@@ -18,8 +18,8 @@ from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, cl
 from cluster_agent.scheduler.recorded import Recorded
 from cluster_agent.workloads.job_log import Workload, machine_of, not_modelled, prepare
 from cluster_agent.workloads.swf import Finding, Log, read_swf
-from nodectl.shell.plain_text import echo
-from nodectl.shell.progress_bar import progress
+from foundation.shell.plain_text import echo
+from foundation.shell.progress_bar import progress
 
 if TYPE_CHECKING:
     from cluster_agent.commands.replays.replay import Options, Stepped

@@ -41,8 +41,8 @@ from cluster_agent.workloads.warm_log import (
     unix_start_s,
     warm,
 )
-from nodectl.shell.plain_text import echo
-from nodectl.shell.progress_bar import progress
+from foundation.shell.plain_text import echo
+from foundation.shell.progress_bar import progress
 
 
 class World(NamedTuple):

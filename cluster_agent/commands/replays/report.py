@@ -13,7 +13,7 @@ import numpy as np
 from cluster_agent.commands.replays.campaign import Published
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay.compare import BLOCKS, Run, find, name_of, paired
-from nodectl.shell.plain_text import echo_block
+from foundation.shell.plain_text import echo_block
 
 NOTE = (
     "Simulated: every figure comes from replaying a job log, not from a machine. Intervals are 95 %, from a bootstrap"

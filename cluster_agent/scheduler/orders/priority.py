@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.errors import WrongUseError
-from nodectl.shell.plain_text import fields_by_line, read_text
+from foundation.shell.plain_text import fields_by_line, read_text
 
 WEEK_S: Final = 604800
 """SLURM's half-life of usage, and the highest age that counts."""

@@ -18,7 +18,7 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Planner, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
-from nodectl.shell.extension import in_one_line
+from foundation.shell.extension import in_one_line
 
 DecidedBy: TypeAlias = Literal["planner", "list"]
 NEVER_S: Final = 2**63 - 1

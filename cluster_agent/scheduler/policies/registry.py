@@ -18,7 +18,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import A_LOG, A_TRACE_WITH_NODES, LIVE, Composition, Declared, clash
 from cluster_agent.scheduler.power_phases import Power
-from nodectl.shell.extension import (
+from foundation.shell.extension import (
     Extension,
     ExtensionFailedError,
     Extensions,

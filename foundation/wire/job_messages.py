@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.shell.errors import plain_reason
-from nodectl.wire.power_messages import Envelope, WireError
+from foundation.shell.errors import plain_reason
+from foundation.wire.power_messages import Envelope, WireError
 
 Seconds: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 31)]
 Number: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 53)]
@@ -83,6 +83,9 @@ class JobForget(msgspec.Struct, frozen=True):
     job: Number
     attempt: Number
 
+
+Message: TypeAlias = JobStart | JobSignal | JobForget
+"""What the cluster agent wants of a node's jobs."""
 
 UnixSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
 Slowdown: TypeAlias = Annotated[float, Meta(ge=-0.99, le=1e6)]

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from nodectl.shell.errors import NodectlError, plain_reason
+from foundation.shell.errors import NodectlError, plain_reason
 
 PROTOCOL: Final = 3
 """1: reports and grants. 2: reports also have energy, the requested cap, the load tag and the quality of the power. 3:

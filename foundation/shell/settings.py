@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from nodectl.shell.errors import UsageError, nearest, plain_reason
-from nodectl.shell.plain_text import read_text
+from foundation.shell.errors import UsageError, nearest, plain_reason
+from foundation.shell.plain_text import read_text
 
 T = TypeVar("T", bound=msgspec.Struct)
 Value = TypeVar("Value")

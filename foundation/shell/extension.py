@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError, UsageError, nearest
+from foundation.shell.errors import NodectlError, UsageError, nearest
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

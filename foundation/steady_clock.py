@@ -18,7 +18,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from nodectl.shell.planted_links import open_new, open_safely
+from foundation.boot import boot_id, boottime_s
+from foundation.planted_links import open_new, open_safely
 
 NAME: Final = "clock"
 """The file, in a directory that has nothing but what it times."""
@@ -34,8 +35,8 @@ class _Kept(msgspec.Struct):
 
 def steady_time(offset_s: float | None = None) -> Clock:
     """The wall clock of now, or one that is so far ahead of CLOCK_BOOTTIME, going on by that clock."""
-    ahead_s = time.time() - _boottime_s() if offset_s is None else offset_s
-    return lambda: ahead_s + _boottime_s()
+    ahead_s = time.time() - boottime_s() if offset_s is None else offset_s
+    return lambda: ahead_s + boottime_s()
 
 
 def kept_clock(path: Path, is_free: bool) -> Clock:
@@ -43,10 +44,10 @@ def kept_clock(path: Path, is_free: bool) -> Clock:
     ``is_free``: nothing is left that went by it. Where the file cannot be written the clock is this process's own."""
     offset_s = None if is_free else _kept(path)
     if offset_s is None:
-        offset_s = time.time() - _boottime_s()
+        offset_s = time.time() - boottime_s()
         made = path.with_name(f"{path.name}.new")
         with contextlib.suppress(OSError), open(open_new(made), "wb") as file:
-            file.write(msgspec.json.encode(_Kept(_boot_id(), offset_s)))
+            file.write(msgspec.json.encode(_Kept(boot_id(), offset_s)))
             file.flush()
             os.replace(made, path)
     return steady_time(offset_s)
@@ -60,21 +61,13 @@ def read_clock(path: Path) -> Clock:
 def as_shown(unix_s: float, clock: Clock) -> float:
     """A time of this clock as the wall clock has it now. One of an earlier boot, which another clock gave, stays."""
     now_s, wall_s = clock(), time.time()
-    began_s = now_s - _boottime_s()
+    began_s = now_s - boottime_s()
     return unix_s + (wall_s - now_s) if unix_s >= began_s else unix_s
 
 
 def _kept(path: Path) -> float | None:
     with contextlib.suppress(OSError, msgspec.DecodeError), open(open_safely(path, os.O_RDONLY), "rb") as file:
         kept = msgspec.json.decode(file.read(4096), type=_Kept)
-        if kept.boot_id == _boot_id():
+        if kept.boot_id == boot_id():
             return kept.offset_s
     return None
-
-
-def _boottime_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from nodectl.shell.plain_text import plain
+from foundation.shell.plain_text import plain
 
 FEEDS: Final = 10
 """Ours: how often a watchdog is fed within its time-out. sd_notify(3) recommends twice; but then a single tick may take

@@ -8,9 +8,9 @@ import socket
 import prometheus_client
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.plain_text import echo
-from nodectl.shell.settings import host_and_port
+from foundation.shell.errors import NodectlError
+from foundation.shell.plain_text import echo
+from foundation.shell.settings import host_and_port
 
 
 def _addresses(host: str, port: int) -> list[str]:

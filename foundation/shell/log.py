@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
-from nodectl.shell.plain_text import plain
+from foundation.shell.plain_text import plain
 
 ALARM: Final = "ALARM"
 """How a line begins that calls for an administrator."""

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from nodectl.shell.errors import NodectlError
-from nodectl.shell.plain_text import read_text
+from foundation.shell.errors import NodectlError
+from foundation.shell.plain_text import read_text
 
 SEAL: Final = "# sha256 "
 MOST_BYTES: Final = 64 << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from nodectl.shell.errors import UsageError
+from foundation.shell.errors import UsageError
 
 MOST: Final = 100_000
 _RANGE: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from nodectl.shell.errors import UsageError
+from foundation.shell.errors import UsageError
 
 UNITS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _CLOCK: Final = re.compile(r"(?:(\d{1,5})-)?(\d{1,5}):(\d{2}):(\d{2})")

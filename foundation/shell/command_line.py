@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 import click
 from click.shell_completion import CompletionItem
 
-from nodectl.shell.errors import NodectlError, nearest
-from nodectl.shell.log import complain
+from foundation.shell.errors import NodectlError, nearest
+from foundation.shell.log import complain
 
 Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 """By the name of a command: its module, the name of its function there, and its summary."""

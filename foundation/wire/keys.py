@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from nodectl.shell.errors import NodectlError, plain_reason
-from nodectl.shell.plain_text import read_text
-from nodectl.shell.settings import decode_toml
+from foundation.shell.errors import NodectlError, plain_reason
+from foundation.shell.plain_text import read_text
+from foundation.shell.settings import decode_toml
 
 _Z85 = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 

@@ -1,4 +1,4 @@
-"""Text from elsewhere: read from files of any encoding (``pmu.foreign_text``), and made safe for terminals and logs.
+"""Text from elsewhere: read from files of any encoding (``foundation.foreign_text``), made safe for terminals and logs.
 
 A job's name, a node's details, a label in sysfs: whoever writes these chooses the characters. Written to a terminal, an
 escape sequence moves the cursor, sets the title or hides a line; a newline starts a line that looks like one of ours,
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pmu.foreign_text import TextError, fields_by_line, foreign_text, rows_by_name, unpacked, utf8
+from foundation.foreign_text import TextError, fields_by_line, foreign_text, rows_by_name, unpacked, utf8
 
 __all__ = [
     "TextError", "echo", "echo_block", "fields_by_line", "foreign_text", "json_text", "plain", "read_text", "read_utf8",

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from nodectl.shell.plain_text import plain
+from foundation.shell.plain_text import plain
 
 NARROWEST_LAST = 24
 """Columns left for the last column of a table wider than the terminal."""

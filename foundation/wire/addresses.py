@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from nodectl.shell.settings import tcp_address
+from foundation.shell.settings import tcp_address
 
 ANSWERS_WITHIN_S: Final = 2.0
 """Ours: in this time a machine that is there has accepted a connection, or refused it."""

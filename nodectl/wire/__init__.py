@@ -1,4 +1,0 @@
-"""The protocol between a node and its cluster agent: message types, their limits, and keys.
-
-Imports nothing of ours but ``nodectl.shell``. Both ends use these types; neither end may add its own.
-"""
