@@ -321,30 +321,36 @@ class Writer:
             if captured.ours and known.get(name) == captured.ours[-1]:
                 setting.present = known[name]
                 continue
-            knob, before = setting.knob, setting.present
             try:
-                present = self._settings[name].present = knob.read_back()
-                if present is None or self._is_back(setting, captured, present):
-                    continue
-                if self.guard.is_above(name, present):  # nobody's: it is overwritten now, or at the next look
-                    self._note_above(setting, captured, present)
-                    continue
-                is_first = are_at_rest and present == knob.number(captured.value)
-                is_put_back = is_first and not knob.matches(setting.written, present)
-                is_lowered = self._is_lowered(knob, captured, before, present)
-                if is_ours(knob, captured, present) and not is_put_back and not is_lowered:
-                    continue
-                _, text = knob.explain(last_of_ours(knob, captured), present)
+                found = self._foreign_value(setting, captured, are_at_rest)
             except KnobError as error:
-                outcomes.append(Outcome(name, error.status, str(error), error.reason))
-                continue
-            if not text:  # not firmware, not temperature: somebody
-                self._note_foreign(name, present)
-                detail = f"somebody else set it to {knob.shown(present)}; it is left to them"
-                if is_put_back:
-                    detail = f"somebody else put it back to {knob.shown(present)}; it is set again later"
-                outcomes.append(Outcome(name, "foreign", detail, "foreign writer"))
+                found = Outcome(name, error.status, str(error), error.reason)
+            if found:
+                outcomes.append(found)
         return outcomes
+
+    def _foreign_value(self, setting: _Setting, captured: Captured, are_at_rest: bool) -> Outcome | None:
+        """Read one of these knobs; an outcome if somebody else has set it. ``KnobError`` if it cannot be read."""
+        knob, before = setting.knob, setting.present
+        present = setting.present = knob.read_back()
+        if present is None or self._is_back(setting, captured, present):
+            return None
+        if self.guard.is_above(knob.name, present):  # nobody's: it is overwritten now, or at the next look
+            self._note_above(setting, captured, present)
+            return None
+        is_first = are_at_rest and present == knob.number(captured.value)
+        is_put_back = is_first and not knob.matches(setting.written, present)
+        is_lowered = self._is_lowered(knob, captured, before, present)
+        if is_ours(knob, captured, present) and not is_put_back and not is_lowered:
+            return None
+        _, text = knob.explain(last_of_ours(knob, captured), present)
+        if text:  # firmware or temperature, and nobody
+            return None
+        self._note_foreign(knob.name, present)
+        detail = f"somebody else set it to {knob.shown(present)}; it is left to them"
+        if is_put_back:
+            detail = f"somebody else put it back to {knob.shown(present)}; it is set again later"
+        return Outcome(knob.name, "foreign", detail, "foreign writer")
 
     def _is_back(self, setting: _Setting, captured: Captured, present: int) -> bool:
         """Was the knob gone at the last look? What it is at now is not somebody's, but what its device begins with. A
