@@ -23,7 +23,7 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, counts_processors, jobs_of, traces
 from tests.oracle.scheduler import ReferenceScheduler
 
 SAMPLES = Path(__file__).parents[2] / "cluster_agent" / "samples"
@@ -61,9 +61,7 @@ def test_with_watts_kills_and_frequencies_too_a_log_gives_the_same_decisions(
 
 
 PLAIN = [
-    name
-    for name in registry.names()
-    if isinstance(composed := registry.choose(name).composed, Composition) and composed.power is None
+    name for name in registry.names() if counts_processors(name) and registry.choose(name).composition.power is None
 ]
 
 

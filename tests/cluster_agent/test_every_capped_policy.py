@@ -15,9 +15,8 @@ from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Governor, Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.power_traces import cap_lists, machines
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, counts_processors, traces
 
 VARIANTS = (
     *("powercap:mode=idle", "powercap:mode=shut", "powercap:mode=dvfs,floor_mhz=1000", "powercap:kill=true"),
@@ -27,8 +26,7 @@ VARIANTS = (
 
 
 def knows_watts(name: str) -> bool:
-    composed = registry.choose(name).composed
-    return isinstance(composed, Composition) and composed.power is not None
+    return counts_processors(name) and registry.choose(name).composition.power is not None
 
 
 POLICIES = [name for name in (*registry.names(), *VARIANTS) if knows_watts(name)]

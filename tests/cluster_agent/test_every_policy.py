@@ -16,12 +16,11 @@ from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.policy_phases import Composition
 from tests.cluster_agent.power_traces import cap_lists, machine
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, counts_processors, traces
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
-NAMES = [name for name in registry.names() if isinstance(registry.choose(name).composed, Composition)]
+NAMES = [name for name in registry.names() if counts_processors(name)]
 SWITCHING_OFF = [
     *("easy:idle_off_s=3", "easy-sjbf:idle_off_s=3", "wfp3:idle_off_s=3", "multifactor:idle_off_s=3"),
     *(f"powercap:mode={mode},idle_off_s=3" for mode in ("idle", "shut", "dvfs", "mix")),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.job_columns import Int64s, Jobs
@@ -14,10 +15,21 @@ from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.orders.priority import Account, Priority
 from cluster_agent.scheduler.orders.score_formula import Score, score
+from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.score import RULES
 from cluster_agent.scheduler.policy_phases import Backfill, Composition, Correction, Learning, Order, Queue
 
 PROCESSORS = 10
+
+
+def counts_processors(name: str) -> bool:
+    """Whether a policy can be used on a log of processors."""
+    try:
+        return bool(registry.choose(name).composition)
+    except WrongUseError:
+        return False
+
+
 EVERYTHING_ENDED = 2**31 - 1
 
 

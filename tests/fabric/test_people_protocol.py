@@ -119,16 +119,16 @@ def test_an_agent_handles_every_request_with_functions_of_its_type_and_of_its_an
 def test_answers_have_the_names_that_scripts_and_older_commands_know():
     assert NodeRow.__struct_fields__ == (
         "name", "state", "wanted_w", "granted_w", "in_force_w", "counts_w", "draws_w", "tag", "quality", "lease_class",
-        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source",
+        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source", "energy_j",
     )  # fmt: skip
     assert BudgetView.__struct_fields__ == (
         *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
-        "loop_lag_s",
+        "loop_lag_s", "energy_j",
     )  # fmt: skip
     assert JobRow.__struct_fields__ == (
         "job", "user", "uid", "title", "state", "status", "reason", "nodes", "node_names", "walltime_s", "submitted_s",
         "started_s", "ended_s", "attempts", "tag", "tag_source", "energy_j", "measured", "method", "node_s", "covered",
-        "cap_w", "capped", "bound_by", "bound", "slowdown", "slowdown_from", "waits_for",
+        "cap_w", "capped", "bound_by", "bound", "slowdown", "slowdown_from", "waits_for", "requested", "took_s",
     )  # fmt: skip
 
 

@@ -76,4 +76,6 @@ def test_the_fuzzing_finds_a_reader_of_files_that_believes_too_much(
     small: Ports, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, fault: Any
 ) -> None:
     monkeypatch.setattr(module, name, fault)
-    assert any(problem_with_files(small, seed) for seed in range(2 * FILES))
+    assert any(
+        problem_with_files(small, seed) for seed in range(10 * FILES)
+    )  # found in hundreds, or in a few seeds of a thousand
