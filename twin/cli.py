@@ -277,8 +277,8 @@ def add(words: tuple[str, ...], number: int | None) -> None:
       perf:EVENT[:CPU] a counter, of one CPU or of all
       gpu:N[:READING]  a GPU (`*`: all), or a reading of it: power, energy,
                        temperature, sm-clock, gpu-utilization,
-                       memory-utilization, gpm-graphics, gpm-sm-active,
-                       gpm-sm-occupancy, gpm-dram-active, gpm-fp64, or a glob
+                       memory-utilization, event-reasons, gpm-graphics,
+                       gpm-sm-active, gpm-sm-occupancy, gpm-dram-active, gpm-fp64, or a glob
                        such as gpm-*; foreign-writer: clock, power-limit
 
     \b at=S begin in S seconds (default now) for=S last S seconds (default until removed) every=S foreign-writer: write

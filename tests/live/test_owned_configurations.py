@@ -180,7 +180,7 @@ def test_a_job_gets_its_nodes_cores_and_caps_and_the_time_of_its_configuration()
     fake.settle()
     assert job.configured is not None
     assert (job.configured.nodes, job.configured.cores, job.configured.cap_w) == (2, 8, 115.0)
-    shown = row(job)
+    shown = row(job, 0.0, float)
     assert (shown.nodes, shown.requested, shown.node_names) == (2, 2, "n00,n01")
     assert (job.nodes, job.configured.length_s) == (["n00", "n01"], 300), "30/21 of the requested walltime"
     assert fake.partition.caps_mw() == {"n00": 75_000, "n01": 75_000}, "65 W of packages, 10 W of the rest"
@@ -191,10 +191,10 @@ def test_a_job_gets_its_nodes_cores_and_caps_and_the_time_of_its_configuration()
 def test_people_see_how_many_nodes_a_moldable_job_holds() -> None:
     fake = live("moldable:rule=cores-endtime", (1000.0, FULL_W))
     job = fake.submit(run_s=50, nodes=3, walltime_s=210, name="lu")
-    waiting = row(job)
+    waiting = row(job, 0.0, float)
     assert (waiting.nodes, waiting.requested) == (3, 3)
     fake.settle()
-    running = row(job)
+    running = row(job, 0.0, float)
     assert len(job.nodes) != 3
     assert (running.nodes, running.requested) == (len(job.nodes), 3)
     assert cells(running)[4] == str(len(job.nodes))

@@ -156,7 +156,7 @@ def test_a_raise_of_the_cap_does_not_confirm_what_somebody_has_lost():
 class Recorder:
     """Runs no job, and records the signals for the one that it says it runs."""
 
-    runs_only, runs_names = "", ()
+    runs_only, runs_names, runs_uid, refuses = "", (), -1, ""
 
     def __init__(self) -> None:
         self.signals: list[JobSignal] = []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pmu.decode import decode
+from pmu.driver_values import MOST_BOARD_MW
 from pmu.instruments.counters import EVENTS
 from pmu.layout import Column, EnergyZone, Gpu, Layout
 from pmu.readings import GPU_FIELDS, RAW_MISSING, PmuError, RawSweep
@@ -168,7 +169,7 @@ def test_a_sweep_without_the_columns_of_its_layout_is_refused() -> None:
 @pytest.mark.parametrize("limit_w", [700.0, 0.0])
 def test_a_gpu_is_decoded_by_the_rules(limit_w: float, elapsed_s: float) -> None:
     rng = random.Random(3)
-    peak_mw = limit_w * 1e3 * 1.5 if limit_w else math.inf
+    peak_mw = limit_w * 1e3 * 1.5 if limit_w else float(MOST_BOARD_MW)
     most = peak_mw * (elapsed_s + 1.0) if limit_w else 1e9
     choices = {
         "sm_clock_mhz": [RAW_MISSING, 0, 1980],

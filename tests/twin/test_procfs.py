@@ -7,8 +7,6 @@ import json
 import pytest
 from click.testing import CliRunner
 
-import foundation.shell.errors
-import twin.errors
 from pmu.instruments import cpufreq
 from tests.twin.served_node import ServedNode, why_not_served
 from twin.cli import twin as command
@@ -116,10 +114,3 @@ def test_the_help_of_fault_add_lists_every_target_reading_and_setting() -> None:
     text = CliRunner().invoke(command, ["fault", "add", "--help"]).output
     for word in ("/sys/GLOB", "perf:EVENT[:CPU]", "gpu:N[:READING]", "every=", "for=", "at=", "value=", *GPU_READINGS):
         assert word in text, word
-
-
-@pytest.mark.parametrize(
-    ("word", "known"), [("hlp", ["hpl", "stream"]), ("zzz", ["hpl", "stream"]), ("x", []), ("", ["a"])]
-)
-def test_twin_and_agent_name_the_nearest_in_the_same_words(word: str, known: list[str]) -> None:
-    assert twin.errors.nearest(word, known) == foundation.shell.errors.nearest(word, known)
