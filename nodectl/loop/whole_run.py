@@ -9,6 +9,7 @@ are put back in between, under a cluster's grant to their restore limits. The pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from nodectl.config import Config
 from nodectl.loop.agent import Agent
@@ -17,14 +18,14 @@ from nodectl.loop.notices import Notices
 from nodectl.loop.summary import Summary, joined
 from pmu.ports import Clock
 
-type_open = Callable[[Notices, Patience, bool], Agent]
+OpenAgent: TypeAlias = Callable[[Notices, Patience, bool], Agent]
 """Opens the agent of one segment; true: a segment was there before, so what is outside of the agent is found again."""
 
 
 class WholeRun:
     """``with WholeRun(...) as run``, then ``run.run``. Leaving the block restores."""
 
-    def __init__(self, clock: Clock, log: Callable[[str], None], open_agent: type_open) -> None:
+    def __init__(self, clock: Clock, log: Callable[[str], None], open_agent: OpenAgent) -> None:
         self._clock, self._open = clock, open_agent
         self._notices, self._patience = Notices(clock, log), Patience()
         self._ended: list[Summary] = []
