@@ -73,23 +73,48 @@ def unpacked(raw: bytes) -> bytes:
 
 
 def fields_by_line(text: str) -> Iterator[tuple[int, list[str]]]:
-    """The comma-separated fields of every line, and the line's number; an empty line has none.
+    """The fields of every line, and the line's number; a line that is empty, or of empty fields, has none.
 
-    A field in quotes may have commas, but no end of line: so a quote that nobody closed costs one line, which the
+    Commas separate them; where the first line has none, semicolons or tabs do, as spreadsheets write them in countries
+    with a decimal comma. Empty fields beyond those of the first line are a spreadsheet's empty columns: left out.
+    A field in quotes may have separators, but no end of line: so a quote that nobody closed costs one line, which the
     ``TextError`` names, and not all that follow.
     """
+    mark, named, columns = ",", False, 0
     for number, line in enumerate(text.split("\n"), 1):
-        if '"' not in line:
-            yield number, line.split(",") if line else []
-            continue
-        import csv  # only here: a replay of a job log is short, and imports would double its time
+        if not named and line and line[0] != "#":
+            if line.rstrip().lower() in _SEPARATORS:
+                mark, named = line[4], True
+                continue
+            mark, named = next((one for one in ",;\t" if one in line), ","), True
+        row = line.split(mark) if '"' not in line else _quoted(number, line, mark)
+        if named:
+            columns = columns or _width(row, 0)
+            del row[_width(row, columns) :]
+        yield number, row if any(row) else []
 
-        try:
-            yield number, next(csv.reader([line], strict=True))
-        except csv.Error as error:
-            raise TextError(
-                f"line {number}: its quotes are not closed, or text follows one ({error}): correct it"
-            ) from None
+
+_SEPARATORS: Final = ("sep=,", "sep=;", "sep=\t")
+"""First lines that tell Excel what separates the fields."""
+
+
+def _width(row: list[str], least: int) -> int:
+    """How many fields there are without empty ones at the end, but as many as ``least``."""
+    width = len(row)
+    while width > least and not row[width - 1].strip():
+        width -= 1
+    return width
+
+
+def _quoted(number: int, line: str, mark: str) -> list[str]:
+    import csv  # only here: a replay of a job log is short, and imports would double its time
+
+    try:
+        return next(csv.reader([line], delimiter=mark, strict=True))
+    except csv.Error as error:
+        raise TextError(
+            f"line {number}: its quotes are not closed, or text follows one ({error}): correct it"
+        ) from None
 
 
 def rows_by_name(text: str, comment: str = "") -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:

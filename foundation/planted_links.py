@@ -15,8 +15,11 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
+
+from foundation.directories import sync_directory
 
 MOST_LINKS: Final = 40
 """As in Linux: path_resolution(7)."""
@@ -50,6 +53,32 @@ def open_new(path: str | Path, mode: int = 0o600) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return open_safely(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A new file, which has this path once the block has ended: nobody reads half of it. ``OSError``, and the old one
+    stays, if that is impossible. It is not synced: for what need not outlive a boot."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(open_new(part, mode), "wb") as file:
+            yield file
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file of this user alone as a whole; on return it is on the disk, and so is its name. ``OSError``."""
+    made = path.with_suffix(".new")
+    with open(open_new(made), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(path)
+    sync_directory(path.parent)
 
 
 def _is_trusted(found: os.stat_result) -> bool:

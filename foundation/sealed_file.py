@@ -1,4 +1,4 @@
-"""Files of a calibration: text whose last line is the SHA-256 of all before it.
+"""Files of tables: text whose last line is the SHA-256 of all before it.
 
 A file that was cut off, edited or damaged is noticed by that line, so no policy uses half a table.
 """
@@ -20,7 +20,7 @@ MOST_BYTES: Final = 64 << 20
 
 
 class SealedFileError(NodectlError):
-    """A file of a calibration cannot be read, is damaged or does not apply; one line that names it."""
+    """A file of a table cannot be read, is damaged or does not apply; one line that names it."""
 
 
 def sealed(text: str) -> str:
@@ -28,7 +28,7 @@ def sealed(text: str) -> str:
     return f"{text}{SEAL}{_digest(text)}\n"
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """A file that is there whole or not at all (rename(2))."""
     temporary = ""
     try:
@@ -36,7 +36,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
             temporary = file.name
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
@@ -53,11 +53,16 @@ def sealed_text(path: Path) -> str:
         whole = read_text(path)
     except OSError as error:
         raise SealedFileError(f"{path}: cannot be read: {error.strerror}") from None
+    return text_of(whole, str(path))
+
+
+def text_of(whole: str, name: str) -> str:
+    """The same of a content that was read already; ``name`` is for the error."""
     text, seal, digest = whole.rpartition(SEAL)
     if not seal or not digest.endswith("\n"):
-        raise SealedFileError(f"{path}: is no table, or its end is missing (no sha256 line)")
+        raise SealedFileError(f"{name}: is no table, or its end is missing (no sha256 line)")
     if digest.strip() != _digest(text):
-        raise SealedFileError(f"{path}: was changed or damaged: its sha256 differs")
+        raise SealedFileError(f"{name}: was changed or damaged: its sha256 differs")
     return text
 
 

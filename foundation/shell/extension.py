@@ -17,7 +17,6 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -100,8 +99,7 @@ def in_one_line(error: BaseException) -> str:
     return str(error) if isinstance(error, NodectlError) else located(error)
 
 
-@dataclass(frozen=True, slots=True)
-class Extension(Generic[T]):
+class Extension(msgspec.Struct, Generic[T], frozen=True):
     """A policy or sharer and where it came from. ``origin`` is None for what ships with nodectl; ``root``: the file or
     folder of its code; ``module``: that its classes belong to, or that the package of this name has."""
 
@@ -140,8 +138,7 @@ class Extension(Generic[T]):
         return ExtensionFailedError(where if where.startswith(self.root) else f"{where_defined(function)}: {where}")
 
 
-@dataclass(frozen=True, slots=True)
-class Extensions(Generic[T]):
+class Extensions(msgspec.Struct, Generic[T], frozen=True):
     """One kind of thing that can be added. ``group``: of its entry points; ``attribute``: what a file calls it if the
     choice does not say; ``shipped``: names that are taken; ``check``: what is wrong with one, or nothing."""
 

@@ -6,6 +6,7 @@ A list has names with any number of brackets, and commas between: ``n7,rack[0-1]
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from foundation.shell.errors import UsageError
@@ -13,19 +14,30 @@ from foundation.shell.errors import UsageError
 MOST: Final = 100_000
 _RANGE: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _ENTRY: Final = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
+_BLANKS: Final = re.compile(r"\s*,\s*")
 _BRACKET: Final = re.compile(r"\[([^\[\]]*)\]")
 
 
 def expanded(text: str) -> list[str]:
-    """The names that ``text`` stands for, in its order; ``UsageError`` if it is none, or more than 100 000."""
-    entries = _ENTRY.findall(text)
-    if ",".join(entries) != text or not entries:
+    """The names that ``text`` stands for, in its order; ``UsageError`` if it is none, or more than 100 000. Blanks
+    around it and around its commas mean nothing: what is copied from a mail or a web page has some."""
+    plain = _BLANKS.sub(",", text.strip())
+    entries = _ENTRY.findall(plain)
+    if ",".join(entries) != plain or not entries or any(one.isspace() for one in plain):
         raise UsageError(f"{text!r} is no list of nodes such as n[0-3,7]")
     found: list[str] = []
     for entry in entries:
         found += _of_entry(text, entry)
         _refuse_many(text, len(found))
     return found
+
+
+def with_domain(requested: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """By name, those of ``requested`` that are the same as one of ``known`` but for a domain or capitals: hosts often
+    call themselves ``n1.example.org`` where a job manager says ``n1``."""
+    ours = {name.lower().partition(".")[0]: name for name in known}
+    found = {name: ours.get(name.lower().partition(".")[0], name) for name in requested}
+    return {name: other for name, other in found.items() if other != name}
 
 
 def _of_entry(text: str, entry: str) -> list[str]:

@@ -48,6 +48,11 @@ def echo(*lines: str, to_stderr: bool = False) -> None:
     print("\n".join(map(plain, lines)), file=sys.stderr if to_stderr else sys.stdout, flush=True)
 
 
+def say(line: str) -> None:
+    """Print this line to people next to what the command prints, on stderr."""
+    echo(line, to_stderr=True)
+
+
 def echo_block(text: str) -> None:
     """Print text of several lines, such as a table, in which foreign parts are plain already."""
     echo(*text.split("\n"))

@@ -152,6 +152,18 @@ KINDS: Final[dict[str, type[Any]]] = {
 }  # fmt: skip
 
 
+def standard_output(nodes: int) -> str:
+    """Where a job of so many nodes writes, if it does not say."""
+    return "job-%j.out" if nodes == 1 else "job-%j-%n.out"
+
+
+def filled(path: str, job: int, attempt: int, rank: int, node: str) -> str:
+    """An output's path with the job for %j, the attempt for %a, the node's rank for %n and its name for %N."""
+    for mark, text in {"%j": str(job), "%n": str(rank), "%N": node, "%a": str(attempt)}.items():
+        path = path.replace(mark, text)
+    return path
+
+
 def kind_of(message: msgspec.Struct) -> str:
     """The message's kind on the wire."""
     return _KIND_OF[type(message)]

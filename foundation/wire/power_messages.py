@@ -102,11 +102,21 @@ class Report(msgspec.Struct, frozen=True):
     # work since this agent's start, of which only ratios mean anything; -1: not all was counted since the last report
     units: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # finished by its one job, as the job reports
     instructions: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # retired by its CPUs
+    # more counts of the same kind, for the history of jobs (``cluster_agent.history``)
+    cycles: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
+    stalled_cycles: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # in which a core waited for data
+    llc_misses: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
+    gpu_busy_ms: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1  # of all GPUs
+    gpu_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
     # the highest cap of use: the site's own limits allow no more; -1: not known, or from an older agent
     useful_mw: Annotated[int, Meta(ge=-1, le=1_000_000_000)] = -1
     # who has set a limit above the cap, until the cap is confirmed again: a program, or "unknown"; "": nobody, or an
     # older agent. ``limit_mw`` has what that allowed
     raised_by: Word = ""
+    # numbers of the jobs that run there without the cluster agent's doing (docs/dardis.md); [] from an older agent
+    dispatched: Annotated[list[Annotated[int, Meta(ge=1, lt=1 << 53)]], Meta(max_length=16)] = []
+    # the air that the node takes in, in millikelvin: the warmest sensor of it; -1: none, or from an older agent
+    inlet_mk: Annotated[int, Meta(ge=-1, le=500_000)] = -1
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -134,6 +144,9 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     body: msgspec.Raw
 
+
+WORK: Final = ("units", "instructions", "cycles", "stalled_cycles", "llc_misses", "gpu_busy_ms", "gpu_mj")
+"""The counts of a ``Report`` that begin with its agent."""
 
 _NONE_LARGER: Final[Mapping[str, int]] = {}
 
