@@ -1,5 +1,5 @@
-"""Builds ``pmu._native``: the sweeps over counters and kept files, sleeping to a deadline (``csrc/sweep.h``), and
-decoding two sweeps (``csrc/decode.h``).
+"""Builds ``pmu._native``: the sweeps over counters and kept files, sleeping to a deadline (``csrc/sweep.h``), decoding
+two sweeps (``csrc/decode.h``), and sleeping until a job gives a hint (``csrc/hints.h``).
 
 The declarations are read from the headers themselves, so that C and Python cannot drift apart.
 """
@@ -25,7 +25,7 @@ def declarations(header: str) -> str:
     )
 
 
-HEADERS, SOURCES = ("sweep.h", "decode.h"), ("sweep.c", "decode.c")
+HEADERS, SOURCES = ("sweep.h", "decode.h", "hints.h"), ("sweep.c", "decode.c", "hints.c")
 
 ffibuilder = FFI()
 for name in HEADERS:

@@ -12,7 +12,8 @@ the IPC is made of; events that a machine does not count are NaN and say nothing
 registered instruments: ``pmu.layout.Column``. Energy, which is a column, too: pmu/instruments/rapl.py.
 
 Rules for the application's count, which the application may write as it likes: missing in either sweep, of another
-program, or never changed: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED.
+program, or never changed: MISSING; running backwards, faster than any loop, or at the end of its range: CLIPPED. Its
+hints follow the same rules, count by count.
 """
 
 from __future__ import annotations
@@ -31,15 +32,20 @@ from pmu.layout import KINDS, Column, Layout
 from pmu.readings import (
     GPU_FIELDS,
     NO_COLUMNS,
+    NO_HINTS,
     NO_PROGRESS,
+    NO_RAW_HINTS,
     RAW_HIGHEST,
     RAW_MISSING,
     ColumnSample,
     CpuSample,
     GpuSample,
+    Hint,
+    HintSample,
     PmuError,
     ProgressSample,
     Quality,
+    RawHints,
     RawProgress,
     RawSweep,
     Sample,
@@ -56,6 +62,9 @@ REFERENCE_MARGIN = 2.0
 
 FASTEST_UNITS = 1e12
 """Ours, per second: units finished by a whole node in which each core adds to the count at every cycle."""
+
+MOST_WAITING = 1 << 20
+"""Ours: threads of one job that wait on one node; more is a page that somebody has written by hand."""
 
 BOARD_PEAK = 1.5
 """Ours: a board may exceed its power limit for milliseconds, not by more than half."""
@@ -84,6 +93,7 @@ def decode(layout: Layout, previous: RawSweep, current: RawSweep) -> Sample:
         energy_quality=energy_quality,
         progress=_decode_progress(previous.progress, current.progress, elapsed_s),
         columns=columns,
+        hints=_decode_hints(previous.hints, current.hints, elapsed_s),
     )
 
 
@@ -122,6 +132,21 @@ def _decode_progress(before: RawProgress, now: RawProgress, elapsed_s: float) ->
     if 0 <= units <= FASTEST_UNITS * elapsed_s and now.units < RAW_HIGHEST:
         return ProgressSample(float(units), now.source, Quality.MEASURED)
     return ProgressSample(float("nan"), now.source, Quality.CLIPPED)
+
+
+def _decode_hints(before: RawHints, now: RawHints, elapsed_s: float) -> HintSample:
+    if now == NO_RAW_HINTS or before.source != now.source or not any(now[1:]):
+        return NO_HINTS
+    most = FASTEST_UNITS * elapsed_s
+    is_counted = all(0 <= new - old <= most and new < RAW_HIGHEST for old, new in zip(before[4:], now[4:], strict=True))
+    waiting = now.waits - now.waited
+    if not (is_counted and now.last in _HINTS and abs(waiting) <= MOST_WAITING):
+        return _DOUBTED_HINTS
+    # a thread between its two additions may make the difference negative for an instant
+    return HintSample(
+        Hint(now.last), now.phase, now.copies - before.copies, now.kernels - before.kernels,
+        now.phases - before.phases, max(waiting, 0), Quality.MEASURED,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,3 +228,5 @@ def _integers(kind: Any, array: type_i64, shape: tuple[int, ...]) -> Any:
 _CPU_VALUES = tuple(field.name for field in fields(CpuSample))[: lib.CPU_VALUES]
 _GPU_VALUES = tuple(field.name for field in fields(GpuSample))[: lib.GPU_VALUES]
 _THROTTLE = GPU_FIELDS.index("throttle_reasons")
+_HINTS = frozenset(map(int, Hint))
+_DOUBTED_HINTS = HintSample(Hint.NONE, 0, 0, 0, 0, 0, Quality.CLIPPED)

@@ -38,6 +38,9 @@ MOST_DIGITS: Final = 18
 
 ALL_ONES: Final = frozenset({2**32 - 1, 2**64 - 1})
 
+MOST_KNOWN_BITS: Final = 2**31
+"""Below it a set of bits is neither all ones nor has the sign's."""
+
 ODD_ANSWERS: Final = (
     ctypes.ArgumentError, AttributeError, MemoryError, OverflowError, RuntimeError, TypeError, UnicodeError, ValueError,
 )  # fmt: skip
@@ -58,7 +61,12 @@ def whole(value: Any, bounds: type_bounds) -> int | None:
 
 
 def raw(value: Any, bounds: type_bounds) -> int:
-    """``whole``, as a sweep keeps it."""
+    """``whole``, as a sweep keeps it. What nearly every reading is needs no more than one look: a sweep has dozens."""
+    kind, (low, high) = type(value), bounds
+    if kind is int and low <= value <= high:
+        return int(value)
+    if kind is float and low <= value <= high:
+        return round(float(value))
     number = whole(value, bounds)
     return RAW_MISSING if number is None else number
 

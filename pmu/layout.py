@@ -47,7 +47,8 @@ class EnergyZone(msgspec.Struct, frozen=True):
 
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU as NVML shows it. ``clocks_mhz`` ascending: supported SM clocks at the highest memory clock. ``pci``: its
-    place on the bus, "0000:07:00.0"; "" where NVML does not give it, and in journals of 0.2.0."""
+    place on the bus, "0000:07:00.0"; "" where NVML does not give it, and in journals of 0.2.0.
+    ``has_mig``: it can be divided."""
 
     index: int
     uuid: str
@@ -59,6 +60,7 @@ class Gpu(msgspec.Struct, frozen=True):
     max_power_limit_w: float
     has_gpm: bool
     pci: str = ""
+    has_mig: bool = False
 
 
 class KnobRange(msgspec.Struct, frozen=True):
@@ -97,7 +99,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       is added back: WRAPPED. So late that it may have wrapped twice: STALE, with what the counter shows as a lower
       bound. ``is_never_idle``: what it counts never stops, so a counter that has not moved is STALE, without a value.
     - *level*: the value now. Outside ``lowest`` to ``highest`` it is set to that bound: CLIPPED.
-    - *flag*: bits, 0 for none. A negative number is MISSING.
+    - *flag*: bits, 0 for none. A negative number, or one above ``highest``, is MISSING.
 
     Levels and flags that are slow to read or to change are read every ``period_s`` only and repeated in between.
     ``part`` is what the number is about, as policies look for it: "package", "memory", ... ``is_estimated``: a sound

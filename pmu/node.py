@@ -13,6 +13,7 @@ from pmu.instruments.busy import BusyTime
 from pmu.instruments.counters import EVENTS, NamesEvents
 from pmu.instruments.gpu import Gpus
 from pmu.instruments.instrument import ForPeople
+from pmu.instruments.job_hints import HintSource, NoHints
 from pmu.instruments.job_progress import ProgressSource, no_progress
 from pmu.instruments.kept import keep_integers
 from pmu.instruments.registered import INSTRUMENTS
@@ -68,12 +69,14 @@ def discover(ports: Ports) -> tuple[Layout, list[Finding]]:
 
 
 class Instruments:
-    """Every instrument of a layout, open, and the progress that the application reports. PmuError if the counters
-    cannot be opened any more."""
+    """Every instrument of a layout, open, and the progress and hints that the application reports. PmuError if the
+    counters cannot be opened any more."""
 
-    def __init__(self, ports: Ports, layout: Layout, progress: ProgressSource = no_progress) -> None:
+    def __init__(
+        self, ports: Ports, layout: Layout, progress: ProgressSource = no_progress, hints: HintSource | None = None
+    ) -> None:
         self._ports = ports
-        self._progress = progress
+        self._progress, self._hints = progress, hints or NoHints()
         self._layout = self.layout = layout
         self._counted = tuple(event for event in layout.events if event not in layout.estimated_events)
         self._counters = ports.counters.open(layout.cpus, self._counted) if self._counted else None
@@ -99,6 +102,7 @@ class Instruments:
             gpu=np.empty((len(layout.gpus), len(GPU_FIELDS)), np.int64),
             progress=self._progress(),
             columns=np.full(len(layout.columns), RAW_MISSING, np.int64),
+            hints=self._hints.read(),
         )
         self._sweep_counters(sweep.time_ns, sweep.counters)
         self._energy.sweep(sweep.energy_uj)

@@ -84,6 +84,27 @@ NO_RAW_PROGRESS = RawProgress(0, RAW_MISSING)
 """No program reports progress."""
 
 
+class RawHints(NamedTuple):
+    """What the application has hinted (``pmu.instruments.job_hints``), as it was read. ``source`` as in
+    ``RawProgress``. ``news``: changes so far, modulo 2^32. ``phase``: the present one, by its own number; 0: none.
+    ``last``: what came last, as in ``Hint``, or any number that the application wrote. The rest are counts since its
+    start: big copies, kernels launched, waits begun and ended, changes of phase."""
+
+    source: int
+    news: int
+    phase: int
+    last: int
+    copies: int
+    kernels: int
+    waits: int
+    waited: int
+    phases: int
+
+
+NO_RAW_HINTS = RawHints(*[0] * 9)
+"""No program gives hints."""
+
+
 @dataclass(slots=True)
 class RawSweep:
     """Integers as the instruments returned them at one instant.
@@ -100,6 +121,7 @@ class RawSweep:
     gpu: type_i64
     progress: RawProgress = NO_RAW_PROGRESS
     columns: type_i64 = field(default_factory=lambda: np.empty(0, np.int64))
+    hints: RawHints = NO_RAW_HINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +186,36 @@ NO_PROGRESS = ProgressSample(float("nan"), 0, Quality.MISSING)
 """No program reports progress."""
 
 
+class Hint(enum.IntEnum):
+    """What a program that uses GPUs has hinted last."""
+
+    NONE = 0
+    COPY = 1
+    KERNEL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HintSample:
+    """What the application hinted. ``last`` and ``phase`` are those at the end of the interval; ``copies``, ``kernels``
+    and ``phases`` (changes of phase) were counted in it; ``waiting``: threads that wait for other ranks at its end.
+
+    All are 0 unless ``quality`` is MEASURED: MISSING where no hint was ever given or its program has changed, CLIPPED
+    where the page has values that no program with our library writes.
+    """
+
+    last: Hint
+    phase: int
+    copies: int
+    kernels: int
+    phases: int
+    waiting: int
+    quality: Quality
+
+
+NO_HINTS = HintSample(Hint.NONE, 0, 0, 0, 0, 0, Quality.MISSING)
+"""No program gives hints."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnSample:
     """What the instruments that register columns showed; both arrays are ``[n_columns]``, as ``Layout.columns``.
@@ -194,3 +246,4 @@ class Sample:
     energy_quality: type_u8
     progress: ProgressSample = NO_PROGRESS
     columns: ColumnSample = NO_COLUMNS
+    hints: HintSample = NO_HINTS

@@ -66,7 +66,7 @@ def node_lock_path() -> str:
 def _file_system(device: str) -> str:
     """The type of the mounted file system with that device number, or "" (proc_pid_mountinfo(5))."""
     try:
-        with open("/proc/self/mountinfo") as file:
+        with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # paths have any bytes
             mounts = [line.split() for line in file]
     except OSError:
         return ""

@@ -139,10 +139,10 @@ static uint8_t decode_level(const column_rules_t *rules, int64_t now, double *va
     return *value != shown ? CLIPPED : rules->sound;
 }
 
-/* Bits; a negative number has none. */
+/* Bits; a negative number has none, nor has one with more bits than there are: all ones mean that there is no value. */
 static uint8_t decode_flag(const column_rules_t *rules, int64_t now, double *value)
 {
-    if (now < 0)
+    if (now < 0 || (double)now > rules->highest)
         return MISSING;
     *value = (double)now;
     return rules->sound;

@@ -54,13 +54,14 @@ class NamesEvents(Protocol):
 
 
 class PerfCounters:
-    """The kernel's counters (``pmu.ports.Counters``). Whether an event can be counted is tried, once per event."""
+    """The kernel's counters (``pmu.ports.Counters``). Whether an event can be counted is tried. What could not be may
+    be later, when another program has let go of the counters or an administrator of ``perf_event_paranoid``."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._pmus = event_source.core_pmus(files)
         self._online = _online(files)
-        self._tried: dict[tuple[str, str], Source | str] = {}
+        self._found: dict[tuple[str, str], Source] = {}
 
     def why_not(self, event: str) -> str | None:
         """None if the event can be counted on some kind of core, else why not, in one line."""
@@ -97,9 +98,10 @@ class PerfCounters:
     def _source(self, event: str, pmu: CorePmu) -> Source | str:
         """What counts ``event`` on this kind of core, or why nothing does."""
         key = (event, pmu.name)
-        if key not in self._tried:
-            self._tried[key] = self._try(event, pmu)
-        return self._tried[key]
+        found = self._found.get(key) or self._try(event, pmu)
+        if isinstance(found, Source):
+            self._found[key] = found
+        return found
 
     def _try(self, event: str, pmu: CorePmu) -> Source | str:
         cpu = next((cpu for cpu in self._online if pmu.counts(cpu)), None)

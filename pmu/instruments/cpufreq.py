@@ -46,11 +46,13 @@ def find(
     """Domains with at least one of ``cpus``, and one finding for each run of policies that are alike. ``core_of``: the
     physical core of each CPU; None: no two share one."""
     index_of = {cpu: index for index, cpu in enumerate(cpus)}
-    policies = [found for number in _policies(files) if (found := _policy(files, number, index_of))]
+    read = [_policy(files, number, index_of) for number in _policies(files)]
+    policies = [found for found in read if isinstance(found, _Policy)]
+    odd = [found for found in read if isinstance(found, Finding)]
     if not policies:
-        return (), [absent("cpufreq", "frequency", _why_none(files))]
+        return (), odd or [absent("cpufreq", "frequency", _why_none(files))]
     groups = _by_clock(policies, range(len(cpus)) if core_of is None else core_of)
-    return tuple(_domain(files, group) for group in groups), _findings(files, groups)
+    return tuple(_domain(files, group) for group in groups), [*_findings(files, groups), *odd]
 
 
 def reference_khz(files: Files, domains: Sequence[FrequencyDomain]) -> tuple[int, str]:
@@ -115,23 +117,35 @@ class _Policy:
     steps_khz: tuple[int, ...]
 
 
-def _policy(files: Files, number: int, index_of: dict[int, int]) -> _Policy | None:
+def _policy(files: Files, number: int, index_of: dict[int, int]) -> _Policy | Finding | None:
+    """The policy; None if none of its CPUs is in use; a finding if its CPUs or its range make no sense."""
     folder = f"{CPUFREQ}/policy{number}"
     members = read_or_none(files, f"{folder}/related_cpus") or read_or_none(files, f"{folder}/affected_cpus")
     cpus = _indices(members, index_of)
     tied = _indices(read_or_none(files, f"{folder}/freqdomain_cpus"), index_of)
     low = read_number(files, f"{folder}/cpuinfo_min_freq")
     high = read_number(files, f"{folder}/cpuinfo_max_freq")
-    if not cpus or not low or not high or not 0 < low <= high < MOST_KHZ:
+    if not cpus and _numbers(members):  # all of them are off line
         return None
+    if not cpus:
+        why = "it does not say which CPUs it has (related_cpus): it is left alone"
+        return Finding(f"cpufreq policy {number}", "frequency", present=True, why=why)
+    if not low or not high or not 0 < low <= high < MOST_KHZ:
+        why = f"its range is {low} to {high} kHz (cpuinfo_min_freq, cpuinfo_max_freq): it is left alone"
+        return Finding(f"cpufreq policy {number}", "frequency", present=True, why=why)
     steps = _steps(read_or_none(files, f"{folder}/scaling_available_frequencies"))
     return _Policy(number, cpus, (*cpus, *tied), low, high, steps)
 
 
 def _indices(text: str | None, index_of: dict[int, int]) -> tuple[int, ...]:
-    """The CPUs of a list that are in use; none where it is absent or makes no sense."""
+    """The CPUs of a list that are in use."""
+    return tuple(index_of[cpu] for cpu in _numbers(text) if cpu in index_of)
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    """The CPUs of a list; none where it is absent or makes no sense."""
     try:
-        return tuple(index_of[cpu] for cpu in parse_list(text or "") if cpu in index_of)
+        return parse_list(text or "")
     except ValueError:
         return ()
 

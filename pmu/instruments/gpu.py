@@ -4,6 +4,8 @@ A call costs some microseconds in the driver and as much again in ctypes, so a s
 memory clock, which only changes with the performance state, is read once a second. On Hopper and newer two more calls,
 ten times a second, give the GPM metrics: SM occupancy and activity and DRAM bandwidth, as means between two samples,
 which must be more than 100 ms apart (NVML API reference, nvmlGpmMetricsGet). Before Hopper NVML has no such reading.
+Of a card that is divided (MIG) they are missing: they are means over all SMs, also those that no program can use, so a
+busy slice would look like an idle card.
 
 ``utilization`` is averaged by the driver over 1/6 to 1 s. Energy is the total since the driver was loaded,
 millijoules (Volta on). NVML does not report whether clocks are locked.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pmu.driver_values import MOST_BOARD_MW, MOST_CLOCK_MHZ, ODD_ANSWERS, bits, raw, type_bounds, whole, words
 from pmu.findings import Finding, absent
@@ -28,8 +30,10 @@ from pmu.readings import GPU_FIELDS, RAW_HIGHEST, RAW_MISSING, type_i64
 RETRY_NS = 5_000_000_000
 """Ours: how often a lost GPU, or a reading that ceased, is tried again."""
 
-MEMORY_CLOCK_NS = 1_000_000_000
-"""Ours: how often the memory clock is read."""
+SELDOM_NS = 1_000_000_000
+"""Ours: how often the memory clock is read, and whether the card is divided."""
+
+Value = TypeVar("Value")
 
 GPM_NS = 95_000_000
 """The 100 ms that NVML needs between samples, less 5 % for ticks that come early at a period of 100 ms."""
@@ -109,6 +113,25 @@ class Gpus:
         self._cards = []
 
 
+class _Seldom(Generic[Value]):
+    """A reading that changes seldom. ``unknown``: what it is until ``read`` has answered, and while that fails."""
+
+    def __init__(self, read: Callable[[], Value], unknown: Value) -> None:
+        self._read, self._unknown = read, unknown
+        self._due_ns, self._last = 0, unknown
+
+    def at(self, time_ns: int) -> Value:
+        """Read again once in ``SELDOM_NS``."""
+        if time_ns >= self._due_ns:
+            self._due_ns, self._last = time_ns + SELDOM_NS, self._unknown
+            self._last = self._read()
+        return self._last
+
+    def forget(self) -> None:
+        """Read it the next time."""
+        self._due_ns, self._last = 0, self._unknown
+
+
 class _Card:
     """One GPU: its handle, what it has refused, and its GPM buffers."""
 
@@ -118,7 +141,8 @@ class _Card:
         self._handle: Any = None
         self._gpm: _Gpm | None = None
         self._retry_ns = 0
-        self._memory_clock = (0, RAW_MISSING)  # when to read it next, and the last value
+        self._memory_clock = _Seldom(self._memory_mhz, RAW_MISSING)
+        self._divided = _Seldom(self._may_be_divided, True)
         self._has_worked: set[int] = set()
         self._try_again_ns: dict[int, float] = {}
         self._readings = self._choose_readings()
@@ -193,12 +217,10 @@ class _Card:
         return read
 
     def _read_memory_clock(self, time_ns: int, row: type_i64) -> None:
-        due_ns, clock_mhz = self._memory_clock
-        if time_ns >= due_ns:
-            self._memory_clock = (time_ns + MEMORY_CLOCK_NS, RAW_MISSING)
-            clock_mhz = raw(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM), _CLOCK)
-            self._memory_clock = (time_ns + MEMORY_CLOCK_NS, clock_mhz)
-        row[_COLUMN["memory_clock_mhz"]] = clock_mhz
+        row[_COLUMN["memory_clock_mhz"]] = self._memory_clock.at(time_ns)
+
+    def _memory_mhz(self) -> int:
+        return raw(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_MEM), _CLOCK)
 
     def _read_utilization(self, _time_ns: int, row: type_i64) -> None:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)
@@ -208,8 +230,15 @@ class _Card:
     def _read_gpm(self, time_ns: int, row: type_i64) -> None:
         if self._gpm is None:
             self._gpm = _Gpm(self._nvml)
+        if self._gpu.has_mig and self._divided.at(time_ns):
+            return
         for column, value in zip(_GPM_COLUMNS, self._gpm.read(self._handle, time_ns), strict=True):
             row[column] = value
+
+    def _may_be_divided(self) -> bool:
+        """Occupancy of a divided card is a mean over slices that a program does not have."""
+        modes = self._nvml.nvmlDeviceGetMigMode(self._handle)
+        return not (isinstance(modes, list | tuple) and len(modes) == 2 and whole(modes[0], (0, 1)) == 0)
 
     def _find_again(self, time_ns: int) -> bool:
         if time_ns < self._retry_ns:
@@ -224,7 +253,8 @@ class _Card:
     def _lose(self, time_ns: int) -> None:
         self._handle = None
         self._retry_ns = time_ns + RETRY_NS
-        self._memory_clock = (0, RAW_MISSING)
+        self._memory_clock.forget()
+        self._divided.forget()
         self.close()
 
 
@@ -233,14 +263,20 @@ class _Gpm:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
-        self._old, self._new = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        self._buffers: list[Any] = []
+        try:
+            self._old, self._new = (self._allocated() for _ in range(2))
+        except BaseException:
+            self.close()
+            raise
         self._sampled_ns: int | None = None
         self._shares = [RAW_MISSING] * len(_GPM_COLUMNS)
         self._query = nvml.c_nvmlGpmMetricsGet_t()
         self._query.version = nvml.NVML_GPM_METRICS_GET_VERSION
         metrics = (nvml.NVML_GPM_METRIC_SM_OCCUPANCY, nvml.NVML_GPM_METRIC_SM_UTIL, nvml.NVML_GPM_METRIC_DRAM_BW_UTIL)
         self._query.numMetrics = len(metrics)
-        for slot, metric in zip(self._query.metrics, metrics, strict=False):
+        self._metrics = [self._query.metrics[i] for i in range(len(metrics))]  # parts of it, not copies
+        for slot, metric in zip(self._metrics, metrics, strict=True):
             slot.metricId = metric
 
     def read(self, handle: Any, time_ns: int) -> list[int]:
@@ -256,20 +292,24 @@ class _Gpm:
             self._sampled_ns = None  # the buffer has no valid sample: begin again
             raise
         if not is_first:
-            for metric in self._query.metrics[: len(_GPM_COLUMNS)]:
+            for metric in self._metrics:
                 metric.value = math.nan  # not that of an earlier call, whatever this one does
             self._query.sample1, self._query.sample2 = self._old, self._new
             self._nvml.nvmlGpmMetricsGet(self._query)
-            self._shares = [self._in_ppm(self._query.metrics[i]) for i in range(len(_GPM_COLUMNS))]
+            self._shares = [self._in_ppm(metric) for metric in self._metrics]
         return self._shares
 
     def close(self) -> None:
         """Free both buffers."""
-        for sample in (self._old, self._new):
+        for sample in self._buffers:
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
             except (self._nvml.NVMLError, *ODD_ANSWERS):
                 continue  # the driver is gone, and the buffers with it
+
+    def _allocated(self) -> Any:
+        self._buffers.append(self._nvml.nvmlGpmSampleAlloc())
+        return self._buffers[-1]
 
     @staticmethod
     def _in_ppm(metric: Any) -> int:
@@ -308,6 +348,7 @@ def _describe(nvml: Any, index: int) -> Gpu:
         max_power_limit_w=high_mw / 1e3,
         has_gpm=_has_gpm(nvml, handle),
         pci=address_of(getattr(optional(None, nvml.nvmlDeviceGetPciInfo), "busId", "")),
+        has_mig=isinstance(optional(None, getattr(nvml, "nvmlDeviceGetMigMode", lambda _: None)), list | tuple),
     )
 
 

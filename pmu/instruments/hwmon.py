@@ -2,12 +2,13 @@
 
 ``tempN_input`` is in millidegrees, ``powerN_input`` or ``powerN_average`` in microwatts, ``energyN_input`` counts
 microjoules; ``tempN_crit_alarm`` is 1 while a chip is beyond its critical temperature; ``*_label`` names what is
-measured ("Package id 0", "Tctl"). Chips come and go with their drivers, and a failing bus gives EIO: such a sensor is
-MISSING with the reason, and the others are still read.
+measured ("Package id 0", "Tctl"), and of a power meter ``powerN_oem_info`` does ("Grace Power Socket 0"). Chips come
+and go with their drivers, and a failing bus gives EIO: such a sensor is MISSING with the reason, and the others are
+still read.
 
 The loop reads only inputs of drivers in ``LOOP``, whose cost is known. A reading from a BMC (acpi_power_meter) or a
 network card may take tens of milliseconds, in which every tick would be late; all others are there for people.
-Sources: Documentation/hwmon/{sysfs-interface,coretemp,k10temp}.rst.
+Sources: Documentation/hwmon/{sysfs-interface,coretemp,k10temp,acpi_power_meter}.rst.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SORTS: Final = {
     "power": Sort("W", "level", 1e6, 0.0, 100_000.0),
     "energy": Sort("J", "counter", 1e6),
 }
-ALARM: Final = Sort("", "flag", 1.0)
+ALARM: Final = Sort("", "flag", 1.0, highest=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class Loop:
     period_s: float
 
 
+_AIR: Final = r"(?i:.*(inlet|intake|ambient).*)"
+
 LOOP: Final = (
     Loop("coretemp", r"Package id \d+", "package", 1.0),  # a register that the driver reads once a second at most
     Loop("k10temp", r"T(ctl|die)", "package", 1.0),  # a register on the processor's own network
@@ -63,6 +66,9 @@ LOOP: Final = (
         "spd5118", "temp1", "memory", 5.0
     ),  # the hub of a DDR5 module: half a millisecond on SMBus, heats over minutes
     Loop("jc42", "temp1", "memory", 5.0),  # the sensor of a DDR4 server module, likewise
+    # the air that the node takes in, which changes over minutes: a sensor on I2C that the device tree names, and
+    # POWER's, whose firmware keeps the last value in memory
+    *(Loop(driver, _AIR, "inlet", 10.0) for driver in ("lm75", "tmp75", "tmp421", "ibmpowernv")),
 )
 
 
@@ -83,16 +89,27 @@ def _columns(files: Files) -> list[Column]:
     for chip in sorted(_names(files, HWMON), key=lambda name: (len(name), name)):
         folder = f"{HWMON}/{chip}"
         driver = read_or_none(files, f"{folder}/name") or "unknown"
+        labels: set[str] = set()
         inputs = {(m[1], int(m[2]), m[3]) for name in _names(files, folder) if (m := _INPUT.fullmatch(name))}
         for sort, number, suffix in sorted(inputs):
             if suffix == "average" and (sort, number, "input") in inputs:
                 continue  # the same sensor, averaged by the chip
-            label = read_or_none(files, f"{folder}/{sort}{number}_label") or f"{sort}{number}"
+            label = _label(files, f"{folder}/{sort}{number}", labels)
             name, path, loop = f"{chip}/{driver}/{label}", f"{folder}/{sort}{number}", _loop(driver, label)
             found.append(_column(name, f"{path}_{suffix}", SORTS[sort], loop))
             if loop and sort == "temp" and files.exists(f"{path}_crit_alarm"):
                 found.append(_column(f"{name}/critical", f"{path}_crit_alarm", ALARM, loop))
     return found
+
+
+def _label(files: Files, path: str, known: set[str]) -> str:
+    """What the sensor at ``path`` measures, by its driver or, of a power meter, by the firmware ("Module Power Socket
+    0"); with the file's name where the chip has another sensor of that label."""
+    own = path.rpartition("/")[2]
+    label = read_or_none(files, f"{path}_label") or read_or_none(files, f"{path}_oem_info") or own
+    label = label if label not in known else f"{label} ({own})"
+    known.add(label)
+    return label
 
 
 def _column(name: str, path: str, sort: Sort, loop: Loop | None) -> Column:

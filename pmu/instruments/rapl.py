@@ -80,7 +80,10 @@ def find(files: Files) -> Rapl:
     for entry in entries:
         own = read_or_none(files, f"{POWERCAP}/{entry}/name") or entry
         parent = names.get(entry.rpartition(":")[0])
-        names[entry] = name = f"{parent}/{own}" if parent else own
+        name = f"{parent}/{own}" if parent else own
+        if any(zone.name == name and _interface(zone.path) == _interface(entry) for zone in zones):
+            name = f"{name}-{entry}"  # another zone of that name, such as the psys of a second socket
+        names[entry] = name
         zone, finding = _energy(files, entry, name, zones)
         findings.append(finding)
         if zone is not None:
@@ -100,6 +103,10 @@ def _entries(files: Files) -> list[str]:
     except OSError:
         return []
     return sorted(entries, key=lambda name: (name.startswith(MMIO), _numbers(name)))
+
+
+def _interface(entry: str) -> str:
+    return entry.partition(":")[0]
 
 
 def _energy(files: Files, entry: str, name: str, known: Sequence[EnergyZone]) -> tuple[EnergyZone | None, Finding]:
@@ -168,6 +175,10 @@ def _energy_finding(files: Files, zone: EnergyZone) -> Finding:
     except OSError as error:
         code = errno.errorcode.get(error.errno or 0, str(error.errno))
         why = f"reading {path} gives {code}"
+        if error.errno == errno.ENOENT and not files.exists(f"{POWERCAP}/{zone.path}"):
+            why += (
+                ": the link leads nowhere, as in a container that hides /sys/devices/virtual/powercap; run on the host"
+            )
         if error.errno in (errno.EACCES, errno.EPERM):
             why += ": only root may read it since Linux 5.10 (CVE-2020-8694); run as root"
         return Finding(zone.name, "energy", present=error.errno != errno.ENOENT, why=why)

@@ -1,0 +1,1 @@
+"""What the baseboard management controller measures, from its last answer. Imports ``pmu``."""
