@@ -23,7 +23,9 @@ COMMANDS: Final = {
     "doctor": ("nodectl.commands.doctor", "doctor", "What this node has, can and cannot do, and why."),
     "run": ("nodectl.commands.run", "run", "Read, decide and act, as a service or around a command."),
     "policies": ("nodectl.commands.policies", "policies", "The policies, their parameters and sources."),
+    "why": ("nodectl.commands.last_reasons", "why", "What the policies requested last, and why."),
     "metrics": ("nodectl.commands.metrics", "metrics", "This node for Prometheus."),
+    "mqtt": ("nodectl.commands.metrics", "mqtt", "This node for an MQTT broker."),
     "config": ("nodectl.commands.config", "config", "Check the settings."),
     "writer": ("nodectl.commands.writer_service", "writer", "Write knobs for an agent, and put them back after it."),
     "install-service": (
@@ -31,6 +33,7 @@ COMMANDS: Final = {
         "install_service",
         "The systemd units of an installation by pip.",
     ),
+    "phases": ("nodectl.commands.phases", "phases", "What is kept of programs on GPUs for their next runs."),
     "restore": ("nodectl.commands.restore", "restore", "Put back what a killed agent left moved."),
     "replay": ("nodectl.commands.replay", "replay", "Decide a recorded journal again and compare."),
     "calibrate": ("calibration.commands.calibrate", "calibrate", "Measure what this node can do, without load."),

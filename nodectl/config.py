@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from foundation.mqtt.mqtt_settings import MqttSettings
 from foundation.shell.errors import UsageError, nearest
 from foundation.shell.extension import same_name
 from foundation.shell.settings import ConfigError, checked, host_and_port, is_address, type_where
@@ -135,7 +136,8 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Jobs(msgspec.Struct, frozen=True):
-    """How this node runs the cluster's jobs, if it does ([cluster] jobs)."""
+    """How this node runs the cluster's jobs, if it does ([cluster] jobs), and what policies do during those of another
+    manager (docs/slurm.md)."""
 
     user: Annotated[
         str,
@@ -145,6 +147,28 @@ class Jobs(msgspec.Struct, frozen=True):
             " of the agent."
         ),
     ] = ""
+    mode: Annotated[
+        Literal["optimize", "monitor", "off"],
+        Meta(
+            description="With mode optimize: what policies do without a job of another manager here, and during one"
+            " whose comment has no nodectl=optimize, monitor or off: decide, rest, or rest without a journal."
+        ),
+    ] = "optimize"
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """A node whose jobs are dispatched without the cluster agent (docs/dardis.md): then that starts none here."""
+
+    listen: Annotated[
+        str,
+        Meta(
+            description="`tcp://0.0.0.0:7411`: where other nodes and task managers connect; empty: the cluster agent"
+            " starts this node's jobs. Needs [cluster] jobs and keys."
+        ),
+    ] = ""
+    keys: Annotated[
+        str, Meta(description="The directory of `nodes.toml` and `allowed`, which are equal on all nodes.")
+    ] = "/etc/nodectl/dispatch"
 
 
 class GpuSettings(msgspec.Struct, frozen=True):
@@ -258,8 +282,10 @@ class Config(msgspec.Struct, frozen=True):
     scmi: Scmi = Scmi()
     cluster: Cluster = Cluster()
     jobs: Jobs = Jobs()
+    dispatch: Dispatch = Dispatch()
     budget: Budget = Budget()
     metrics: Metrics = Metrics()
+    mqtt: MqttSettings = MqttSettings()
     gpu: GpuSettings = GpuSettings()
     foreign: Foreign = Foreign()
     may_raise: Annotated[
@@ -269,7 +295,14 @@ class Config(msgspec.Struct, frozen=True):
             " `rapl/*`."
         ),
     ] = ()
-    state_dir: Annotated[str, Meta(description="Journal and jobs.")] = "/var/lib/nodectl"
+    remember: Annotated[
+        bool,
+        Meta(
+            description="Keep the phases of programs on GPUs below the state directory, and begin with them when the"
+            " program comes again."
+        ),
+    ] = True
+    state_dir: Annotated[str, Meta(description="Journal, jobs and phases.")] = "/var/lib/nodectl"
     calibration: Annotated[
         str,
         Meta(
@@ -366,8 +399,11 @@ def _out_of_range(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             host_and_port(config.metrics.listen)
         except UsageError as error:
             yield ("metrics", "listen"), str(error)
+    if problem := config.mqtt.problem:
+        yield ("mqtt", problem[0]), problem[1]
     yield from _scmi_problems(config.scmi)
     yield from _cluster_problems(config)
+    yield from _dispatch_problems(config)
     yield from _limit_problems(config)
 
 
@@ -420,6 +456,18 @@ def _cluster_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("cluster", "safe_w"), f"{cluster.safe_w:g} W is not between mop_w and tdp_w"
     if cluster.mop_w <= config.caps.rest_w:
         yield ("cluster", "mop_w"), f"{cluster.mop_w:g} W must be above caps.rest_w ({config.caps.rest_w:g} W)"
+
+
+def _dispatch_problems(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    listen, cluster = config.dispatch.listen, config.cluster
+    if not listen:
+        return
+    if not is_address(listen):
+        yield ("dispatch", "listen"), f"{listen!r} is no URL such as tcp://0.0.0.0:7411"
+    if not (cluster.url and cluster.jobs):
+        yield ("dispatch", "listen"), "a node that dispatches needs [cluster] url, for its watts, and jobs = true"
+    if cluster.insecure and not cluster.key:
+        yield ("dispatch", "listen"), "a node that dispatches needs a key ([cluster] key)"
 
 
 def _url_problem(url: str) -> str:

@@ -11,6 +11,7 @@ from foundation.shell.command_line import needs_extras
 from foundation.shell.plain_text import echo
 from foundation.shell.settings import ConfigError, line_of, read_toml
 from foundation.wire.keys import KeyFileError, read_pair, read_public
+from nodectl.commands import config_option
 from nodectl.commands.run import configure, summary_of
 from nodectl.commands.service_account import problems, service_user
 from nodectl.config import DEFAULT_PATH, Config
@@ -22,9 +23,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
-)
+@config_option
 def check(file: Path | None) -> None:
     """Read the settings and the files they name, and say what the agent would do.
 
@@ -41,6 +40,8 @@ def check(file: Path | None) -> None:
         parts.append(f"capped by {found.cluster.url}" + (", runs its jobs" if found.cluster.jobs else ""))
     if found.metrics.listen:
         parts.append(f"metrics at http://{found.metrics.listen}/metrics")
+    if found.mqtt.broker:
+        parts.append(f"figures for {found.mqtt.broker}")
     echo(f"{place}: ok: {'; '.join(parts)}")
 
 

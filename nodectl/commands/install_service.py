@@ -21,6 +21,7 @@ from typing import Final
 import click
 
 import nodectl
+from foundation.directories import make_shared_directory
 from foundation.shell.errors import NodectlError, UsageError
 from foundation.shell.plain_text import echo
 from nodectl.config import Config
@@ -38,10 +39,12 @@ HIDDEN: Final = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")
 RESTORER: Final = Path("/usr/lib/nodectl/nodectl-restorer")
 """Outside of the virtual environment, so that knobs are put back while that is away."""
 
+UNIT_KINDS: Final = (".service", ".socket", ".timer")
 RESTORES: Final = "nodectl-restore.service"
 KEYS: Final = Path("/etc/nodectl/keys")
 
 UNITS: Final = Path("/etc/systemd/system")
+SYSUSERS: Final = Path("/etc/sysusers.d")
 PACKAGED: Final = (Path("/usr/lib/systemd/system"), Path("/lib/systemd/system"))
 """Where packages have their units."""
 
@@ -108,7 +111,7 @@ def _take(head: bool, is_packaged: bool) -> None:
     """Make this machine know what was written and the unit's user; on the head node also the place for its keys. A
     package has made user and place."""
     if not is_packaged:
-        _run("systemd-sysusers", f"/etc/sysusers.d/{'clusterctl' if head else 'nodectl'}.conf")
+        _run("systemd-sysusers", *(str(place) for place, _ in _files(head, False, False) if place.parent == SYSUSERS))
         if head:
             _run("install", "-d", "-m", "700", "-o", "clusterctl", "-g", "clusterctl", str(KEYS))
     _run("systemctl", "daemon-reload")
@@ -148,10 +151,10 @@ def _files(head: bool, jobs: bool, controller: bool) -> Iterator[tuple[Path, str
     """Where each file goes, and its text."""
     source = _shipped()
     prefix = "clusterctl" if head else "nodectl-"
-    shipped = [*source.glob(f"{prefix}*.service"), *source.glob(f"{prefix}*.socket")]
+    shipped = [unit for kind in UNIT_KINDS for unit in source.glob(f"{prefix}*{kind}")]
     places = {unit: UNITS / unit.name for unit in sorted(shipped)}
-    user = "clusterctl" if head else "nodectl"
-    places[source / f"{user}.sysusers"] = Path(f"/etc/sysusers.d/{user}.conf")
+    users = sorted(source.glob(f"{'clusterctl' if head else 'nodectl'}*.sysusers"))
+    places |= {file: SYSUSERS / f"{file.stem}.conf" for file in users}
     for name in (["jobs.conf"] if jobs else []) + (["controller.conf"] if controller else []):
         places[source / name] = UNITS / "nodectl-agent.service.d" / name
     for file, place in places.items():
@@ -185,7 +188,7 @@ def _write(path: Path, text: str) -> bool:
         echo(f"unchanged {path}")
         return False
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_shared_directory(path.parent)
         replacement = path.with_name(f".{path.name}.new")
         replacement.write_text(text)
         replacement.chmod(0o644)
@@ -212,7 +215,7 @@ def _ours(path: Path) -> str | None:
 def _install_restorer(path: Path) -> None:
     """Copy the program that the units call after the agent's end."""
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_shared_directory(path.parent)
         replacement = path.with_name(f".{path.name}.new")
         shutil.copyfile(Path(nodectl.__file__).parent / RESTORER.name, replacement)
         replacement.chmod(0o755)
@@ -231,7 +234,7 @@ def _remove(head: bool, root: Path, is_live: bool) -> None:
     """Remove what this command wrote."""
     places = {place: root / place.relative_to("/") for place, _ in _files(head, not head, not head)}
     found = {place: path for place, path in places.items() if _ours(path) is not None}
-    units = [place.name for place in found if place.suffix in (".service", ".socket")]
+    units = [place.name for place in found if place.suffix in UNIT_KINDS]
     if is_live and units:
         _stop(units)
     for path in found.values():

@@ -1,7 +1,7 @@
-"""``nodectl metrics``: this node for Prometheus.
+"""``nodectl metrics`` and ``nodectl mqtt``: this node for Prometheus, and for a broker of MQTT.
 
-A process of its own without any right: it reads the page that the agent replaces once a second
-(``nodectl.loop.metrics_page``). So nobody who can reach the metrics can reach what moves knobs, and the agent needs no
+Each is a process of its own without any right: it reads the page that the agent replaces once a second
+(``nodectl.loop.metrics_page``). So nobody who can reach the figures can reach what moves knobs, and the agent needs no
 network.
 """
 
@@ -17,11 +17,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from foundation.mqtt.examon_topics import Source, messages
 from foundation.shell.errors import UsageError
 from foundation.shell.scrapes import serve_scrapes
+from nodectl.commands import config_option
 from nodectl.commands.run import configure
 from nodectl.config import DEFAULT_PATH
-from nodectl.loop.metrics_page import STALE_PERIODS, STALE_S, WRITTEN, metrics_path
+from nodectl.loop.metrics_page import FAMILIES, STALE_PERIODS, STALE_S, WRITTEN, metrics_path
 from pmu.system import node_lock_path
 
 
@@ -42,14 +44,12 @@ class PageCollector(Collector):
             age_s, families = math.inf, []
         periods_s = [row.value for one in families if one.name == "nodectl_period_seconds" for row in one.samples]
         is_fresh = 0.0 <= age_s < max(STALE_S, STALE_PERIODS * max(periods_s, default=0.0))
-        yield GaugeMetricFamily("nodectl_up", "Whether the agent runs.", float(is_fresh))
+        yield GaugeMetricFamily("nodectl_up", FAMILIES["up"][1], float(is_fresh))
         yield from families if is_fresh else ()
 
 
 @click.command()
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
-)
+@config_option
 @click.option("--listen", metavar="HOST:PORT", help="Address for scrapes, in place of [metrics] listen.")
 def metrics(file: Path | None, listen: str | None) -> None:
     """Serve this node to Prometheus, at http://HOST:PORT/metrics, until SIGTERM or Ctrl-C.
@@ -62,3 +62,21 @@ def metrics(file: Path | None, listen: str | None) -> None:
             f'{file or DEFAULT_PATH}: set [metrics] listen = "127.0.0.1:9742": without it nothing is shown'
         )
     serve_scrapes("nodectl metrics", config.metrics.listen, PageCollector(metrics_path(node_lock_path())))
+
+
+@click.command()
+@config_option
+def mqtt(file: Path | None) -> None:
+    """Publish this node's figures to the MQTT broker of [mqtt], in ExaMon's naming, until SIGTERM or Ctrl-C."""
+    from foundation.mqtt.publisher import publish_figures
+
+    config = configure(file, {})
+    settings, node = config.mqtt, config.cluster.name
+    if not settings.broker:
+        raise UsageError(
+            f'{file or DEFAULT_PATH}: set [mqtt] broker = "broker.site:8883", org and cluster: without them nothing is'
+            " published"
+        )
+    source, page = Source(settings.org, settings.cluster, "nodectl_pub", node), metrics_path(node_lock_path())
+    collector = PageCollector(page)
+    publish_figures(settings, source, f"nodectl-{node}", lambda: messages(collector.collect(), source, settings.users))

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,14 @@ from foundation.shell.notify import Notifier
 from foundation.shell.plain_text import echo, json_text
 from foundation.shell.settings import ConfigError, cannot_keep_files, line_of, read_toml, type_where
 from foundation.wire.keys import KeyFileError
+from nodectl.commands import config_option
 from nodectl.config import DEFAULT_PATH, Config, build_config, policy_path
-from nodectl.jobs.progress_file import VARIABLE, progress_file
+from nodectl.jobs.hint_page import VARIABLE as HINTS
+from nodectl.jobs.hint_page import hint_page
+from nodectl.jobs.hint_watch import HintWatch
+from nodectl.jobs.program_name import program_name
+from nodectl.jobs.progress_file import VARIABLE as PROGRESS
+from nodectl.jobs.progress_file import progress_file
 from nodectl.loop.agent import Agent
 from nodectl.loop.hardware_watch import Patience
 from nodectl.loop.interruptions import Interruptions
@@ -35,6 +41,7 @@ from nodectl.policies import registry
 from nodectl.write.lock import passed_on
 from nodectl.write.saves import node_id
 from pmu.descriptors import give_back_descriptor_limit
+from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import CounterFile, progress_of
 from pmu.ports import Clock, Ports
 from pmu.system import begin_again, system_ports
@@ -68,9 +75,7 @@ def milliseconds(context: click.Context, option: click.Parameter, text: str | No
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
-)
+@config_option
 @click.option("--mode", type=click.Choice(["monitor", "optimize"]), help="Only measure, or move clocks.")
 @click.option("--dry-run", is_flag=True, help="Decide and journal what would be done; write nothing.")
 @click.option("--period", callback=milliseconds, metavar="TIME", help="Time between two samples, e.g. 100ms.")
@@ -158,23 +163,37 @@ def _run(
             ports = begin_again(ports)
         return Agent.open(
             agent_ports(ports, writer), config, log=_log, wait=interruptions.wait, cluster=link, progress=source,
-            writer=writer, notices=notices, patience=patience,
+            writer=writer, notices=notices, patience=patience, program=program, hints=hints,
         )  # fmt: skip
 
     with (
         Interruptions(ports.clock) as interruptions,
         progress_file() if command else contextlib.nullcontext() as progress,
+        hint_page() if command else contextlib.nullcontext() as page,
     ):
         source = progress_of(CounterFile(progress)) if progress else None
+        name = program_name(command, os.getcwd()) if command else None
+        program = (lambda: name) if command else None
         writer = open_writer(config, file, writer_at)
         with (
             contextlib.closing(writer) if writer else contextlib.nullcontext(),
             open_cluster(config, ports) or contextlib.nullcontext() as link,
+            contextlib.closing(_hints(page, link)) as hints,
             WholeRun(ports.clock, _log, open_agent) as agent,
         ):
+            interruptions.also = hints.descriptor
             if command:
-                return _around(agent, interruptions, command, progress, ports.clock, duration, as_json)
+                reports = {PROGRESS: progress, HINTS: page}
+                return _around(agent, interruptions, command, reports, ports.clock, duration, as_json)
             return _serve(agent, writer, interruptions, ports.clock, duration, as_json)
+
+
+def _hints(page: Path | None, link: ClusterCap | None) -> HintWatch:
+    """The hints of the command, or those of the cluster's job."""
+    if page:
+        own = HintFile(page, os.geteuid())
+        return HintWatch(lambda: own)
+    return HintWatch(link.hint_page if link else lambda: None)
 
 
 def below_restorer() -> None:
@@ -233,13 +252,18 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
         return None
     try:
         from nodectl.member.cluster_cap import open_cluster_cap
+        from nodectl.member.dispatch_thread import open_dispatch
     except ModuleNotFoundError as error:
         raise NodectlError(f"[cluster] needs {error.name}: pip install 'nodectl[cluster]'") from None
     boot_id = node_id(ports.lock_path)
     jobs = open_jobs(config, boot_id) if config.cluster.jobs else None
+    dispatch = open_dispatch(config, jobs, _log)
     try:
-        return open_cluster_cap(config.cluster, boot_id, _log, jobs, _clock_of_jobs(config) if jobs else None)
+        clock = _clock_of_jobs(config) if jobs else None
+        return open_cluster_cap(config.cluster, boot_id, _log, jobs, clock, dispatch)
     except BaseException:
+        if dispatch:
+            dispatch.close()
         if jobs:
             jobs.close()
         raise
@@ -369,14 +393,14 @@ def _around(
     agent: WholeRun,
     interruptions: Interruptions,
     command: tuple[str, ...],
-    progress: Path | None,
+    reports: Mapping[str, Path | None],
     clock: Clock,
     duration_ms: float | None,
     as_json: bool,
 ) -> int:
     """Run ``command`` under the agent. Once the command has started, no failure of the agent ends it."""
     try:
-        child = _spawn(command, progress)
+        child = _spawn(command, reports)
         interruptions.watch(child)
         try:
             agent.run(_end_ns(clock, duration_ms), interruptions.is_over)
@@ -396,8 +420,8 @@ def _end_ns(clock: Clock, duration_ms: float | None) -> int | None:
     return None if duration_ms is None else clock.now_ns() + round(duration_ms * 1e6)
 
 
-def _spawn(command: tuple[str, ...], progress: Path | None) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, VARIABLE: str(progress)} if progress else None
+def _spawn(command: tuple[str, ...], reports: Mapping[str, Path | None]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **{name: str(path) for name, path in reports.items() if path}}
     try:
         return subprocess.Popen(command, env=environment, preexec_fn=give_back_descriptor_limit)
     except FileNotFoundError:

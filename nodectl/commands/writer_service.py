@@ -18,6 +18,7 @@ from foundation.shell.errors import NodectlError
 from foundation.shell.log import logger
 from foundation.shell.notify import Notifier
 from foundation.shell.settings import line_of, read_toml
+from nodectl.commands import config_option
 from nodectl.config import DEFAULT_PATH, Config, build_config
 from nodectl.loop.interruptions import Interruptions
 from nodectl.writer_process.channel import Channel
@@ -28,9 +29,7 @@ _log: Final = logger("nodectl writer")
 
 
 @click.command()
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help=f"Settings (default: {DEFAULT_PATH}, if there)."
-)
+@config_option
 @click.option("--descriptor", type=int, help="A socket that this process was started with, connected or listening.")
 @click.option("--socket", "path", metavar="PATH", help="Listen at this path.")
 @click.option("--user", metavar="NAME", help="The user that agents run as, if not root.")

@@ -32,14 +32,14 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from firmware_bridge.errors import LinkError, NotFoundError, RefusedError, RequestError, ScmiError
+from firmware_bridge.errors import LinkError, MessageError, NotFoundError, RefusedError, RequestError, ScmiError
 from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.domains import CapDomain, SpeedDomain, find
 from firmware_bridge.scmi.protocols.telemetry import TELEMETRY, LeaseLeft, LeaseLeftResponse, LeaseUntil
 from nodectl.decide.node_cap import CapLease
 from nodectl.knobs.api import KnobError, Reason, WholeNumber
 from nodectl.knobs.recipe import ScmiRecipe
-from pmu.driver_values import digits
+from pmu.driver_values import MOST_KHZ, MOST_LIMIT_UW, digits, whole
 
 DISABLED: Final = "disabled"
 """The captured value of a power domain without a cap."""
@@ -56,6 +56,8 @@ docs/ledger.md)."""
 
 LONGEST_LEASE_MS: Final = 3_600_000
 """Of our firmware."""
+
+MOST_MW: Final = MOST_LIMIT_UW // 1000
 
 _NAME: Final = re.compile(r"(?P<url>scmi\+[^#]+)#(?P<domain>[^/]+)/(?P<kind>cap_mw|limit_khz|level_khz)")
 
@@ -257,7 +259,7 @@ class DomainCap(ScmiKnob):
         if self.present is None or domain is None or not domain.has_monitoring:
             return
         try:
-            self.power_mw = round(domain.watts(controller.power(domain)[0]) * 1000)
+            self.power_mw = whole(domain.watts(controller.power(domain)[0]) * 1000, (0, MOST_MW))
         except RefusedError:
             self.power_mw = None  # the power sensor has failed; the cap itself is still in force
         is_over = self.present > 0 and self.power_mw is not None and self.power_mw > OVER_CAP * self.present
@@ -280,13 +282,13 @@ class DomainCap(ScmiKnob):
 
     def _look(self, controller: Controller) -> int:
         domain = self._domain_of(controller)
-        self.present = round(domain.watts(controller.cap(domain)) * 1000)
+        self.present = _cap_mw(domain, controller.cap(domain))
         return self.present
 
     def _put(self, controller: Controller, value: int) -> None:
         domain = self._domain_of(controller)
         outcome = controller.set_cap(domain, domain.rounded_down(self.brought_into_range(value) / 1000))
-        self.present, self._over = round(domain.watts(outcome.enforced) * 1000), 0
+        self.present, self._over = _cap_mw(domain, outcome.enforced), 0
 
     def _arm(self, controller: Controller, lease: CapLease) -> None:
         """Set the end of the cap on the controller's clock, never later than the end on ours.
@@ -318,7 +320,7 @@ class DomainCap(ScmiKnob):
         self.lease = None
         if self._keeps_agents_apart or (in_force and not captured):
             domain = self._domain_of(controller)
-            in_force = self.present = round(domain.watts(controller.disable_cap(domain)) * 1000)
+            in_force = self.present = _cap_mw(domain, controller.disable_cap(domain))
         if captured and in_force != captured:
             self._put(controller, captured)
 
@@ -366,7 +368,7 @@ class DomainClock(ScmiKnob):
     def _look(self, controller: Controller) -> int:
         domain = self._domain_of(controller)
         number = controller.level(domain) if self._is_level else controller.limits(domain)[1]
-        khz = domain.khz(number)
+        khz = whole(domain.khz(number), (0, MOST_KHZ))
         if khz is None:
             raise RequestError(f"performance domain {domain.number} ({domain.name}): it has not listed level {number}")
         self.present = khz
@@ -398,6 +400,14 @@ class DomainClock(ScmiKnob):
         if not self._khz:
             return requested
         return max((khz for khz in self._khz if khz <= requested), default=self._khz[0])
+
+
+def _cap_mw(domain: CapDomain, cap: int) -> int:
+    """What a controller says is in force, believed only where it can be: all ones mean that it does not know."""
+    found = whole(domain.watts(cap) * 1000, (0, MOST_MW))
+    if found is None:
+        raise MessageError(f"power domain {domain.number} ({domain.name}): no hardware has the cap {cap} that it shows")
+    return found
 
 
 def scmi_knob(access: ControllerAccess, name: str) -> ScmiKnob:

@@ -12,6 +12,7 @@ enum { CLOCK_SM = 1, NOT_INITIALISED = 1, NO_PERMISSION = 4, NOT_FOUND = 6, NO_D
 
 static struct {
     bool is_tried;
+    void *library;
     char why[LINE];
     const char *(*error)(int);
     int (*handle)(unsigned, device_t *);
@@ -33,29 +34,28 @@ static bool find(void *library, const char *name, void *function)
 
 static bool load(void)
 {
-    void *library;
     int (*init)(void);
     int code;
 
     if (nvml.is_tried)
         return nvml.why[0] == 0;
     nvml.is_tried = true;
-    library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
+    nvml.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (nvml.library == NULL) {
         snprintf(nvml.why, sizeof nvml.why, "no NVIDIA driver: libnvidia-ml.so.1 is not found");
         return false;
     }
-    if (!find(library, "nvmlInit_v2", &init) || !find(library, "nvmlErrorString", &nvml.error) ||
-        !find(library, "nvmlDeviceGetHandleByIndex_v2", &nvml.handle) ||
-        !find(library, "nvmlDeviceGetClockInfo", &nvml.clock) ||
-        !find(library, "nvmlDeviceResetGpuLockedClocks", &nvml.unlock) ||
-        !find(library, "nvmlDeviceSetGpuLockedClocks", &nvml.lock) ||
-        !find(library, "nvmlDeviceGetPowerManagementLimit", &nvml.limit) ||
-        !find(library, "nvmlDeviceSetPowerManagementLimit", &nvml.set_limit)) {
+    if (!find(nvml.library, "nvmlInit_v2", &init) || !find(nvml.library, "nvmlErrorString", &nvml.error) ||
+        !find(nvml.library, "nvmlDeviceGetHandleByIndex_v2", &nvml.handle) ||
+        !find(nvml.library, "nvmlDeviceGetClockInfo", &nvml.clock) ||
+        !find(nvml.library, "nvmlDeviceResetGpuLockedClocks", &nvml.unlock) ||
+        !find(nvml.library, "nvmlDeviceSetGpuLockedClocks", &nvml.lock) ||
+        !find(nvml.library, "nvmlDeviceGetPowerManagementLimit", &nvml.limit) ||
+        !find(nvml.library, "nvmlDeviceSetPowerManagementLimit", &nvml.set_limit)) {
         snprintf(nvml.why, sizeof nvml.why, "libnvidia-ml.so.1 lacks a function: the NVIDIA driver is too old");
         return false;
     }
-    if (!find(library, "nvmlDeviceGetHandleByUUID", &nvml.handle_of))
+    if (!find(nvml.library, "nvmlDeviceGetHandleByUUID", &nvml.handle_of))
         nvml.handle_of = NULL;
     code = init();
     if (code != 0)
@@ -63,7 +63,12 @@ static bool load(void)
     return code == 0;
 }
 
-static access_t answer(int code, const card_t *card, const char *verb, char why[LINE])
+bool nvml_function(const char *name, void *function)
+{
+    return load() && find(nvml.library, name, function);
+}
+
+access_t nvml_answer(int code, const card_t *card, const char *verb, char why[LINE])
 {
     bool is_gone = code == NOT_INITIALISED || code == NOT_FOUND || code == NO_DRIVER || code == IS_LOST ||
                    code == MUST_RESET || code == NO_GPU;
@@ -75,7 +80,7 @@ static access_t answer(int code, const card_t *card, const char *verb, char why[
     return is_gone ? VANISHED : REFUSED;
 }
 
-static access_t find_device(const card_t *card, device_t *device, char why[LINE])
+access_t nvml_device(const card_t *card, void **device, char why[LINE])
 {
     if (!load()) {
         snprintf(why, LINE, "%s", nvml.why);
@@ -85,7 +90,7 @@ static access_t find_device(const card_t *card, device_t *device, char why[LINE]
         snprintf(why, LINE, "libnvidia-ml.so.1 finds no GPU by its UUID: the NVIDIA driver is too old");
         return REFUSED;
     }
-    return answer(card->uuid[0] ? nvml.handle_of(card->uuid, device) : nvml.handle((unsigned)card->number, device), card,
+    return nvml_answer(card->uuid[0] ? nvml.handle_of(card->uuid, device) : nvml.handle((unsigned)card->number, device), card,
                   "find", why);
 }
 
@@ -93,36 +98,36 @@ access_t nvml_look(const card_t *card, char why[LINE])
 {
     device_t device;
     unsigned mhz;
-    access_t found = find_device(card, &device, why);
+    access_t found = nvml_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.clock(device, CLOCK_SM, &mhz), card, "read its clock", why) : found;
+    return found == FINE ? nvml_answer(nvml.clock(device, CLOCK_SM, &mhz), card, "read its clock", why) : found;
 }
 
 access_t nvml_unlock(const card_t *card, char why[LINE])
 {
     device_t device;
-    access_t found = find_device(card, &device, why);
+    access_t found = nvml_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.unlock(device), card, "unlock clocks", why) : found;
+    return found == FINE ? nvml_answer(nvml.unlock(device), card, "unlock clocks", why) : found;
 }
 
 access_t nvml_lock(const card_t *card, int64_t mhz, char why[LINE])
 {
     device_t device;
     unsigned clock = (unsigned)mhz;
-    access_t found = find_device(card, &device, why);
+    access_t found = nvml_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.lock(device, clock, clock), card, "lock clocks", why) : found;
+    return found == FINE ? nvml_answer(nvml.lock(device, clock, clock), card, "lock clocks", why) : found;
 }
 
 access_t nvml_limit(const card_t *card, int64_t *milliwatts, char why[LINE])
 {
     device_t device;
     unsigned found_mw = 0;
-    access_t found = find_device(card, &device, why);
+    access_t found = nvml_device(card, &device, why);
 
     if (found == FINE)
-        found = answer(nvml.limit(device, &found_mw), card, "read its power limit", why);
+        found = nvml_answer(nvml.limit(device, &found_mw), card, "read its power limit", why);
     *milliwatts = found_mw;
     return found;
 }
@@ -130,7 +135,7 @@ access_t nvml_limit(const card_t *card, int64_t *milliwatts, char why[LINE])
 access_t nvml_set_limit(const card_t *card, int64_t milliwatts, char why[LINE])
 {
     device_t device;
-    access_t found = find_device(card, &device, why);
+    access_t found = nvml_device(card, &device, why);
 
-    return found == FINE ? answer(nvml.set_limit(device, (unsigned)milliwatts), card, "set its power limit", why) : found;
+    return found == FINE ? nvml_answer(nvml.set_limit(device, (unsigned)milliwatts), card, "set its power limit", why) : found;
 }

@@ -8,6 +8,7 @@
 #define UNLOCKED "unlocked" /* nodectl/knobs/gpu_limits.py */
 #define LOCKED "locked "
 #define DISABLED "disabled" /* nodectl/controller/scmi_knobs.py */
+#define OTHER_LAYOUT 1000000 /* nodectl/knobs/gpu_layout.py */
 #define POWERCAP "/sys/class/powercap/" /* nodectl/knobs/package_power_limit.py */
 
 static void text_member(span_t recipe, const char *name, char *out, size_t size)
@@ -80,10 +81,11 @@ static bool parse_nvml(span_t recipe, knob_t *knob)
     char call[TEXT];
 
     text_member(recipe, "call", call, TEXT);
-    knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : KIND_BOARD;
+    knob->kind = strcmp(call, "clock_lock") == 0 ? KIND_LOCK : strcmp(call, "mig_layout") == 0 ? KIND_MIG : KIND_BOARD;
     knob->card.number = whole_member(recipe, "gpu", -1);
     text_member(recipe, "uuid", knob->card.uuid, TEXT);
-    return knob->card.number >= 0 && knob->card.number <= INT32_MAX && (knob->kind == KIND_LOCK || strcmp(call, "power_limit") == 0);
+    return knob->card.number >= 0 && knob->card.number <= INT32_MAX && parse_words(recipe, knob) &&
+           (knob->kind != KIND_BOARD || strcmp(call, "power_limit") == 0);
 }
 
 /* The numbers of an array, as many as there is room for; how many there are. */
@@ -181,7 +183,9 @@ bool knob_number(const knob_t *knob, const char *text, int64_t *number)
             return true;
         }
     }
-    return false;
+    if (knob->kind == KIND_MIG)
+        *number = OTHER_LAYOUT + crc32_of(text, strlen(text)) % 1000000000;
+    return knob->kind == KIND_MIG;
 }
 
 static bool is_hidden(const world_t *world, const knob_t *knob)
@@ -213,6 +217,8 @@ static access_t device_read(const knob_t *knob, char text[TEXT], char why[LINE])
         snprintf(text, TEXT, UNLOCKED);
         return nvml_look(&knob->card, why);
     }
+    if (knob->kind == KIND_MIG)
+        return mig_read(&knob->card, text, why);
     found = device_number(knob, &number, why);
     if (knob->kind == KIND_CAP && number == 0)
         snprintf(text, TEXT, DISABLED);
@@ -245,9 +251,9 @@ access_t knob_read_back(const world_t *world, const knob_t *knob, int64_t *prese
     char text[TEXT];
     access_t found;
 
-    if (knob->kind != KIND_FILE)
+    if (knob->kind != KIND_FILE && knob->kind != KIND_MIG)
         return device_number(knob, present, why);
-    found = file_read(world, knob->path, text, why);
+    found = knob->kind == KIND_MIG ? mig_read(&knob->card, text, why) : file_read(world, knob->path, text, why);
     if (found == FINE && !knob_number(knob, text, present)) {
         snprintf(why, LINE, "%s has '%s', which is no value of it", knob->path, text);
         return REFUSED;
@@ -286,6 +292,8 @@ access_t knob_put(const world_t *world, const knob_t *knob, const char *captured
 
     if (knob->kind == KIND_FILE)
         return file_write(world, knob->path, captured, why);
+    if (knob->kind == KIND_MIG)
+        return mig_become(&knob->card, captured, why);
     if (knob->kind == KIND_LOCK && strcmp(captured, UNLOCKED) == 0)
         return nvml_unlock(&knob->card, why);
     if (knob->kind == KIND_LOCK && sscanf(captured, LOCKED "%5" SCNd64 "%n", &number, &end) == 1 && number > 0 &&
@@ -308,7 +316,7 @@ access_t knob_set(const world_t *world, const knob_t *knob, int64_t value, char 
         snprintf(why, LINE, "%s: it has no word number %" PRId64, knob->path, value);
         return REFUSED;
     }
-    if (knob->kind != KIND_FILE && knob->kind != KIND_LOCK)
+    if (knob->kind != KIND_FILE && knob->kind != KIND_LOCK && knob->kind != KIND_MIG)
         return device_set(knob, value, why);
     snprintf(text, sizeof text, "%" PRId64, value);
     return knob_put(world, knob, knob->n_words ? knob->words[value - 1] : text, why);

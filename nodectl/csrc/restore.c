@@ -178,5 +178,4 @@ void restore_again(const options_t *options)
     for (size_t at = kept.n; at-- > 0;)
         put_back_one(options, &kept.records[at], &ignored);
     scmi_close();
-    kept.n = 0;
 }

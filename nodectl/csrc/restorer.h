@@ -11,6 +11,7 @@
  *   save
  *   link_shm, link_serial
  *   device_file, device_nvml, device_scmi
+ *   device_mig
  *   knob
  *   rule
  *   turn
@@ -76,6 +77,7 @@ typedef struct {
 
 typedef void (*say_t)(const char *line);
 
+uint32_t crc32_of(const char *data, size_t size);
 /* False: it cannot be read, or a newer version wrote it; ``error`` says which. An absent save is an empty one. */
 bool save_read(save_t *save, const char *path, char error[LINE], say_t say);
 void save_free(save_t *save);
@@ -87,7 +89,7 @@ bool save_set_aside(save_t *save, char aside[PATH], char error[LINE]);
 
 typedef enum { FINE, NO_GETTER, REFUSED, VANISHED } access_t;
 
-enum { MOST_WORDS = 16, MOST_LEVELS = 64 };
+enum { MOST_WORDS = 16, MOST_LEVELS = 64, MOST_INSTANCES = 8 };
 
 /* A domain behind an SCMI controller: nodectl/knobs/recipe.py, ScmiRecipe. */
 typedef struct {
@@ -106,7 +108,7 @@ typedef struct {
 } card_t;
 
 typedef struct {
-    enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_CAP, KIND_CLOCK_LIMIT, KIND_CLOCK_LEVEL, KIND_OTHER } kind;
+    enum { KIND_FILE, KIND_LOCK, KIND_BOARD, KIND_MIG, KIND_CAP, KIND_CLOCK_LIMIT, KIND_CLOCK_LEVEL, KIND_OTHER } kind;
     domain_t domain;
     char path[PATH], limited_by[PATH], hidden_by[PATH], hidden_text[TEXT];
     enum { EXACT, WITHIN, DOWN } rounding;
@@ -133,6 +135,14 @@ access_t nvml_lock(const card_t *card, int64_t mhz, char why[LINE]);
 access_t nvml_look(const card_t *card, char why[LINE]);
 access_t nvml_limit(const card_t *card, int64_t *milliwatts, char why[LINE]);
 access_t nvml_set_limit(const card_t *card, int64_t milliwatts, char why[LINE]);
+/* For what else NVML does with a card: its handle, a function by its name, and what an answer means. */
+access_t nvml_device(const card_t *card, void **device, char why[LINE]);
+bool nvml_function(const char *name, void *function);
+access_t nvml_answer(int code, const card_t *card, const char *verb, char why[LINE]);
+
+/* How a card is divided (MIG), as the text that nodectl/knobs/gpu_layout.py has of it. */
+access_t mig_read(const card_t *card, char text[TEXT], char why[LINE]);
+access_t mig_become(const card_t *card, const char *text, char why[LINE]);
 
 /* A link to a controller: sends one message and waits for the one with the same first word. 0: no answer in time;
    -1: the link is gone, with words in ``why``. */
@@ -229,7 +239,7 @@ void say(const char *line);
 /* With the lock taken. Each knob is a line on standard output; with a program only what is not simply restored is one. */
 restoration_t restore_all(const options_t *options);
 /* A writer may be stopped between its look at whose turn it is and its write, which then comes when it goes on. So what
-   the node's save has before a restore is remembered, and put back once more after the writer has gone on. */
+   the node's save has before a restore is remembered, and put back again, several times, after the writer has gone on. */
 void restore_remember(const options_t *options);
 void restore_again(const options_t *options);
 int restore_command(options_t *options);

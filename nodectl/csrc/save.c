@@ -14,7 +14,7 @@
 
 enum { KNOWN_VERSION = 2, SHORTEST_LINE = 20, LINES_DIGITS = 10 };
 
-static uint32_t crc32_of(const char *data, size_t size)
+uint32_t crc32_of(const char *data, size_t size)
 {
     uint32_t crc = 0xffffffffu;
 

@@ -18,7 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_NS = 100000000, IDLE_S = 1, SETTLE_NS = 200000000, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
+enum { LOOK_NS = 100000000, IDLE_S = 1, NO_PROGRAM = 127, NOT_EXECUTABLE = 126, BY_SIGNAL = 128 };
+
+/* Ours: a write that was in flight when the node was taken, or the program stopped, ends within the last of these. */
+static const uint64_t FIRST_SETTLE_NS = 200000000u, LAST_SETTLE_NS = 6400000000u;
 
 /* Ours: a writer whose agent is gone has so many leases for putting the knobs back itself. */
 enum { LEASES_ALONE = 10 };
@@ -27,7 +30,8 @@ typedef struct {
     const options_t *options;
     turn_t turn;
     pid_t parent, child;
-    uint64_t stopped_ns, again_ns; /* since when it is stopped; when to look once more after it went on. 0: no */
+    uint64_t stopped_ns, again_ns; /* since when it is stopped; when to look again for late writes. 0: no */
+    uint64_t settle_ns;            /* from the look before that one: twice as long each time */
     uint64_t alone_ns;             /* since when the parent is gone; 0: it is there */
     int stop_signal;
     bool is_taken;
@@ -59,6 +63,13 @@ static void put_back(const options_t *options)
         complain("a knob could not be put back yet; its captured value is kept: run `nodectl restore`");
 }
 
+/* A write that was in flight may come yet. */
+static void look_again_later(watch_t *watch)
+{
+    watch->settle_ns = FIRST_SETTLE_NS;
+    watch->again_ns = boottime_ns() + watch->settle_ns;
+}
+
 static void take_node(watch_t *watch, const char *why)
 {
     complain(why);
@@ -66,6 +77,7 @@ static void take_node(watch_t *watch, const char *why)
     turn_next(&watch->turn);
     restore_remember(watch->options);
     put_back(watch->options);
+    look_again_later(watch);
 }
 
 /* The program is not started: ``error`` for whoever waits for it. */
@@ -118,7 +130,8 @@ static bool look_at_child(watch_t *watch, int *status)
             watch->stop_signal = WSTOPSIG(*status);
         } else {
             watch->stopped_ns = 0;
-            watch->again_ns = watch->is_taken ? boottime_ns() + SETTLE_NS : 0;
+            if (watch->is_taken)
+                look_again_later(watch);
         }
     }
     return false;
@@ -146,8 +159,9 @@ static void look_at_lease(watch_t *watch)
     bool is_stopped = watch->stopped_ns && now_ns - watch->stopped_ns >= lease_ns;
 
     if (watch->again_ns && now_ns >= watch->again_ns) {
-        watch->again_ns = 0;
         restore_again(watch->options);
+        watch->settle_ns *= 2;
+        watch->again_ns = watch->settle_ns <= LAST_SETTLE_NS ? now_ns + watch->settle_ns : 0;
     }
     if (watch->is_taken)
         return;

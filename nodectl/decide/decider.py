@@ -85,6 +85,12 @@ class Decider:
         """The policies at work, one per domain at most."""
         return tuple(driven.side.policy for driven in self._driven if driven.side)
 
+    @property
+    def remembering(self) -> Remembering | None:
+        """The GPU policy's state, if that policy hands to later runs what it has measured."""
+        side = next((driven.side for driven in self._driven if driven.domain.name == "gpu"), None)
+        return Remembering(side) if side and side.policy.memory else None
+
     def decide(self, sample: Sample, cap: PackageCap = NO_CAP) -> Decisions:
         """Have the policies decide on one interval and settle every knob, under the cap for the next interval."""
         limited: list[PolicyDecision] = []
@@ -163,6 +169,33 @@ def _everywhere(cap: int, size: int) -> type_i64 | None:
     return np.full(size, cap, np.int64) if cap else None
 
 
+class Remembering:
+    """A policy with a memory, at work on this node: ``Policy.memory``, with its parameters and present state."""
+
+    def __init__(self, side: _Side) -> None:
+        assert side.policy.memory
+        self._side, self._memory = side, side.policy.memory
+
+    def keep(self, card: int) -> tuple[Any, ...]:
+        """See ``Memory``."""
+        side = self._side
+        return tuple(self._memory.keep(side.params, side.layout, side.state, card))
+
+    def recall(self, card: int, phases: Sequence[Any]) -> None:
+        """From the next decision on."""
+        side = self._side
+        side.state = self._memory.recall(side.params, side.layout, side.state, card, phases)
+
+    def fit(self, card: int) -> float:
+        """See ``Memory``."""
+        return self._memory.fit(self._side.layout, self._side.state, card)
+
+    def distance(self, card: int, phases: Sequence[Any]) -> float:
+        """See ``Memory``."""
+        side = self._side
+        return self._memory.distance(side.params, side.layout, side.state, card, phases)
+
+
 class _Driven:
     """The knobs of one domain: their rows, what they can be set to, and the policy for them."""
 
@@ -194,11 +227,11 @@ class _Side:
         self, found: Extension[Policy], params: msgspec.Struct, layout: Layout, states: Mapping[str, Any]
     ) -> None:
         policy = found.value
-        self.found, self.policy, self._params, self._layout = found, policy, params, layout
-        self._state = states[policy.name] if policy.name in states else policy.initial(params, layout)
+        self.found, self.policy, self.params, self.layout = found, policy, params, layout
+        self.state = states[policy.name] if policy.name in states else policy.initial(params, layout)
 
     def next(self, sample: Sample, prepare: Callable[[Any], Any] = lambda state: state) -> PolicyDecision:
         """The next decision; ``prepare`` puts into the state what the policy needs in addition to the sample."""
-        before = prepare(self._state)
-        self._state, request = self.policy.decide(self._params, self._layout, before, sample)
-        return PolicyDecision(self.policy.name, self._params, before, request)
+        before = prepare(self.state)
+        self.state, request = self.policy.decide(self.params, self.layout, before, sample)
+        return PolicyDecision(self.policy.name, self.params, before, request)

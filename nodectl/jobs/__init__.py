@@ -1,4 +1,5 @@
 """Jobs on this node: started at most once, supervised by a process of their own, recovered when the agent restarts.
 
-Imports ``foundation.wire`` and ``foundation.shell``. Knows neither instruments nor knobs.
+Imports ``foundation.wire``, ``foundation.shell``, and of instruments what a job itself writes: its progress and hints.
+Knows no knobs.
 """

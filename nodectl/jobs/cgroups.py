@@ -3,8 +3,10 @@
 A process enters the cgroup before it becomes the job; all that it ever starts is in it too, whatever session, parent or
 environment that gives itself. Only who may write ``cgroup.procs`` of another cgroup leaves, and these files are root's.
 
-Version 2 kills all at once by ``cgroup.kill`` (Linux 5.14). On an older kernel, and with version 1, whose ``freezer``
-hierarchy is used, all are frozen first, so that none can start another meanwhile, and killed one by one.
+Version 2 kills all at once by ``cgroup.kill`` (Linux 5.14). That sends SIGKILL to the first thread of each process,
+which does nothing where that thread has ended before the others: what is left then is killed one by one. On an older
+kernel, with version 1, whose ``freezer`` hierarchy is used, and where processes are still left, all are frozen first,
+so that none can start another meanwhile.
 
 Sources: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/freezer-subsystem.rst.
 """
@@ -13,16 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from nodectl.jobs.proc import send_all
+
 FREEZE_S: Final = 0.5
 """Ours: how long all processes may take to freeze. Those that do not, since they wait for a disk, are killed too."""
 
+FREEZE_EACH: Final = 8
+"""Ours: each so many-th kill of one cgroup freezes it first, which catches those that start others all the time."""
+
 PREFIX: Final = "nodectl-jobs-"
+
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")
+"""How the kernel writes blanks and backslashes of a path in a line of mountinfo."""
 
 
 class Cgroup:
@@ -30,6 +41,7 @@ class Cgroup:
 
     def __init__(self, path: Path, version: int) -> None:
         self.path, self.version = path, version
+        self._kills = 0
 
     def make(self) -> None:
         """Make it, empty."""
@@ -59,21 +71,26 @@ class Cgroup:
             raise error
 
     def kill(self) -> None:
-        """Kill all that is in it. It may take the kernel a moment to end them."""
+        """Kill all that is in it. It may take the kernel a moment to end them; call it until it is empty."""
+        self._kills += 1
         with contextlib.suppress(FileNotFoundError):  # gone, and so are its processes
-            if self.version == 2 and self._has_kill:
+            if self.version == 2 and self._has_kill and self._kills % FREEZE_EACH:
                 (self.path / "cgroup.kill").write_text("1")
+                send_all(signal.SIGKILL, self.pids)
                 return
             with self._frozen():
-                for pid in self.pids():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                send_all(signal.SIGKILL, self.pids)
 
     def remove(self) -> None:
         """Remove it, with those that a job made below it. Does nothing while a process is left."""
         for folder, _, _ in os.walk(self.path, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
+
+    def remove_if_unused(self) -> None:
+        """Remove it, unless a process or a cgroup is in it."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     @property
     def _has_kill(self) -> bool:
@@ -125,14 +142,14 @@ def usable() -> int:
 def _mounts() -> list[Mount]:
     """The hierarchies that can be used, the best first. Source: proc(5), mountinfo and cgroup."""
     own = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/cgroup").read_bytes()).split("\n")[:-1]:
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path))
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n")[:-1]:
         before, _, after = line.partition(" - ")
-        root, place = before.split()[3:5]
-        kind, _, options = after.split()[:3]
+        root, place = (_OCTAL.sub(lambda found: chr(int(found[1], 8)), word) for word in before.split(" ")[3:5])
+        kind, _, options = after.split(" ")[:3]  # one blank each: a mount may have an empty source
         controller = "" if kind == "cgroup2" else "freezer"
         if kind not in ("cgroup", "cgroup2") or (controller and controller not in options.split(",")):
             continue

@@ -95,9 +95,11 @@ def _be_program(program: Program, user: JobUser, group: JobGroup, begins: int, b
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
     except OSError as failed:
         _give_up(report, 1, f"{failed.filename or program.workdir}: {failed.strerror}")
+    except BaseException as failed:  # a null byte; this process must never go on as a job step
+        _give_up(report, 1, f"{program.workdir}, {program.output}: {failed}")
     try:
         os.execvpe(program.command[0], list(program.command), dict(program.environment))
-    except (OSError, ValueError, IndexError) as failed:  # not there; a null byte; no command
+    except BaseException as failed:  # not there; a null byte; no command
         name = program.command[0] if program.command else "no command"
         _give_up(report, NO_COMMAND, f"{name}: {getattr(failed, 'strerror', None) or failed}")
 

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import stat
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,23 @@ def open_new(path: Path, mode: int = 0o600) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+
+
+def let_execute(descriptor: int, uid: int, gid: int) -> None:
+    """Let another user read and execute our file, and nobody else: by an access control list, so that it stays ours to
+    write. On a file system without lists it becomes that user's. ``OSError`` if neither can be done.
+
+    Source: acl(5); the format is that of Linux include/uapi/linux/posix_acl_xattr.h."""
+    nobody = 0xFFFFFFFF
+    entries = ((_OWNER, 5, nobody), (_USER, 5, uid), (_GROUP, 0, nobody), (_MASK, 5, nobody), (_OTHERS, 0, nobody))
+    text = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(descriptor, "system.posix_acl_access", text)
+    except OSError:
+        os.fchown(descriptor, uid, gid)
+
+
+_OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 
 
 def _refuse_special(found: os.stat_result, path: Path) -> None:

@@ -8,7 +8,8 @@ the job's; or they have its mark in their environment. A job of the agent's own 
 process that it started within the last tenth of a second before that, in a new session and with an empty environment,
 is then not found. A job of another user cannot kill its job step.
 
-With cgroups both are looked for at the end, since a job of root can leave its cgroup.
+With cgroups both are looked for at the end of a job of the agent's own user, which can leave its cgroup. A job of
+another user cannot; there a number of a session that was used again would only name somebody else's processes.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ ROUNDS: Final = 20
 @dataclass(slots=True)
 class JobGroup:
     """``cgroup``: None where the node has none. ``mark``: the value of ``VARIABLE``, "" for a run of a version without
-    marks. ``sessions``: those of the job's first processes."""
+    marks. ``sessions``: those of the job's first processes, by number, with the start of each: another process
+    may get the number later. ``may_leave``: whether its user may take a process out of the cgroup."""
 
     cgroup: Cgroup | None
     mark: str
-    sessions: set[int] = field(default_factory=set)
+    sessions: dict[int, int] = field(default_factory=dict)
+    may_leave: bool = True
     _seen: dict[int, int] = field(default_factory=dict)  # by pid, its start: what was below the job step
 
     def enter(self) -> None:
@@ -58,11 +61,12 @@ class JobGroup:
             return self.cgroup.pids() or [0]
         if step is not None:
             return [pid for pid in descendants(step) if start_time(pid) is not None]
-        return self._found()
+        return self._found() if self.cgroup is None or self.may_leave else []
 
     def signal(self, number: int, step: int) -> None:
-        """Send a signal to all that is left; the job step lives."""
-        send_all(number, lambda: self.left(step))
+        """Send a signal to all that is left, to who began first before those that he started: a shell that sees its
+        command end by the signal before it gets the signal itself ends with a status of its own. The job step lives."""
+        send_all(number, lambda: sorted(self.left(step), key=lambda pid: (start_time(pid) or 0, pid)))
 
     def kill(self, step: int | None) -> None:
         """Kill all that is left. Repeat this until nothing is: a process may take a moment to end, and where there is
@@ -92,7 +96,10 @@ class JobGroup:
         return sorted(found - {os.getpid()})
 
     def _is_own(self, one: Process) -> bool:
-        if one.session in self.sessions or self._seen.get(one.pid) == one.start:
+        began = self.sessions.get(one.session)
+        if began is not None and start_time(one.session) in (None, began) and one.start >= began:
+            return True
+        if self._seen.get(one.pid) == one.start:
             return True
         return bool(self.mark) and has_in_environment(one.pid, f"{VARIABLE}={self.mark}".encode())
 

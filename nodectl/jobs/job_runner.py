@@ -6,7 +6,7 @@ passes messages and takes the newest ``NodeJobs``, and one thread does the rest:
     loop    ── post(message) ──►  thread ── start, signal, forget ──►  Backend (processes, or emulated work)
             ◄── news() ─────────         ◄── parts, ten times a second ──
 
-The progress that a job reports needs no thread: the loop reads its eight bytes itself.
+The progress and the hints of a job need no thread: the loop reads their few bytes itself.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import msgspec
 
 from foundation.shell.errors import NodectlError
 from foundation.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, Message, NodeJobs
+from nodectl.jobs.program_name import program_name
+from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import Counter
-from pmu.readings import NO_RAW_PROGRESS, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, PmuError, RawProgress
 
 LOOK_S: Final = 0.1
 """Ours: how often the thread looks at the running jobs."""
@@ -31,7 +33,8 @@ WAITING: Final = 64
 
 
 class Backend(Protocol):
-    """What runs jobs on a node. One thread calls its methods, which may be slow; only the loop calls ``counter``.
+    """What runs jobs on a node. One thread calls its methods, which may be slow; only the loop calls ``counter``
+    and ``hint_page``.
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
     that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
@@ -76,6 +79,11 @@ class Backend(Protocol):
         """The counter in which a run reports its progress; None while there is none. Does not wait."""
         ...
 
+    def hint_page(self, job: int, attempt: int) -> HintFile | None:
+        """The page on which a run gives hints; None while there is none. ``PmuError`` if it is not to be believed. Does
+        not wait."""
+        ...
+
     def keep(self, record: bytes) -> None:
         """Keep this on the disk in place of what was kept before. It survives the agent, not the machine."""
         ...
@@ -113,7 +121,11 @@ class JobThread:
         self._wake = threading.Event()
         self._is_over = False
         self._counted: tuple[int, int] | None = None
+        self._programs: dict[tuple[int, int], str] = {}
         self._counter: Counter | None = None
+        self._hinted: tuple[int, int] | None = None
+        self._page: HintFile | None = None
+        self._is_odd_page = False
         self._source = 0
         self._news = NodeJobs(
             node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), backend.refuses, backend.runs_uid
@@ -124,6 +136,11 @@ class JobThread:
     def post(self, message: Message) -> None:
         """Queue a message for the thread."""
         if len(self._waiting) < WAITING:
+            if isinstance(message, JobStart):
+                if len(self._programs) >= WAITING:
+                    del self._programs[next(iter(self._programs))]
+                name = program_name(message.command, message.workdir, message.script)
+                self._programs[message.job, message.attempt] = name
             self._waiting.append(message)
             self._wake.set()
 
@@ -142,8 +159,7 @@ class JobThread:
 
     def progress(self) -> RawProgress:
         """The progress that the job on this node reports; none where several run, since their units do not add up."""
-        runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]
-        only = runs[0] if len(runs) == 1 else None
+        only = self._only()
         if only != self._counted:
             self._drop_counter()
             self._counted = only
@@ -152,10 +168,40 @@ class JobThread:
             self._source += self._counter is not None
         return RawProgress(self._source, self._counter.read()) if self._counter else NO_RAW_PROGRESS
 
+    def hint_page(self) -> HintFile | None:
+        """The page of the job on this node; None where several run. ``PmuError``, once for each job, if it is not to be
+        believed."""
+        only = self._only()
+        if only != self._hinted:
+            self._drop_page()
+            self._hinted = only
+        if only and not self._page and not self._is_odd_page:
+            try:
+                self._page = self._backend.hint_page(*only)
+            except PmuError:
+                self._is_odd_page = True
+                raise
+        return self._page
+
+    def program(self) -> str | None:
+        """The name of what the only job on this node runs; None where there is no job, or several, or where an earlier
+        agent has started it."""
+        only = self._only()
+        return self._programs.get(only) if only else None
+
+    def _only(self) -> tuple[int, int] | None:
+        runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]
+        return runs[0] if len(runs) == 1 else None
+
     def _drop_counter(self) -> None:
         if self._counter:
             self._counter.close()
             self._counter = None
+
+    def _drop_page(self) -> None:
+        if self._page:
+            self._page.close()
+        self._page, self._is_odd_page = None, False
 
     def close(self) -> None:
         """End the thread; running jobs continue."""
@@ -163,6 +209,7 @@ class JobThread:
         self._wake.set()
         self._thread.join()
         self._drop_counter()
+        self._drop_page()
         self._backend.close()
 
     def _run(self) -> None:

@@ -10,7 +10,8 @@ a directory of its own (``nodectl.jobs.run_files``), where it also leaves what t
     step.json      this process: pid and start time, written before the job begins
     session        the sessions of the job's first processes
     stage          prolog, job or epilog, and since when
-    progress       where the job may report its progress while it runs: the only file that is the job's user's to write
+    progress       where the job may report its progress while it runs
+    hints          where it may give hints: these two are the only files that are the job's user's to write
     ending         exists once the job has to end: by a signal, or at its walltime
     ended.json     how it ended, written when nothing of the job is left; the last thing that this process does
 
@@ -38,20 +39,22 @@ from typing import Any, Final
 from foundation.boot import boottime_s
 from foundation.steady_clock import NAME, read_clock
 from foundation.wire.job_messages import HOOK_S
+from nodectl.jobs.hint_page import VARIABLE as HINTS_VARIABLE
+from nodectl.jobs.hint_page import new_hint_page
 from nodectl.jobs.job_child import NotStartedError, Program, start_child
-from nodectl.jobs.job_files import open_new
+from nodectl.jobs.job_files import let_execute, open_new
 from nodectl.jobs.job_group import VARIABLE as MARK
 from nodectl.jobs.job_group import JobGroup, reap
 from nodectl.jobs.job_user import JobUser
 from nodectl.jobs.proc import start_time
-from nodectl.jobs.progress_file import VARIABLE, make_progress_file
+from nodectl.jobs.progress_file import VARIABLE, cut_progress_file, new_progress_file
 from nodectl.jobs.run_files import (
     ENDED,
+    HINTS,
     LOCK,
     PROGRESS,
     REQUEST,
     SCRIPT,
-    SESSION,
     STAGE,
     STEP,
     Stage,
@@ -61,12 +64,16 @@ from nodectl.jobs.run_files import (
     write_durably,
     write_ending,
     write_note,
+    write_sessions,
 )
 
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 RECORD_S: Final = 60.0
 """Ours: for how long the record of the end is tried to be written on a disk that fails."""
+
+CUT_S: Final = 0.25
+"""Ours: how often files that another user may write are cut to their size."""
 
 _END, _KILL = signal.SIGTERM, signal.SIGQUIT
 _PASSED_ON: Final = {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
@@ -118,12 +125,13 @@ class _Step:
         self._directory, self._request, self._began_s = directory, request, began_s
         self._group, self._user = group, user
         self._cause = ""
+        self._written_by_job: list[int] = []  # descriptors
+        self._trouble = ""
 
     def run(self) -> dict[str, Any]:
         """Run the job to its end; return the record for ``ended.json``."""
         request, detail, status = self._request, "", 1
-        with contextlib.suppress(OSError):  # without this file the job runs, but cannot report progress
-            make_progress_file(self._directory / PROGRESS, self._user.uid, self._user.gid)
+        self._make_files_of_the_job()
         try:
             if request["prolog"] and self._hook("prolog"):
                 detail = "its prolog failed: the job was not run"
@@ -137,14 +145,22 @@ class _Step:
         except OSError as failed_:
             detail = detail or f"{failed_.filename or self._directory}: {failed_.strerror}"
         self._group.end(os.getpid())
-        for name in (PROGRESS, SCRIPT):
+        for name in (PROGRESS, HINTS, SCRIPT):
             with contextlib.suppress(OSError):
                 os.unlink(self._directory / name)
         noted = read_ending(self._directory)  # the agent may have ended it
         return {
             "status": status, "cause": self._cause or (noted[0] if noted else ""),
-            "started_s": self._began_s, "ended_s": _unix_s(self._directory), "detail": detail[:300],
+            "started_s": self._began_s, "ended_s": _unix_s(self._directory), "detail": self._said(detail),
         }  # fmt: skip
+
+    def _make_files_of_the_job(self) -> None:
+        for name, new in ((PROGRESS, new_progress_file), (HINTS, new_hint_page)):
+            with contextlib.suppress(OSError):  # without this file the job runs, but cannot report
+                self._written_by_job.append(new(self._directory / name, self._user.uid))
+
+    def _said(self, detail: str) -> str:
+        return (self._trouble or detail)[:300]
 
     def _environment(self) -> dict[str, str]:
         request, user = self._request, self._user
@@ -153,21 +169,24 @@ class _Step:
             "NODECTL_JOB_ID": str(request["job"]), "NODECTL_ATTEMPT": str(request["attempt"]),
             "NODECTL_NODES": ",".join(request["nodes"]), "NODECTL_NODE_RANK": str(request["rank"]),
             "NODECTL_NODE": request["nodes"][request["rank"]], VARIABLE: str(self._directory / PROGRESS),
-            MARK: self._group.mark,
+            HINTS_VARIABLE: str(self._directory / HINTS), MARK: self._group.mark,
         }  # fmt: skip
         return {**standard, **request["env"], **own}
 
     def _start(self, command: list[str], stage: Stage) -> int:
         request = self._request
         program = Program(command, self._environment(), request["workdir"], request["output"], request["error"])
-        with contextlib.suppress(OSError):  # a full disk: the agent then counts the longest time that a run may take
+        try:
             write_note(self._directory / STAGE, f"{stage} {boottime_s()}")
+        except OSError:  # a full disk: without a stage the agent counts the longest time that a run may take
+            with contextlib.suppress(OSError):
+                os.unlink(self._directory / STAGE)
         return start_child(program, self._user, self._group, self._note_session)
 
     def _note_session(self, pid: int) -> None:
         """Before the program's first instruction: it never runs without its session on record."""
-        self._group.sessions.add(pid)
-        write_note(self._directory / SESSION, " ".join(map(str, sorted(self._group.sessions))))
+        self._group.sessions[pid] = start_time(pid) or 0
+        write_sessions(self._directory, self._group)
 
     def _hook(self, stage: Stage) -> bool:
         """Run a prolog or epilog; True if it failed."""
@@ -182,7 +201,7 @@ class _Step:
             with open(open_new(script, 0o500), "w") as file:
                 file.write(request["script"])
                 if not self._user.is_agents:
-                    os.fchown(file.fileno(), self._user.uid, self._user.gid)
+                    let_execute(file.fileno(), self._user.uid, self._user.gid)
             command = (
                 [str(script), *command] if request["script"].startswith("#!") else ["/bin/sh", str(script), *command]
             )
@@ -201,7 +220,7 @@ class _Step:
         limit_at_s, kill_s = time.monotonic() + limit_s, _ENDLESS
         while (status := _status(child)) is None:
             wait_s = max(min(limit_at_s, kill_s) - time.monotonic(), 0.0)
-            news = signal.sigtimedwait(_WAITED, min(wait_s, 3600.0))
+            news = signal.sigtimedwait(_WAITED, min(wait_s, self._cut(child)))
             now_s = time.monotonic()
             number = news.si_signo if news else 0
             is_late = now_s >= limit_at_s
@@ -217,6 +236,18 @@ class _Step:
                 self._group.signal(signal.SIGTERM, os.getpid())
             reap(kept=[child])
         return status
+
+    def _cut(self, child: int) -> float:
+        """Cut the files that the job writes, if it is another user's; returns after how many seconds to do so again.
+        Who has filled one with so many attributes that they cannot be removed is ended."""
+        if not self._written_by_job or self._user.is_agents:
+            return 3600.0
+        for descriptor in self._written_by_job:
+            with contextlib.suppress(OSError):
+                if not cut_progress_file(descriptor):
+                    self._trouble = "ended: it filled the disk by attributes of its progress file"
+                    self._group.end(os.getpid(), kept=[child])
+        return CUT_S
 
     def _has_to_end(self, cause: str) -> None:
         """The first cause stays. What the agent has noted before it sent the signal comes first."""

@@ -18,6 +18,10 @@ from foundation.shell.errors import NodectlError
 
 PR_SET_NO_NEW_PRIVS: Final = 38
 
+KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
+"""The number of keyctl(2), by machine."""
+JOIN_SESSION_KEYRING: Final = 1
+
 OWN_USERS: Final = ("nodectl", "clusterctl")
 """Users of the product's services; one of them may speak to the writer of knobs."""
 
@@ -42,13 +46,17 @@ class JobUser:
         return self.uid == os.geteuid()
 
     def become(self) -> None:
-        """In a child: be this user, for good, and gain no right by any program."""
+        """In a child: be this user, for good, and gain no right by any program, nor by keys: who has a process's
+        session keyring may read what is in it, so the job gets an empty one. Source: session-keyring(7)."""
         if self.is_agents:
             return
+        libc = ctypes.CDLL(None)
+        if number := KEYCTL.get(os.uname().machine):  # it fails where a kernel has no keys
+            libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None)
         os.setgroups(self.groups)
         os.setresgid(self.gid, self.gid, self.gid)
         os.setresuid(self.uid, self.uid, self.uid)
-        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def check_may_become(user: JobUser) -> None:

@@ -28,11 +28,11 @@ class Process:
 def process(pid: int) -> Process | None:
     """The process with this number; None: there is none, or it has ended and waits to be reaped."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    words = text.rpartition(")")[2].split()
-    if words[0] in "ZX":
+    words = text.rpartition(b")")[2].decode("ascii").split()  # before it is a name of any bytes, which its owner chose
+    if words[0] == "X" or (words[0] == "Z" and int(words[17]) < 2):  # its first thread may end before the others
         return None
     return Process(pid, words[0], int(words[1]), int(words[3]), int(words[19]))
 
@@ -51,11 +51,13 @@ def all_processes() -> list[Process]:
 
 
 def has_in_environment(pid: int, entry: bytes) -> bool:
-    """Whether the process was started with this ``NAME=value``; False where that may not be seen."""
-    try:
-        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    """Whether the process was started with this ``NAME=value``; False where that may not be seen. Of a process whose
+    first thread has ended, the others still show it."""
+    for place in (f"/proc/{pid}", *(f"/proc/{pid}/task/{thread}" for thread in _threads(pid))):
+        with contextlib.suppress(OSError):
+            if found := Path(place, "environ").read_bytes():
+                return entry in found.split(b"\0")
+    return False
 
 
 def descendants(pid: int) -> list[int]:
@@ -70,8 +72,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def send_all(number: int, meant: Callable[[], list[int]]) -> list[int]:
-    """Send a signal to all processes that ``meant`` lists; returns them. It is called twice: who is listed again after
-    a descriptor of him was opened is the same, and not another one that got his number."""
+    """Send a signal to all processes that ``meant`` lists, in its order; returns them. It is called twice: who is
+    listed again after a descriptor of him was opened is the same, and not another one that got his number."""
     pids = meant()
     for some in (pids[at : at + DESCRIPTORS] for at in range(0, len(pids), DESCRIPTORS)):
         with contextlib.ExitStack() as opened:
@@ -80,22 +82,23 @@ def send_all(number: int, meant: Callable[[], list[int]]) -> list[int]:
                 with contextlib.suppress(OSError):
                     found[pid] = os.pidfd_open(pid)
                     opened.callback(os.close, found[pid])
-            for pid in found.keys() & set(meant()):
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(found[pid], number)
+            still = set(meant())
+            for pid, descriptor in found.items():
+                if pid in still:
+                    with contextlib.suppress(OSError):
+                        signal.pidfd_send_signal(descriptor, number)
     return pids
 
 
 def _children_by_thread(pid: int) -> Iterator[list[int]]:
     """The children of each thread. A thread or process that ends meanwhile has none."""
-    tasks = Path(f"/proc/{pid}/task")
+    for thread in _threads(pid):
+        with contextlib.suppress(OSError):
+            yield [int(word) for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
+
+
+def _threads(pid: int) -> list[str]:
     try:
-        threads = os.listdir(tasks)
+        return os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return
-    for thread in threads:
-        try:
-            children = (tasks / thread / "children").read_text()
-        except OSError:
-            continue
-        yield [int(word) for word in children.split()]
+        return []

@@ -43,14 +43,13 @@ from nodectl.jobs.job_files import open_new, open_output, read_plain
 from nodectl.jobs.job_group import JobGroup
 from nodectl.jobs.job_user import JobUser, user_of
 from nodectl.jobs.proc import process, send_all, start_time
-from nodectl.jobs.progress_file import SIZE
 from nodectl.jobs.run_files import (
     ENDED,
     ENDING,
+    HINTS,
     LOCK,
     PROGRESS,
     REQUEST,
-    SCRIPT,
     STEP,
     read_ending,
     read_group,
@@ -60,6 +59,7 @@ from nodectl.jobs.run_files import (
     write_ending,
     write_group,
 )
+from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import Counter, CounterFile
 
 Key: TypeAlias = tuple[int, int]
@@ -169,7 +169,8 @@ class JobRunner:
         if why:
             self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
             return
-        group = JobGroup(self._cgroup_of(key), f"{key[0]}.{key[1]}-{secrets.token_hex(8)}")
+        mark = f"{key[0]}.{key[1]}-{secrets.token_hex(8)}"
+        group = JobGroup(self._cgroup_of(key), mark, may_leave=self._user.is_agents)
         part = self._directory / _STRAY
         try:
             shutil.rmtree(part, ignore_errors=True)
@@ -229,14 +230,20 @@ class JobRunner:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(run.directory, gone)
             shutil.rmtree(gone, ignore_errors=True)
-            if run.group.cgroup:
-                run.group.cgroup.remove()
+            self._remove(run.group.cgroup)
             del self._runs[key]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
         """The run's progress file, once its job step has made it."""
         try:
             return CounterFile(self._directory_of((job, attempt)) / PROGRESS)
+        except OSError:
+            return None
+
+    def hint_page(self, job: int, attempt: int) -> HintFile | None:
+        """The run's page, once its job step has made it."""
+        try:
+            return HintFile(self._directory_of((job, attempt)) / HINTS, self._user.uid)
         except OSError:
             return None
 
@@ -255,10 +262,7 @@ class JobRunner:
             return b""
 
     def close(self) -> None:
-        """Jobs continue without us; where there are none, our cgroup goes."""
-        if self._home:
-            with contextlib.suppress(OSError):
-                self._home.path.rmdir()
+        """Jobs continue without us."""
 
     # --- inside
 
@@ -288,15 +292,23 @@ class JobRunner:
             known = {run.group.cgroup.path for run in self._runs.values() if run.group.cgroup}
             below = (path for path in self._home.path.iterdir() if path.is_dir() and path not in known)
             self._strays = [Cgroup(path, self._home.version) for path in below]
+            self._home.remove_if_unused()
 
     def _sweep(self) -> None:
         """End what is in cgroups of runs that are not on record."""
         for cgroup in list(self._strays):
             if cgroup.is_empty():
-                cgroup.remove()
+                self._remove(cgroup)
                 self._strays.remove(cgroup)
             else:
                 cgroup.kill()
+
+    def _remove(self, cgroup: Cgroup | None) -> None:
+        """Of a run that has ended; with the last one ours goes, so that a killed agent leaves none for ever."""
+        if cgroup:
+            cgroup.remove()
+        if self._home:
+            self._home.remove_if_unused()
 
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
@@ -319,15 +331,13 @@ class JobRunner:
         run.group.sessions |= read_group(run.directory).sessions
         if self._lives(key, run, None):
             return
-        if run.group.cgroup:
-            run.group.cgroup.remove()
+        self._remove(run.group.cgroup)
         run.part = self._ended(key, run)
 
     def _watch(self, key: Key, run: _Run, step: tuple[int, int]) -> None:
         """The job step lives. End what it should have ended, and at last the job step."""
         pid = step[0]
         run.group.look(pid)
-        self._cut(run)
         one = process(pid)
         if one is not None and one.state in "Tt":
             self._log(f"job {key[0]}: its job step was stopped, and goes on")
@@ -378,17 +388,6 @@ class JobRunner:
             due_s = min(due_s, run.killed_s)
         return due_s
 
-    def _cut(self, run: _Run) -> None:
-        """A job may write its progress and its script; neither becomes larger than it was, and fills our disk."""
-        if self._user.is_agents or run.start is None:
-            return  # a job of ours has other ways, and could make us cut a file of its choice
-        for name, most in ((PROGRESS, SIZE), (SCRIPT, len(run.start.script.encode()))):
-            path = run.directory / name
-            with contextlib.suppress(OSError):
-                found = path.stat(follow_symlinks=False)
-                if found.st_size > most or found.st_blocks * 512 > most + _SPARE:
-                    os.truncate(path, most)
-
     def _ended(self, key: Key, run: _Run) -> JobPart:
         """How the run ended: nothing of it lives. By the record of its job step; without one, by what this agent had to
         do; else it is lost."""
@@ -419,7 +418,6 @@ class JobRunner:
 
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-_SPARE: Final = 1 << 20  # what a file system may allocate for a small file
 
 
 def _send(step: tuple[int, int], number: int) -> None:

@@ -1,7 +1,7 @@
 """The files of one run of a job, by which agent and job step know of each other. docs: ``nodectl.jobs.job_step``.
 
 They belong to the agent's user, in a directory that others may pass through and not list. A job that runs as another
-user can write one of them, ``progress``, and replace none.
+user can write two of them, ``progress`` and ``hints``, and replace none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from foundation.boot import boottime_s
+from foundation.boot import boot_id, boottime_s
 from foundation.directories import sync_directory
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, read_plain
@@ -22,7 +22,7 @@ from nodectl.jobs.job_user import JobUser
 
 REQUEST, GROUP, LOCK, STEP = "request.json", "group.json", "lock", "step.json"
 SESSION, STAGE, ENDING, ENDED = "session", "stage", "ending", "ended.json"
-PROGRESS, SCRIPT = "progress", "script"
+PROGRESS, HINTS, SCRIPT = "progress", "hints", "script"
 
 ROOM: Final = 4096
 """Bytes that are allocated for the record of the end when the run is accepted: a full disk must not lose it."""
@@ -69,15 +69,23 @@ def write_group(directory: Path, group: JobGroup, user: JobUser) -> None:
 
 
 def read_group(directory: Path) -> JobGroup:
-    """The run's processes; of a run of a version before cgroups, those of its session."""
+    """The run's processes, as far as they are on record. Sessions that 0.2.0 noted are not taken: nothing says of which
+    boot they are."""
     group = JobGroup(None, "")
     with contextlib.suppress(*DAMAGED):
         record = json.loads(read_plain(directory / GROUP))
         cgroup = Cgroup(Path(record["cgroup"][0]), int(record["cgroup"][1])) if record["cgroup"] else None
-        group = JobGroup(cgroup, str(record["mark"]))
+        group = JobGroup(cgroup, str(record["mark"]), may_leave=record["user"]["uid"] == os.geteuid())
     with contextlib.suppress(*DAMAGED):
-        group.sessions.update(int(word) for word in read_plain(directory / SESSION).split())
+        boot, *words = read_plain(directory / SESSION).split()
+        if boot == boot_id():  # numbers of another boot are other processes now
+            group.sessions.update((int(leader), int(start)) for leader, start in (word.split(":") for word in words))
     return group
+
+
+def write_sessions(directory: Path, group: JobGroup) -> None:
+    """Record the sessions of the run's first processes."""
+    write_note(directory / SESSION, " ".join([boot_id(), *(f"{pid}:{start}" for pid, start in group.sessions.items())]))
 
 
 def read_user(directory: Path) -> JobUser:

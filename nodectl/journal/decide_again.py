@@ -35,6 +35,9 @@ from nodectl.journal.state import StateError, decode_state, encode_state
 from nodectl.policies.api import Request
 from pmu.decode import decode
 
+ODD_RECORDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What policies raise whose state, layout or settings fit no policy: a journal comes from elsewhere."""
+
 _REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")
 
 
@@ -95,7 +98,10 @@ def replay(
     for record in journal:
         if run is None or not run.continues_with(record):
             run = _Run(record, files, others)
-        difference = run.next(record)
+        try:
+            difference = run.next(record)
+        except JournalError as error:
+            raise JournalError(f"{journal.place}: {error}") from error
         if record.has_decided and record.follows_keyframe:
             names = (policy.name for policy in record.keyframe.policies)
             report.policies = tuple(dict.fromkeys((*report.policies, *names)))
@@ -138,7 +144,11 @@ class _Run:
         if self._decider is None:
             self._decider = _decider(keyframe, self._files)
             self._others += _others(keyframe, self._decider)
-        decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
+        try:
+            decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
+        except ODD_RECORDS as error:
+            where = f"record {record.sequence} of run {self._run[:8]}"
+            raise JournalError(f"{where} cannot be decided again: {type(error).__name__}: {error}") from error
         for name, recorded, replayed in _differences(record, decisions):
             at_s = (record.raw.time_ns - self._start_ns) / 1e9
             return Difference(self._run, record.sequence, at_s, name, recorded, replayed)
@@ -165,7 +175,7 @@ def _decider(keyframe: Keyframe, files: Mapping[str, str]) -> Decider:
             for policy in keyframe.policies
         ]
         return Decider(keyframe.layout, config, resume)
-    except (msgspec.ValidationError, StateError, TypeError) as error:
+    except (msgspec.ValidationError, StateError, *ODD_RECORDS) as error:
         where = f"run {keyframe.run[:8]} (nodectl {keyframe.version})"
         raise JournalError(f"{where} cannot be set up: {plain_reason(str(error))}") from error
 

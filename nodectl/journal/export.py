@@ -3,8 +3,9 @@
 One row per tick and part of the node: ``part`` is "agent", "cpu/N" (CPU number), "gpu/N", the name of an energy zone,
 of a registered instrument's column (``reading`` in ``unit``), or of what another knob moves
 ("uncore/package_00_die_00") while a policy does; a knob has a row when its value, its bound or its outcome changes,
-"progress" while an application reports any (``units``). Quantities are those that the policies saw, decoded from the
-sweeps by the agent's own code. What does not apply to a part, or is missing, is empty: never 0.
+"progress" while an application reports any (``units``), "hints/..." while it gives hints (``reading``). Quantities are
+those that the policies saw, decoded from the sweeps by the agent's own code. What does not apply to a part, or is
+missing, is empty: never 0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nodectl.journal.format import JournalError, Keyframe
 from nodectl.journal.reading import Journal, Record
 from nodectl.policies import registry
 from pmu.decode import decode
-from pmu.readings import NO_RAW_PROGRESS, Quality
+from pmu.readings import NO_RAW_HINTS, NO_RAW_PROGRESS, Quality
 
 _SHARED = ("run", "record", "unix_s", "elapsed_s")
 _CPU = ("ipc", "busy", "stall", "frequency_khz", "instructions", "cycles", "reference_cycles", "llc_misses")
@@ -41,6 +42,7 @@ _GPU = (
     "dram_active",
     "throttle_reasons",
 )
+_HINTS = ("last", "phase", "copies", "kernels", "phases", "waiting")
 _REQUEST = ("target", "reason", "loss", "saved_w")
 _KNOB = ("value", "bound", "outcome", "detail")
 COLUMNS = (
@@ -150,6 +152,10 @@ class _View:
             if record.raw.progress != NO_RAW_PROGRESS:
                 progress = sample.progress
                 yield {"part": ["progress"], "quality": [progress.quality.name.lower()], "units": [progress.units]}
+            if record.raw.hints != NO_RAW_HINTS:
+                names = [f"hints/{name}" for name in _HINTS]
+                readings = [float(getattr(sample.hints, name)) for name in _HINTS]
+                yield {"part": names, "quality": [sample.hints.quality.name.lower()] * len(names), "reading": readings}
             for domain, parts in self._ranges.items():
                 yield {"part": parts, **self._requests(record, domain)}
         yield self._knobs(record)

@@ -29,16 +29,19 @@ import numpy as np
 
 from foundation.shell.errors import NodectlError
 from foundation.shell.extension import Origin
-from nodectl.journal.packing import Row
+from nodectl.journal.packing import Row, inflated
 from nodectl.policies.api import Request
 from pmu.layout import Layout
-from pmu.readings import GPU_FIELDS, NO_RAW_PROGRESS, RawProgress, RawSweep, type_i64, type_u8
+from pmu.readings import GPU_FIELDS, NO_RAW_HINTS, NO_RAW_PROGRESS, RawHints, RawProgress, RawSweep, type_i64, type_u8
 
 MAGIC = b"nodectl-journal 1\n"
 HEADER = struct.Struct("<IIB")
 KEYFRAME, RECORD = ord("K"), ord("R")
 LONGEST_PAYLOAD = 1 << 28
 """Ours: no frame comes near; a longer one is damage."""
+
+LARGEST_REQUEST = 1 << 17
+"""Ours: targets of a policy, one per CPU, GPU or package; twice what ``pmu`` takes for a CPU's number."""
 
 SEGMENT_PATTERN = f"journal-{8 * '[0-9]'}.seg"
 
@@ -76,7 +79,8 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     ``run`` names one run of the agent; ``sequence`` counts its records from 0 and is that of the next record.
     ``wall_time_ns`` (Unix time) and ``monotonic_ns`` were read together, to compute when a tick was. ``previous`` is
     the sweep before the next record: time, and the bytes of its int64 arrays; None at the start of a run. ``told``: the
-    application's count in that sweep. ``added``: the policies that do not ship with nodectl, by name.
+    application's count in that sweep, ``hinted``: its hints, if it gave any. ``added``: the policies that do not ship
+    with nodectl, by name.
     """
 
     version: str
@@ -90,6 +94,7 @@ class Keyframe(msgspec.Struct, frozen=True, kw_only=True):
     policies: tuple[RecordedPolicy, ...]
     previous: tuple[int, bytes] | None
     told: RawProgress = NO_RAW_PROGRESS
+    hinted: RawHints | None = None
     added: dict[str, AddedPolicy] = {}
 
 
@@ -126,6 +131,12 @@ class ProgressRecord(CappedRecord, frozen=True, array_like=True):
     told: RawProgress = NO_RAW_PROGRESS
 
 
+class HintRecord(ProgressRecord, frozen=True, array_like=True):
+    """One tick in which the application gave hints; one without reads as this with the default."""
+
+    hinted: RawHints = NO_RAW_HINTS
+
+
 class Shape:
     """Where each array lies in a ``Row``.
 
@@ -135,6 +146,8 @@ class Shape:
     """
 
     def __init__(self, layout: Layout, policy_sizes: tuple[int, ...], n_knobs: int) -> None:
+        if not all(0 <= size <= LARGEST_REQUEST for size in policy_sizes):
+            raise ValueError(f"a policy of {policy_sizes} targets")
         self._cpus, self._events = len(layout.cpus), len(layout.events)
         self._zones, self._gpus = len(layout.zones), len(layout.gpus)
         self._columns = len(layout.columns)
@@ -172,15 +185,15 @@ class Shape:
         """A tick in which no policy decided: the decided part stays as it was."""
         return Row(np.concatenate((self.raw_ints(raw), before.ints[self.n_raw :])), before.floats, before.small)
 
-    def raw(self, row: Row, time_ns: int, told: RawProgress) -> RawSweep:
-        """The sweep in a row, with its time and the application's count."""
+    def raw(self, row: Row, time_ns: int, told: RawProgress, hinted: RawHints) -> RawSweep:
+        """The sweep in a row, with its time and what the application reported."""
         n_counters = self._cpus * self._events
         zones_end = n_counters + self._zones
         counters = row.ints[:n_counters].reshape(self._events, self._cpus).T.copy()
         gpus_end = self.n_raw - self._columns
         gpu = row.ints[zones_end:gpus_end].reshape(len(GPU_FIELDS), self._gpus).T.copy()
         columns = row.ints[gpus_end : self.n_raw].copy()
-        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu, told, columns)
+        return RawSweep(time_ns, counters, row.ints[n_counters:zones_end].copy(), gpu, told, columns, hinted)
 
     def decided(self, row: Row) -> tuple[tuple[Request, ...], type_i64, type_u8]:
         """The requests, knob values and bounds in a row."""
@@ -208,7 +221,7 @@ def frame(kind: int, payload: bytes) -> bytes:
 def encode_keyframe(keyframe: Keyframe) -> bytes:
     """A keyframe's payload. Empty fields that came after format 1 are left out: journals stay as they were."""
     tree = msgspec.to_builtins(keyframe, builtin_types=(bytes,))
-    for holder, name in ((tree, "added"), (tree["layout"], "columns"), (tree["layout"], "ranges")):
+    for holder, name in ((tree, "added"), (tree, "hinted"), (tree["layout"], "columns"), (tree["layout"], "ranges")):
         if not holder[name]:
             del holder[name]
     return zlib.compress(_ENCODER.encode(tree), 1)
@@ -216,7 +229,7 @@ def encode_keyframe(keyframe: Keyframe) -> bytes:
 
 def decode_keyframe(payload: bytes) -> Keyframe:
     """Decode a keyframe; ``zlib.error`` or ``msgspec.DecodeError`` for a wrong payload."""
-    return _KEYFRAMES.decode(zlib.decompress(payload))
+    return _KEYFRAMES.decode(inflated(payload, LONGEST_PAYLOAD))
 
 
 def encode_record(record: PackedRecord) -> bytes:
@@ -224,11 +237,11 @@ def encode_record(record: PackedRecord) -> bytes:
     return _ENCODER.encode(record)
 
 
-def decode_record(payload: bytes) -> ProgressRecord:
+def decode_record(payload: bytes) -> HintRecord:
     """Decode a record; ``msgspec.DecodeError`` for a wrong payload."""
     return _RECORDS.decode(payload)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _KEYFRAMES = msgspec.msgpack.Decoder(Keyframe)
-_RECORDS = msgspec.msgpack.Decoder(ProgressRecord)
+_RECORDS = msgspec.msgpack.Decoder(HintRecord)

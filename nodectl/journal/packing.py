@@ -47,7 +47,10 @@ def pack(row: Row, previous: Row) -> bytes:
 
 def unpack(data: bytes, previous: Row) -> Row:
     """The row that ``pack`` made ``data`` from; ``ValueError`` if the lengths do not fit ``previous``."""
-    body = memoryview(zlib.decompress(data, -zlib.MAX_WBITS))
+    longest = 2 + 8 * (previous.ints.size + previous.floats.size) + previous.small.size
+    body = memoryview(inflated(data, longest, -zlib.MAX_WBITS))
+    if len(body) < 2:
+        raise ValueError("a row without its masks")
     int_mask, float_mask, at = body[0], body[1], 2
     folded, at = _numbers(body, at, int_mask, previous.ints.size)
     bits, at = _numbers(body, at, float_mask, previous.floats.size)
@@ -57,6 +60,16 @@ def unpack(data: bytes, previous: Row) -> Row:
     step = (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(np.int64)
     floats = (bits ^ previous.floats.view(np.uint64)).view(np.float64)
     return Row(previous.ints + step, floats, small ^ previous.small)
+
+
+def inflated(data: bytes, longest: int, window_bits: int = zlib.MAX_WBITS) -> bytes:
+    """What ``data`` was deflated from; ``zlib.error`` or ``ValueError`` if it is damaged, or longer than ``longest``:
+    a journal comes from elsewhere, and some bytes may be deflated to a thousandth."""
+    inflate = zlib.decompressobj(window_bits)
+    found = inflate.decompress(data, longest + 1)
+    if len(found) > longest or not inflate.eof:
+        raise ValueError(f"it does not end within {longest} bytes")
+    return found
 
 
 def _planes(values: type_u64) -> tuple[int, bytes]:

@@ -39,7 +39,7 @@ from nodectl.journal.format import (
 )
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
-from pmu.readings import RawSweep, type_i64, type_u8
+from pmu.readings import NO_RAW_HINTS, RAW_HIGHEST, RawSweep, type_i64, type_u8
 
 CUT_SHORT, DAMAGE = "a record is cut short", "damage"
 
@@ -97,6 +97,11 @@ class Journal:
     _next: dict[str, int] = field(default_factory=dict)  # by run: the number of its next record
 
     @property
+    def place(self) -> Path:
+        """What was opened: the segment, or the directory of several."""
+        return self.segments[0] if len(self.segments) == 1 else self.segments[0].parent
+
+    @property
     def size(self) -> int:
         """Bytes in all."""
         return sum(path.stat().st_size for path in self.segments if path.exists())
@@ -139,7 +144,7 @@ class Journal:
                 if reader is None:
                     raise ValueError("a record before any keyframe")
                 record = reader.next(payload)
-            except (ValueError, zlib.error, msgspec.MsgspecError) as error:
+            except (ValueError, OverflowError, RecursionError, zlib.error, msgspec.MsgspecError) as error:
                 self._skip(path, at, plain_reason(str(error)), reader)
                 return
             self._next[record.keyframe.run] = record.sequence + 1
@@ -208,14 +213,17 @@ class _Reader:
         if keyframe.previous:
             time_ns, data = keyframe.previous
             before = np.frombuffer(data, "<i8").astype(np.int64)
-            self._raw = self._shape.raw(Row(before, np.zeros(0), np.zeros(0, np.uint8)), time_ns, keyframe.told)
+            hinted = keyframe.hinted or NO_RAW_HINTS
+            self._raw = self._shape.raw(Row(before, np.zeros(0), np.zeros(0, np.uint8)), time_ns, keyframe.told, hinted)
         self._row = self._shape.start(before)
 
     def next(self, payload: bytes) -> Record:
         """The record in ``payload``; raises on damage."""
         packed = decode_record(payload)
+        if self._raw is not None and not self._raw.time_ns < packed.time_ns <= RAW_HIGHEST:
+            raise ValueError(f"a sweep at {packed.time_ns} ns after one at {self._raw.time_ns} ns")
         self._row = unpack(packed.row, self._row)
-        raw = self._shape.raw(self._row, packed.time_ns, packed.told)
+        raw = self._shape.raw(self._row, packed.time_ns, packed.told, packed.hinted)
         requests, values, bound = self._shape.decided(self._row)
         record = Record(
             self.keyframe,

@@ -31,7 +31,7 @@ _MOVED: Final = {recorded: module for module, recorded in RECORDED_MODULES.items
 
 LATER: Final = "later"
 """In the metadata of a dataclass field: states of older journals lack it. It is None by default, and not written while
-it is None, so those journals replay to the same bytes."""
+it is None, so those journals replay to the same bytes. A field of a Struct is such a one if its default is None."""
 
 
 class StateError(TypeError):
@@ -67,7 +67,8 @@ def _encode_object(value: Any) -> list[Any]:
             if LATER not in field.metadata or getattr(value, field.name) is not None
         ]
     elif isinstance(value, msgspec.Struct):
-        names = list(value.__struct_fields__)
+        later = {field.name for field in msgspec.structs.fields(value) if field.default is None}
+        names = [name for name in value.__struct_fields__ if name not in later or getattr(value, name) is not None]
     else:
         raise StateError(f"a policy's state has a {type(value).__name__}, which a journal cannot store")
     kind = type(value)

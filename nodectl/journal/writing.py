@@ -30,6 +30,7 @@ from nodectl.journal.format import (
     SEGMENT_PATTERN,
     AddedPolicy,
     CappedRecord,
+    HintRecord,
     JournalError,
     Keyframe,
     PackedRecord,
@@ -48,7 +49,7 @@ from nodectl.knobs.api import Outcome
 from nodectl.policies.api import Policy
 from nodectl.write.lock import FileLock
 from pmu.layout import Layout
-from pmu.readings import NO_RAW_PROGRESS, RawSweep, type_i64
+from pmu.readings import NO_RAW_HINTS, NO_RAW_PROGRESS, RawSweep, type_i64
 
 DEFAULT_MAX_BYTES = 1_000_000_000
 SEGMENTS, LARGEST_SEGMENT = 8, 64_000_000
@@ -115,13 +116,20 @@ class JournalWriter:
         news = self._news(outcomes)
         tick = (raw.time_ns, lateness_ns, cost_ns, has_decided, packed, news)
         cap = decisions.cap
-        if raw.progress != NO_RAW_PROGRESS:
-            record: PackedRecord = ProgressRecord(*tick, cap.packages_mw, cap.is_local, raw.progress)
+        if raw.hints != NO_RAW_HINTS:
+            record: PackedRecord = HintRecord(*tick, cap.packages_mw, cap.is_local, raw.progress, raw.hints)
+        elif raw.progress != NO_RAW_PROGRESS:
+            record = ProgressRecord(*tick, cap.packages_mw, cap.is_local, raw.progress)
         else:
             record = PackedRecord(*tick) if cap == NO_CAP else CappedRecord(*tick, cap.packages_mw, cap.is_local)
         self._write(frame(RECORD, encode_record(record)))
         self._row, self._previous = row, raw
         self._sequence += 1
+
+    def begin_again(self) -> None:
+        """What comes next is a run of its own: its policies begin from states that no decision before has left."""
+        self._close_segment()
+        self._run, self._sequence = uuid.uuid4().hex, 0
 
     def close(self) -> None:
         """Put the end on the disk, close, and release the directory for the next run."""
@@ -171,6 +179,7 @@ class JournalWriter:
             policies=tuple(map(_recorded, decisions.policies)),
             previous=(previous.time_ns, before.astype("<i8").tobytes()) if previous else None,
             told=previous.progress if previous else NO_RAW_PROGRESS,
+            hinted=previous.hints if previous and previous.hints != NO_RAW_HINTS else None,
             added=self._added,
         )
 

@@ -11,8 +11,8 @@ import os
 
 from nodectl.knobs.api import KnobError, Reason, WholeNumber, unit_sign
 from nodectl.knobs.recipe import FileRecipe
-from pmu.driver_values import digits, type_bounds, whole
-from pmu.ports import Files
+from pmu.driver_values import digits, type_bounds
+from pmu.ports import Files, KeptFile
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE})
 """The attribute is not there any more: CPU offline, driver unloaded."""
@@ -41,13 +41,7 @@ class NumberFile(WholeNumber):
 
     def read(self) -> str:
         """The value in force, as digits."""
-        text = read_text(self._files, self.path)
-        number = digits(text)
-        if number is None:
-            raise KnobError(f"{self.path} has {text[:SHOWN]!r}, not a number of {unit_sign(self.unit)}")
-        if self.bounds and whole(number, self.bounds) is None:
-            raise KnobError(f"{self.path} has {number} {unit_sign(self.unit)}, which no hardware can be at")
-        return text
+        return self._read()[0]
 
     def check(self) -> None:
         """``KnobError`` if the file is gone. One that is there and cannot be read is still put back."""
@@ -63,11 +57,24 @@ class NumberFile(WholeNumber):
 
     def read_back(self) -> int | None:
         """The value in force."""
-        return int(self.read())
+        return self._read()[1]
+
+    def keep(self, path: str) -> KeptFile:
+        """Keep a file of this knob, its own or a companion's, open to be read often. ``OSError`` if that fails."""
+        return self._files.keep(path)
 
     def restore(self, captured: str) -> None:
         """Write the captured value again."""
         write_text(self._files, self.path, captured)
+
+    def _read(self) -> tuple[str, int]:
+        text = read_text(self._files, self.path)
+        number = digits(text)
+        if number is None:
+            raise KnobError(f"{self.path} has {text[:SHOWN]!r}, not a number of {unit_sign(self.unit)}")
+        if self.bounds and not self.bounds[0] <= number <= self.bounds[1]:
+            raise KnobError(f"{self.path} has {number} {unit_sign(self.unit)}, which no hardware can be at")
+        return text, number
 
     def recipe(self) -> FileRecipe:
         """The file, which keeps a number exactly as it was written."""

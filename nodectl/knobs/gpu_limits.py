@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ LOCKED = "locked "
 LATENCY_S = 0.5
 """Ours: a lock takes from some milliseconds to some hundred of them, by card and distance of the clocks."""
 
-_CARD = r"\d{1,4}|(?:GPU|MIG)-[\w./-]{1,90}"
+CARD = r"\d{1,4}|(?:GPU|MIG)-[\w./-]{1,90}"
 """The number of a card in this run, or its UUID."""
 
 _CLOCKS_MHZ: type_bounds = (1, MOST_CLOCK_MHZ)
@@ -64,8 +64,8 @@ _SLOWDOWN = 0x08
 _APPLICATIONS = 0x02
 
 
-class _NvmlKnob(WholeNumber):
-    """What both knobs share: the card and the translation of NVML's errors. ``uuid``: the card's."""
+class NvmlKnob(WholeNumber):
+    """What knobs of a card share: the card and the translation of NVML's errors. ``uuid``: the card's."""
 
     def __init__(self, nvml: Any, gpu: str, what: str) -> None:
         """``gpu``: the card's number in this run, or its UUID."""
@@ -138,7 +138,7 @@ class _NvmlKnob(WholeNumber):
         return 0
 
 
-class ClockLock(_NvmlKnob):
+class ClockLock(NvmlKnob):
     """The SM clock, MHz, which only power and thermal limits then lower; 0 unlocks. ``baseline_mhz``: the site's own
     lock, 0 for none."""
 
@@ -218,7 +218,7 @@ class ClockLock(_NvmlKnob):
         return self._throttled_by()
 
 
-class BoardLimit(_NvmlKnob):
+class BoardLimit(NvmlKnob):
     """Power limit of the board, milliwatts."""
 
     unit = "mw"
@@ -309,7 +309,8 @@ def _names(what: str, layout: Layout) -> list[str]:
     return [f"gpu/{gpu.index}/{what}" for gpu in layout.gpus]
 
 
-def _open(ports: Ports, name: re.Match[str], kind: type[ClockLock | BoardLimit]) -> Knob:
+def open_card_knob(ports: Ports, name: re.Match[str], kind: Callable[[Any, str], Knob]) -> Knob:
+    """The knob of the card that a name has; ``KnobError`` if NVML or the card is not there."""
     if ports.nvml is None:
         raise KnobError(f"{name[0]}: {ports.nvml_why}", "vanished")
     try:
@@ -333,10 +334,10 @@ def _rows(layout: Layout) -> Sequence[KnobRange]:
 
 
 CLOCK_LOCK = KnobKind(
-    pattern=rf"gpu/(?P<gpu>{_CARD})/sm_clock_mhz",
+    pattern=rf"gpu/(?P<gpu>{CARD})/sm_clock_mhz",
     name="gpu/*/sm_clock_mhz",
     find=lambda files, layout: (_names("sm_clock_mhz", layout), ""),
-    open=lambda ports, name: _open(ports, name, ClockLock),
+    open=lambda ports, name: open_card_knob(ports, name, ClockLock),
     look=lambda files, knob: _look(knob, "NVML cannot say whether clocks are locked: see [gpu] locked_clock_mhz"),
     effect=_ClocksSeen,
     limit=Limit(ClockLock.highest, ClockLock.locked),
@@ -350,10 +351,10 @@ CLOCK_LOCK = KnobKind(
 )
 
 BOARD_LIMIT = KnobKind(
-    pattern=rf"gpu/(?P<gpu>{_CARD})/power_limit_mw",
+    pattern=rf"gpu/(?P<gpu>{CARD})/power_limit_mw",
     name="gpu/*/power_limit_mw",
     find=lambda files, layout: (_names("power_limit_mw", layout), ""),
-    open=lambda ports, name: _open(ports, name, BoardLimit),
+    open=lambda ports, name: open_card_knob(ports, name, BoardLimit),
     look=lambda files, knob: _look(knob),
     effect=_PowerSeen,
     limit=Limit(BoardLimit.highest, is_for_caps=True),

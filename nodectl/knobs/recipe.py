@@ -33,15 +33,17 @@ class FileRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="file", omit
 
 
 class NvmlRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="nvml", omit_defaults=True):
-    """A setting of a GPU: its clock lock, which has no getter, or its power limit in milliwatts.
+    """A setting of a GPU: its clock lock, which has no getter, its power limit in milliwatts, or how it is divided
+    (MIG). ``words``: texts of the layouts that a run may set, counted from 1.
 
     The card is found by its ``uuid``. ``gpu`` is its number at the time of the capture, for people and for saves of
     0.2.0, which have no UUID: numbers change where a card is lost, added or reset.
     """
 
     gpu: int
-    call: Literal["clock_lock", "power_limit"]
+    call: Literal["clock_lock", "power_limit", "mig_layout"]
     uuid: str = ""
+    words: tuple[str, ...] = ()
 
 
 class ScmiRecipe(msgspec.Struct, frozen=True, tag_field="kind", tag="scmi", omit_defaults=True):

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING
 from foundation.shell.errors import NodectlError
 from foundation.shell.extension import Extension
 from nodectl.calibrated.node_calibration import NOTHING, find_calibration, with_measured
+from nodectl.calibrated.node_identity import identity
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions
 from nodectl.decide.load_tag import LoadTag
 from nodectl.decide.node_cap import CAP_ROW, CapLease, CapRequest, CapSource, FixedCap, PackageCap, packages_mw
 from nodectl.decide.shares import NO_SHARE, NodeShares
+from nodectl.jobs.hint_watch import HintWatch
 from nodectl.journal import JournalWriter
 from nodectl.knobs import Outcome
 from nodectl.knobs.timing import Deadline, least_period_s
@@ -42,7 +44,10 @@ from nodectl.loop.sensor_watch import SensorWatch
 from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.loop.survey import Survey, at_present_limits, fit_to_node, survey
+from nodectl.member.inlet_air import InletAir
 from nodectl.policies.api import Policy
+from nodectl.site_jobs.job_watch import JobWatch
+from nodectl.site_jobs.joules_page import joules_path, write_page
 from nodectl.write.actuation import Actuation
 from nodectl.write.restore import left_behind
 from nodectl.write.saves import node_id
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
     from foundation.wire.power_messages import CapBound
     from nodectl.controller.delegation import Delegation
     from nodectl.member.cluster_cap import ClusterCap
+    from nodectl.remembered.program_memory import ProgramMemory
     from nodectl.writer_process.remote_writer import RemoteWriter
 
 
@@ -79,6 +85,8 @@ class Agent:
         writer: RemoteWriter | None = None,
         notices: Notices | None = None,
         patience: Patience | None = None,
+        program: Callable[[], str | None] | None = None,
+        hints: HintWatch | None = None,
     ) -> Agent:
         """Find instruments and knobs, capture what must be restored, take the first sweep.
 
@@ -88,7 +96,9 @@ class Agent:
         controller where that lives in virtual time with the node. ``progress`` reads what the program of this run
         reports; without it the report of the cluster's job is read, if ``cluster`` runs one. ``writer`` writes in a
         process of its own; without it this process writes. The agent closes it. ``notices`` and ``patience``: of the
-        segments before this one (``nodectl.loop.whole_run``).
+        segments before this one (``nodectl.loop.whole_run``). ``program``: the name of what runs, whose phases earlier
+        runs have kept; without it that of the cluster's job. ``hints``: of the job on this node; ``wait`` returns early
+        when one comes. The caller closes it.
 
         Raises ``NodectlError`` when this node cannot be run with these settings; nothing has been written then.
         """
@@ -110,22 +120,25 @@ class Agent:
             # after the actuation has started: limits left by a killed run are back at their captured values by now
             layout = at_present_limits(found.layout, found.knobs, fitted)
             reads = progress or (cluster.progress if cluster else no_progress)
-            instruments = Instruments(ports, layout, reads)
+            instruments = Instruments(ports, layout, reads, hints)
             opened.callback(_close, instruments)
             decider = Decider(layout, fitted)
             for name, origin in decider.origins.items():
                 log(f"policy {name}: {origin}")
+            memory = _open_memory(fitted, ports, layout, decider, program, cluster, notices, opened)
             journal = _open_journal(fitted, layout, decider.extensions, notices)
             if journal:
                 opened.callback(_close, journal)
             sensors = SensorWatch(layout, notices)
             watch = _watch(ports, fitted, notices, patience, instruments, actuation, sensors)
             opened.callback(watch.close)
+            jobs = JobWatch(ports, layout, fitted, writer.publish_joules if writer else _to_page(ports))
             agent = cls(
                 ports, fitted, layout, instruments, instruments.sweep(), decider, actuation, journal, notices,
                 _not_read(found),
                 cluster or caps or FixedCap(config.caps.node_w), cluster, wait,
                 _least_period_s(config, found, due, notices), watch, patience is not None, sensors,
+                jobs, memory, hints,
             )  # fmt: skip
             opened.pop_all()
             return agent
@@ -149,6 +162,9 @@ class Agent:
         hardware: HardwareWatch,
         has_next: bool,
         sensors: SensorWatch,
+        jobs: JobWatch,
+        memory: ProgramMemory | None,
+        hints: HintWatch | None,
     ) -> None:
         """Of parts that are open; ``open`` makes them. No ``actuation``: this run only looks, or is a dry run."""
         self.layout, self.config = layout, config
@@ -159,14 +175,19 @@ class Agent:
         self._hardware, self._has_next = hardware, has_next
         self.more_hardware = ""
         """What this node has by now and this run does not. A segment's ``run`` then ends, and the next one has it."""
-        self._decider = decider
-        self._guest = CalibrationGuest(ports, layout, config)
+        self._decider, self._memory = decider, memory
+        self._guest, self._jobs = CalibrationGuest(ports, layout, config), jobs
+        self._left_out: tuple[RawSweep, int, int] | None = None
         self._sides = {policy.name: policy.domain for policy in self._decider.policies}
+        self._hints = hints
+        if hints:
+            hints.want(any(policy.is_woken for policy in decider.policies))
         self._account = RunAccount(layout)
         self._sensors = sensors
         self._shares, self._load_tag = NodeShares(layout, config) if cluster else None, LoadTag(layout)
+        self._inlet = InletAir(layout)
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
-        page = metrics_path(ports.lock_path) if config.metrics.listen else ""
+        page = metrics_path(ports.lock_path) if config.metrics.listen or config.mqtt.broker else ""
         self._page = MetricsPage(page, layout, config.mode) if page else None
         self._cap: CapRequest | None = None
         self._status = StatusLine(config.caps.rest_w)
@@ -218,10 +239,14 @@ class Agent:
         self._is_stopped = True
         try:
             if self._actuation:
+                if goes_on and self._cluster:
+                    self._cluster.renew()
                 if not goes_on and self._cluster and self._cluster.leave():
                     self._actuation.lift_restore_limits()
                 self._notices.report(self._actuation.stop(goes_on))
         finally:
+            if self._memory:
+                self._memory.end()
             for part in (self._journal, self._page, self._hardware, self._instruments):
                 if part:
                     _close(part)
@@ -272,10 +297,13 @@ class Agent:
             return
         sample = decode(self.layout, self._previous, current)
         self._previous = current
+        self._jobs.look(sample)
         decisions, outcomes = act(sample)
         self._account.add_sample(sample)
         self._account.add_decisions(sample, decisions, self._sides)
         self._record(current, decisions, outcomes, lateness_ns, time.perf_counter_ns() - begin_ns)
+        if self._memory and decisions.policies and self._memory.look(sample) and self._journal:
+            self._journal.begin_again()
         self._notices.report(outcomes)
         self._sensors.look(sample)
         self.more_hardware = self._hardware.look(current)
@@ -283,7 +311,10 @@ class Agent:
         self._ticks += 1
         self._sweep_cost.add(swept_ns - begin_ns)
         self._own_cost.add(time.perf_counter_ns() - swept_ns)
-        backed_off = self._pace.spent(time.thread_time_ns() - cpu_ns)
+        spent_ns = time.thread_time_ns() - cpu_ns
+        for line in self._hints.look(sample, spent_ns * 1e-9, self._pace.least_s) if self._hints else ():
+            self._notices.add(line)
+        backed_off = self._pace.spent(spent_ns)
         if backed_off:
             self._notices.add(backed_off)
             if self._actuation:
@@ -297,12 +328,13 @@ class Agent:
             return self._under_cluster(self._cluster, self._shares, self._actuation, request, sample)
         cap_mw = packages_mw(request, self.config.caps.rest_w)
         if self._actuation is None:  # a dry run: as if the controller did its part
-            return self._decider.decide(sample, PackageCap(cap_mw, CAP_ROW not in self.config.scmi.knobs)), []
-        decisions = self._guest.decide(self._decider, sample, self._actuation.cap(cap_mw))
+            cap = PackageCap(cap_mw, CAP_ROW not in self.config.scmi.knobs)
+            return self._jobs.recorded(self._jobs.decider(self._decider).decide(sample, cap)), []
+        decisions = self._guest.decide(self._jobs.decider(self._decider), sample, self._actuation.cap(cap_mw))
         outcomes = self._actuation.apply(decisions, sample, limits=self._guest.limits)
         self._guest.answer(outcomes, request)
         self._log_link()
-        return self._guest.recorded(decisions), outcomes
+        return self._jobs.recorded(self._guest.recorded(decisions)), outcomes
 
     def _under_cluster(
         self, cluster: ClusterCap, shares: NodeShares, actuation: Actuation, request: CapRequest | None, sample: Sample
@@ -323,7 +355,8 @@ class Agent:
         cap = actuation.cap(share.packages_mw)
         if share.packages_mw:
             actuation.end_at(CapLease(cluster.lease_end_ns, shares.safe.packages_mw, cluster.now_ns))
-        decisions = self._guest.decide(self._decider, sample, cap)
+        decider = self._jobs.decider(self._decider)
+        decisions = self._guest.decide(decider, sample, cap)
         outcomes = actuation.apply(decisions, sample, share.boards_mw, self._guest.limits)
         self._guest.answer(outcomes, request, cluster.most_mw)
         cluster.note_lease(actuation.why_no_lease)
@@ -335,7 +368,8 @@ class Agent:
             power_w, quality, joules = self.config.cluster.tdp_w, "estimated", math.nan
         self._load_tag.add(sample)
         cluster.work.add(sample)
-        cap_bound: CapBound = "yes" if shares.is_full(share, sample) else self._decider.cap_bound(decisions, sample)
+        cluster.inlet_mk = self._inlet.mk(sample)
+        cap_bound: CapBound = "yes" if shares.is_full(share, sample) else decider.cap_bound(decisions, sample)
         raised = actuation.overruled
         cluster.follow(
             sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound, joules, self._previous,
@@ -345,14 +379,20 @@ class Agent:
         if raised and self.config.foreign.end_jobs:
             cluster.end_jobs()
         self._log_link()
-        return self._guest.recorded(decisions), outcomes
+        return self._jobs.recorded(self._guest.recorded(decisions)), outcomes
 
     def _record(
         self, sweep: RawSweep, decisions: Decisions, outcomes: list[Outcome], lateness_ns: int, cost_ns: int
     ) -> None:
         if not self._journal:
             return
+        if not self._jobs.keeps_journal:
+            self._left_out = sweep, lateness_ns, cost_ns
+            return
         try:
+            if self._left_out:  # from its sweep on the next interval is decided
+                before, self._left_out = self._left_out, None
+                self._journal.append(before[0], Decisions(), [], *before[1:])
             self._journal.append(sweep, decisions, outcomes, lateness_ns, cost_ns)
         except (NodectlError, OSError) as error:  # a full disk must not end a job's power management
             self._notices.add(f"journal stopped: {error}")
@@ -372,7 +412,7 @@ class Agent:
 
     def _log_link(self) -> None:
         lines = self._actuation.notices() if self._actuation else []
-        for line in (*lines, *self._guest.notices()):
+        for line in (*lines, *self._guest.notices(), *self._jobs.notices()):
             self._notices.add(line)
 
 
@@ -438,6 +478,24 @@ def _delegation(ports: Ports, config: Config, connect: Callable[[], Client] | No
     return Delegation(settings, ThreadedLink(settings.url))
 
 
+def _open_memory(
+    config: Config, ports: Ports, layout: Layout, decider: Decider, program: Callable[[], str | None] | None,
+    cluster: ClusterCap | None, notices: Notices, opened: contextlib.ExitStack,
+) -> ProgramMemory | None:  # fmt: skip
+    """Where clocks are moved by a policy with a memory. A dry run sees nothing of the clocks that it decides on."""
+    policy = decider.remembering if config.writes and config.remember else None
+    if policy is None:
+        return None
+    from nodectl.remembered.phase_file import PhaseFiles  # nodes without GPUs carry none of it
+    from nodectl.remembered.program_memory import ProgramMemory
+
+    driver = identity(ports, layout).gpu_driver
+    names = program or (cluster.program if cluster else lambda: None)
+    memory = ProgramMemory(PhaseFiles.below(config.state_dir), policy, layout, driver, notices.add, names)
+    opened.callback(memory.end)
+    return memory
+
+
 def _open_journal(
     config: Config, layout: Layout, added: Sequence[Extension[Policy]], notices: Notices
 ) -> JournalWriter | None:
@@ -451,6 +509,11 @@ def _open_journal(
             raise NodectlError(f"{directory}: cannot keep a journal: {error}") from None
         notices.add(f"no journal: {error}")
         return None
+
+
+def _to_page(ports: Ports) -> Callable[[str], None]:
+    """Of a run that writes by itself."""
+    return lambda text: write_page(joules_path(ports.lock_path), text)
 
 
 def _close(part: JournalWriter | MetricsPage | HardwareWatch | Instruments) -> None:

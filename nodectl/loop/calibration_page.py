@@ -12,7 +12,6 @@ Times are of the node's own clock (``Ports.clock``). A file is believed if it is
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from foundation.planted_links import open_new
+from foundation.planted_links import replacing
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -88,15 +87,8 @@ class CalibrationPage:
 
 def _replace(path: Path, content: msgspec.Struct) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    replacement = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(open_new(replacement, 0o666), "wb") as file:
-            file.write(msgspec.json.encode(content))
-        os.replace(replacement, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            replacement.unlink()
-        raise
+    with replacing(path, 0o666) as file:
+        file.write(msgspec.json.encode(content))
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -24,6 +24,7 @@ from nodectl.loop.notices import Notices, listed
 from pmu import inventory
 from pmu.cpulist import format_list
 from pmu.instruments import gpu, pci_gpus
+from pmu.instruments.counters import EVENTS
 from pmu.instruments.gpu import RETRY_NS
 from pmu.layout import Layout
 from pmu.ports import Ports
@@ -144,7 +145,8 @@ class HardwareWatch:
         now = inventory.take(self._ports.files, self._before)
         self._has &= now.parts  # what has gone is more when it is back
         self._before = now
-        found = [*self._come(now), *self._readable_again(), *self._countable_again(sweep), *self._late_cards(sweep)]
+        counters = [*self._countable_at_last(), *self._countable_again(sweep)]
+        found = [*self._come(now), *self._readable_again(), *counters, *self._late_cards(sweep)]
         found = [reason for reason in (*found, *self._late_knobs()) if not self._patience.is_in_vain(reason)]
         self._see_cards(now_ns)
         self._due_ns = now_ns + (SETTLED_NS if found else LOOK_NS)
@@ -160,6 +162,14 @@ class HardwareWatch:
         """Files of this run whose device was gone, and is there again: an open file does not come back with it."""
         paths = [path for path in self._vanished() if self._ports.files.exists(path)]
         return [f"{listed(paths)} can be read again"] if paths else []
+
+    def _countable_at_last(self) -> list[str]:
+        """Events that could not be counted when this run began: another program had the counters, or the kernel did not
+        allow it yet."""
+        layout = self._layout
+        absent = [event for event in EVENTS if event not in layout.events or event in layout.estimated_events]
+        events = [event for event in absent if layout.cpus and self._ports.counters.why_not(event) is None]
+        return [f"{listed(events)} can be counted by now"] if events else []
 
     def _countable_again(self, sweep: RawSweep) -> list[str]:
         """CPUs on line whose counters are silent, and which count when they are opened again: those of a CPU that was

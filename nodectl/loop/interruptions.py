@@ -1,4 +1,4 @@
-"""What may interrupt a sleep: a signal to stop, or the end of the command that is run.
+"""What may interrupt a sleep: a signal to stop, the end of the command that is run, or a hint of a job.
 
 Signals arrive as bytes in a pipe (``signal.set_wakeup_fd``) on which the loop sleeps, so nothing is done inside a
 signal handler and no thread is needed. The handlers installed here do nothing; they replace the default ones, which
@@ -34,6 +34,8 @@ class Interruptions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.while_waiting: Callable[[], object] = lambda: None
+        self.also: int | None = None
+        """A descriptor that ends a sleep, and not the run, when it is readable."""
         self._child: subprocess.Popen[bytes] | None = None
         self._stops = 0
         self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,13 +67,16 @@ class Interruptions:
         return self._read_fd
 
     def wait(self, deadline_ns: int) -> None:
-        """Sleep until the deadline, or until the run is over."""
+        """Sleep until the deadline, until ``also`` is readable, or until the run is over."""
+        sources = [self._read_fd] if self.also is None else [self._read_fd, self.also]
         while not self.is_over():
             left_ns = deadline_ns - self._clock.now_ns()
             if left_ns <= 0:
                 return
-            select.select([self._read_fd], [], [], min(left_ns / 1e9, STEP_S))
+            ready = select.select(sources, [], [], min(left_ns / 1e9, STEP_S))[0]
             self.while_waiting()
+            if self.also in ready:
+                return
 
     def _take_signals(self) -> None:
         try:

@@ -2,7 +2,8 @@
 
 The agent reaches what moves knobs and has no network, so it listens nowhere: it replaces one small file that everybody
 may read, and a process without any right answers Prometheus. Joules are counters since the start of the run, by
-instrument and quality; Prometheus knows that a counter starts again with its process.
+instrument and quality; Prometheus knows that a counter starts again with its process. Dashboards and rules are made
+from these names (``docs.generator.monitoring``): one that is renamed here must be renamed there.
 Source of the format: prometheus.io, "Text-based format", version 0.0.4.
 """
 
@@ -41,6 +42,7 @@ anybody may set."""
 Row = tuple[dict[str, str], float]
 
 FAMILIES: Final = {
+    "up": ("gauge", "Whether the agent runs.", ""),
     "build_info": ("gauge", "1; the agent's version and mode.", "version, python, mode"),
     "energy_joules_total": ("counter", "Energy since the start of the run.", "instrument, side, quality"),
     "energy_missing_seconds_total": ("counter", "Time without any reading of energy.", "instrument"),
@@ -55,7 +57,7 @@ FAMILIES: Final = {
     "missed_periods_total": ("counter", "Periods missed.", ""),
     "period_seconds": ("gauge", "The period now.", ""),
 }
-"""Each metric without its prefix ``nodectl_``: kind, meaning, labels."""
+"""Each metric without its prefix ``nodectl_``: kind, meaning, labels. The first is of whoever serves the page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ TICKS_JUDGED: Final = 32  # ours: a mean over fewer would back off after one slo
 class Pace:
     """When the next tick is due, and how late the ticks were.
 
-    ``wait(deadline_ns)`` sleeps until the deadline, or less if it is interrupted. ``least_s``: no period is shorter,
-    since a knob that is written in each would not have followed the last write (``nodectl.knobs.timing``).
+    ``wait(deadline_ns)`` sleeps until the deadline, or less if it is interrupted: the next deadline is then the same.
+    ``least_s``: no period is shorter, since a knob that is written in each would not have followed the last write
+    (``nodectl.knobs.timing``); what interrupts a sleep keeps it, too.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Pace:
         self._clock = clock
         self._wait = wait or clock.sleep_until_ns
         self._budget = budget
+        self.least_s = least_s
         self._requested_ns = max(round(period_ms * 1e6), round(least_s * 1e9))
         self._longest_ns = max(round(budget.max_period_ms * 1e6), self._requested_ns)
         self.period_ns = self._requested_ns
@@ -55,7 +57,10 @@ class Pace:
             self.missed += skipped
             self._deadline_ns += skipped * self.period_ns
         self._wait(self._deadline_ns)
-        lateness_ns = max(self._clock.now_ns() - self._deadline_ns, 0)
+        lateness_ns = self._clock.now_ns() - self._deadline_ns
+        if lateness_ns < 0:
+            self._deadline_ns -= self.period_ns
+            return 0
         self.lateness.add(lateness_ns)
         return lateness_ns
 

@@ -32,9 +32,11 @@ from nodectl.decide.node_cap import CapRequest
 from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_link import ClusterLink
+from nodectl.member.dispatch_thread import REFUSES, DispatchThread
 from nodectl.member.energy_meter import EnergyMeter, Interval
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
+from pmu.instruments.job_hints import HintFile
 from pmu.layout import Layout
 from pmu.readings import NO_RAW_PROGRESS, RawProgress, RawSweep
 
@@ -57,6 +59,9 @@ package may draw more for about a second after it was idle, until its running av
 
 AGAIN, AGAIN_NS = 3, 10_000_000_000
 """Ours: raised so often within this time, a limit is raised again and again."""
+
+RENEW_S: Final = 0.5
+"""Ours: how long a run that begins again waits for a lease that is new; a cluster agent answers within milliseconds."""
 
 LEAVE_S: Final = 3.0
 REPEAT_S: Final = 0.5
@@ -94,8 +99,11 @@ class JobExchange:
     ``JobQuery``, else once a second, and less often while there is no job. ``meter`` adds the parts'
     energy; its record is kept on the disk, once a second."""
 
-    def __init__(self, link: ClusterLink, thread: JobThread, meter: EnergyMeter | None = None) -> None:
-        self._link, self._thread, self._meter = link, thread, meter
+    def __init__(
+        self, link: ClusterLink, thread: JobThread, meter: EnergyMeter | None = None, dispatches: bool = False
+    ) -> None:
+        """``dispatches``: the node has a node manager, so the cluster agent starts no job here, nor ends one."""
+        self._link, self._thread, self._meter, self._dispatches = link, thread, meter, dispatches
         self._sent: NodeJobs | None = None
         self._is_delayed = False
         self._answered = 0
@@ -104,17 +112,27 @@ class JobExchange:
     def exchange(self, now_ns: int) -> None:
         """After ``link.receive``; never waits."""
         for message in self._link.job_messages():
-            self._thread.post(message)
+            if not self._dispatches:
+                self._thread.post(message)
         self._keep(now_ns)
         if not self._link.wants_jobs:
             self._sent = None
             return
-        news, queries = self._thread.news(), self._link.job_queries
+        news, queries = self._news(), self._link.job_queries
         is_due = news is not self._sent or queries != self._answered or now_ns >= self._due_ns
         if is_due or self._is_delayed:
             self._link.send_jobs(self._metered(news))
             self._sent, self._answered = news, queries
             self._due_ns = now_ns + (REPORT_NS if news.parts else NO_JOBS_NS)
+
+    def _news(self) -> NodeJobs:
+        """The parts, for the cluster agent that has started them."""
+        news = self._thread.news()
+        if not self._dispatches:
+            return news
+        if self._sent is None:
+            return msgspec.structs.replace(news, parts=[], refuses=REFUSES)
+        return self._sent
 
     def _metered(self, news: NodeJobs) -> NodeJobs:
         if self._meter is None:
@@ -141,6 +159,14 @@ class JobExchange:
         """The progress that the job on this node reports."""
         return self._thread.progress()
 
+    def hint_page(self) -> HintFile | None:
+        """The page of hints of the job on this node."""
+        return self._thread.hint_page()
+
+    def program(self) -> str | None:
+        """What the only job on this node runs; None where that is not known."""
+        return self._thread.program()
+
     def close(self) -> None:
         """Close; jobs continue."""
         self._thread.close()
@@ -158,9 +184,10 @@ class ClusterCap:
         now_ns: Callable[[], int] = boottime_ns,
         jobs: JobThread | None = None,
         unix_s: Clock | None = None,
+        dispatch: DispatchThread | None = None,
     ) -> None:
-        """``jobs``: None for a node that runs none. It is closed with this. ``now_ns`` and ``unix_s``: the clocks of
-        leases and of job parts, neither of which anybody sets."""
+        """``jobs``: None for a node that runs none. It is closed with this, and so is ``dispatch``. ``now_ns`` and
+        ``unix_s``: the clocks of leases and of job parts, neither of which anybody sets."""
         self._declared = declaration(settings)
         self.work = WorkDone()
         self._link, self._log, self._boot_id = link, log, boot_id
@@ -179,6 +206,8 @@ class ClusterCap:
         self._cap_bound: CapBound = ""
         self.useful_mw = -1
         """The highest cap that this node can use (``Report.useful_mw``)."""
+        self.inlet_mk = -1
+        """Of the air that this node takes in (``Report.inlet_mk``)."""
         self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", unix_s or steady_time(), now_ns)
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -187,7 +216,8 @@ class ClusterCap:
         self._raised_ns: deque[int] = deque(maxlen=AGAIN)  # when somebody was last seen to raise a limit
         self._raised_by = ""
         self._over = _OverCap(max(OVER_S, self._declared.settle_ms / 1000))
-        self._jobs = JobExchange(link, jobs, self._meter) if jobs else None
+        self._jobs = JobExchange(link, jobs, self._meter, dispatch is not None) if jobs else None
+        self._dispatch = dispatch
 
     def __enter__(self) -> ClusterCap:
         return self
@@ -217,11 +247,21 @@ class ClusterCap:
             self._log(f"the lease is over: {lease.cap_mw / 1000:g} W, the safe cap ({self._why_silent()})")
             self._change(here_ns, before_mw)
         self._note_link()
+        if self._dispatch:
+            self._dispatch.lease = lease.cap_mw, lease.lease_end_ns if self._is_capped else 0
         return CapRequest(lease.cap_mw / 1000, "the cluster") if self._is_capped else None
 
     def progress(self) -> RawProgress:
         """The progress that the one job on this node reports; none where there is no job, or several."""
         return self._jobs.progress() if self._jobs else NO_RAW_PROGRESS
+
+    def hint_page(self) -> HintFile | None:
+        """The page of hints of the one job on this node; None where there is no job, or several."""
+        return self._jobs.hint_page() if self._jobs else None
+
+    def program(self) -> str | None:
+        """What the one job on this node runs; None where that is not known."""
+        return self._jobs.program() if self._jobs else None
 
     def follow(
         self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no",
@@ -290,6 +330,20 @@ class ClusterCap:
         )
         self._report_ns = -1  # the ledger counts by it
 
+    def renew(self) -> None:
+        """Report now and wait a bounded time for the grant, before a pause in which nobody looks at the link: the pause
+        may then last as long as the whole lease. What the grant changes is applied after the pause, in which the knobs
+        are at their restore limits."""
+        if not self._is_capped:
+            return
+        here_ns, lease = self.now_ns(), self._lease
+        end_ns, lease_end_ns = here_ns + round(RENEW_S * 1e9), lease.lease_end_ns
+        self._report(here_ns)
+        while self.now_ns() < end_ns and lease.lease_end_ns <= lease_end_ns:
+            self._link.wait(50)
+            for grant in self._link.receive():
+                self._take(lease, self.now_ns(), grant)
+
     def leave(self) -> bool:
         """Request to run uncapped, and wait for the answer a bounded time; True if it was granted."""
         lease = self._lease
@@ -326,6 +380,8 @@ class ClusterCap:
 
     def close(self) -> None:
         """Close the link; jobs continue."""
+        if self._dispatch:
+            self._dispatch.close()
         if self._jobs:
             self._jobs.close()
         self._link.close()
@@ -383,7 +439,6 @@ class ClusterCap:
 
     def _report(self, here_ns: int, is_leaving: bool = False) -> None:
         made: Report = self._lease.report(here_ns, self._power_mw, is_leaving)
-        units, instructions = self.work.totals()
         self._link.send(
             msgspec.structs.replace(
                 made,
@@ -393,10 +448,11 @@ class ClusterCap:
                 tag=self._tag,
                 tag_source=MEASURED if self._tag else "",
                 held=self._cap_bound,
-                units=units,
-                instructions=instructions,
+                **self.work.totals(),
                 useful_mw=self.useful_mw,
                 raised_by=self._raised_by,
+                dispatched=self._dispatch.running() if self._dispatch else [],
+                inlet_mk=self.inlet_mk,
             )
         )
         self._cap_bound = ""
@@ -451,8 +507,9 @@ def open_cluster_cap(
     log: Callable[[str], None],
     jobs: JobThread | None = None,
     unix_s: Clock | None = None,
+    dispatch: DispatchThread | None = None,
 ) -> ClusterCap:
-    """With the keys that the settings name. ``unix_s``: the clock of the jobs."""
+    """With the keys that the settings name. ``unix_s``: the clock of the jobs. ``dispatch``: the node's manager."""
     from pathlib import Path
 
     from foundation.wire.keys import read_pair, read_public
@@ -461,4 +518,4 @@ def open_cluster_cap(
     keys = None if is_open else read_pair(Path(settings.key))
     server = None if is_open else read_public(settings.server_key)
     link = ClusterLink(settings.url, keys, server, settings.insecure)
-    return ClusterCap(settings, link, boot_id, log, jobs=jobs, unix_s=unix_s)
+    return ClusterCap(settings, link, boot_id, log, jobs=jobs, unix_s=unix_s, dispatch=dispatch)

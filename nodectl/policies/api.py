@@ -6,7 +6,7 @@ its own state and the sample. So a recorded journal replays to byte-equal decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +41,24 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """How a GPU policy hands to a later run of the same program what it has measured (``nodectl.remembered``). Pure, as
+    ``decide``. ``card``: the index of the first GPU of a kind; ``phases``: what ``keep`` returned, read from a file.
+
+    ``keep(params, layout, state, card)``: what is worth keeping of this run. ``recall(params, layout, state, card,
+    phases)``: the state with that in place of what it had. ``fit(layout, state, card)``: the share (0 to 1) of this
+    run's time that went to what was recalled, NaN without any. ``distance(params, layout, state, card, phases)``: how
+    far what this run has seen at the highest clock is from these phases, in standard deviations; NaN: it has seen
+    nothing yet.
+    """
+
+    keep: Callable[[Any, Layout, Any, int], Sequence[Any]]
+    recall: Callable[[Any, Layout, Any, int, Sequence[Any]], Any]
+    fit: Callable[[Layout, Any, int], float]
+    distance: Callable[[Any, Layout, Any, int, Sequence[Any]], float]
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One policy: of ``nodectl.policies.registry``, of an installed package, or of a file (docs/extending.md).
 
@@ -48,7 +66,8 @@ class Policy:
     ``params`` is a frozen msgspec.Struct type whose defaults are conservative; ``initial(params, layout)`` gives
     the first state (a frozen dataclass or msgspec.Struct of numbers and numpy arrays); ``decide(params, layout,
     state, sample)`` gives the next state and the request. ``waits``: parameters in seconds that are no shorter than
-    a time of the policy's knobs, where that was measured (``nodectl.knobs.timing``).
+    a time of the policy's knobs, where that was measured (``nodectl.knobs.timing``). ``memory``: None for a policy that
+    learns again in every run. ``is_woken``: it decides as soon as the job gives a hint, and not only once a period.
     """
 
     name: str
@@ -60,3 +79,5 @@ class Policy:
     initial: Callable[[Any, Layout], Any]
     decide: Callable[[Any, Layout, Any, Sample], tuple[Any, Request]]
     waits: Mapping[str, Literal["effect_s", "dwell_s"]] = field(default_factory=dict)
+    memory: Memory | None = None
+    is_woken: bool = False

@@ -23,6 +23,8 @@ Hence:
     known phase, the GPU gets that phase's clock at once; else it goes back to the highest clock until the phase is
     recognised or learned. The time in between is charged to that phase. A small shift of traffic that lasts ends a
     phase, too. Without a reading there is no request for a GPU, and its clock is free.
+6.  Where an earlier run of the program has left its phases (``gpu_memory``), the run begins with them, and gives each
+    phase the loss at which one more second saves the same everywhere.
 
 GPUs that look alike count as one job and get one clock (``gpu_groups``): a parallel job waits for its slowest GPU. The
 highest clock is requested explicitly, not left free, because the slowdown bound is measured against it.
@@ -42,6 +44,7 @@ from nodectl.policies.parts.gpu_choice import MISSING, NO_CLOCKS, REASONS, Param
 from nodectl.policies.parts.gpu_course import RESTARTS, Course
 from nodectl.policies.parts.gpu_curves import CurveBank, curve_bank
 from nodectl.policies.parts.gpu_groups import IDLE, regroup
+from nodectl.policies.parts.gpu_memory import MEMORY
 from nodectl.policies.parts.gpu_phases import (
     COUNT,
     LOSS,
@@ -254,4 +257,5 @@ POLICY: Final = Policy(
     initial=initial,
     decide=decide,
     waits={"latency_s": "effect_s"},
+    memory=MEMORY,
 )

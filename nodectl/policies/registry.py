@@ -45,6 +45,7 @@ _WHERE: Final[dict[str, tuple[str, str, str]]] = {
     "bdpo-cpu-bounded": ("cpu", "nodectl.policies.bdpo_cpu_bounded", "POLICY"),
     "fixed-cpu": ("cpu", "nodectl.policies.fixed", "CPU_POLICY"),
     "bdpo-gpu": ("gpu", "nodectl.policies.bdpo_gpu", "POLICY"),
+    "gpu-events": ("gpu", "nodectl.policies.gpu_events", "POLICY"),
     "gpu-ladder": ("gpu", "nodectl.policies.gpu_ladder", "POLICY"),
     "fixed-gpu": ("gpu", "nodectl.policies.fixed", "GPU_POLICY"),
     "firmware": ("gpu", "nodectl.policies.firmware", "POLICY"),
@@ -139,7 +140,7 @@ def _guarded(extension: Extension[Policy]) -> Extension[Policy]:
         return extension.guarded(policy.decide, check)(params, layout, state, sample)
 
     initial = extension.guarded(policy.initial, lambda state: "")
-    return dataclasses.replace(extension, value=dataclasses.replace(policy, initial=initial, decide=decide))
+    return msgspec.structs.replace(extension, value=dataclasses.replace(policy, initial=initial, decide=decide))
 
 
 def _wrong(answer: Any, size: int, n_reasons: int) -> str:

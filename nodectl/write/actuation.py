@@ -278,8 +278,8 @@ class Actuation:
         known. The first time that changes something, it is logged."""
         bounded = under(self._writer.ceilings.values, settings)
         site, unknown = self._writer.ceilings.site, self._site_locks.unknown
-        kept = [name for name, value in bounded.items() if value < settings[name] and value == site.get(name)]
-        if kept:
+        lower = [name for name, value in bounded.items() if value < settings[name]] if bounded != settings else []
+        if kept := [name for name in lower if bounded[name] == site.get(name)]:
             unit = kept[0].rpartition("_")[2]
             self._log_once(
                 "ceiling",
@@ -287,7 +287,7 @@ class Actuation:
                 f"stays at {bounded[kept[0]]} {unit_sign(unit)}, which the site or another program has set;"
                 f" {settings[kept[0]]} were requested (may_raise would allow them)",
             )
-        if waiting := [name for name in bounded if name in unknown]:
+        if unknown and (waiting := [name for name in bounded if name in unknown]):
             self._log_once(
                 "lock",
                 [name for name in waiting if bounded[name]],

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nodectl.knobs.api import UNKNOWN, Companion, Knob, KnobError
 from nodectl.knobs.registry import kind_of
 from nodectl.write.last_writers import LastWriters
+from pmu.ports import KeptFile
 
 LOOK_NS: Final = 400_000_000
 """Ours: so often each knob that enforces a cap is read, at least: a value above the cap is put back within a second."""
@@ -47,6 +48,55 @@ class Above:
     companions: tuple[tuple[Companion, int], ...] = ()
 
 
+class FilesAsFound:
+    """The files of knobs, kept open. A look at a knob whose files have the bytes with which it was found to be right
+    ends there: one read of each in place of opening, reading, closing and understanding it."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, tuple[Callable[[str], KeptFile], list[str]]] = {}
+        self._open: dict[str, list[KeptFile]] = {}
+        self._read: dict[str, list[bytes]] = {}  # by the last look
+        self._right: dict[str, tuple[int, list[bytes]]] = {}
+
+    def keep(self, name: str, opened: Callable[[str], KeptFile], paths: list[str]) -> None:
+        """All that decides about this knob is in these files. They are opened when they are first read."""
+        self._paths[name] = opened, paths
+
+    def are_as_found(self, name: str, goal: int) -> bool:
+        """Whether the knob was right with this goal, and its files have not changed since."""
+        if name not in self._paths:
+            return False
+        opened, paths = self._paths[name]
+        try:
+            files = self._open.setdefault(name, [])
+            for path in paths[len(files) :]:
+                files.append(opened(path))
+            found = [file.read() for file in files]
+        except OSError as error:  # the device has gone, and another may come at this path
+            self._forget(name)
+            if isinstance(error, FileNotFoundError):  # this kernel or zone does not have it: it is read the long way
+                del self._paths[name]
+            return False
+        self._read[name] = found
+        return self._right.get(name) == (goal, found)
+
+    def note(self, name: str, goal: int) -> None:
+        """With what ``are_as_found`` has read last the knob is right."""
+        if name in self._read:
+            self._right[name] = goal, self._read[name]
+
+    def close(self) -> None:
+        """Close the files."""
+        for name in list(self._open):
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        for file in self._open.pop(name, ()):
+            file.close()
+        self._read.pop(name, None)
+        self._right.pop(name, None)
+
+
 class CapGuard:
     """Knows what the knobs that enforce a cap are to be at, and finds those that allow more."""
 
@@ -57,7 +107,9 @@ class CapGuard:
         self._root = root
         self._goals: dict[str, int] = {}
         self._strictest: dict[str, int] = {}
-        self._next_ns = self._looked_ns = 0
+        self._next_ns = self._heard_ns = 0
+        self._is_heard = False  # the next look is one that somebody's write has caused
+        self._bytes = FilesAsFound()
         self._watched: set[str] = set()
         self._writers: LastWriters | None = None
 
@@ -112,12 +164,14 @@ class CapGuard:
     def look(self, now_ns: int, ceilings: Mapping[str, int], known: Mapping[str, int]) -> tuple[list[Above], list[str]]:
         """Those that allow more than their cap, and the names of those that are below it. ``known``: what some are at,
         so that they need not be read. A knob that cannot be read is left to the next write, which says why."""
-        self._next_ns, self._looked_ns = now_ns + LOOK_NS, now_ns
+        self._next_ns = now_ns + LOOK_NS
+        if self._is_heard:
+            self._heard_ns, self._is_heard = now_ns, False
         above: list[Above] = []
         below: list[str] = []
         for name, goal in self._goals.items():
             self._goals[name] = goal = min(goal, ceilings.get(name, goal))
-            if known.get(name) == goal:
+            if self._is_right(name, goal, known):
                 continue
             try:
                 present = known[name] if name in known else self._knobs[name].read_back()
@@ -135,7 +189,13 @@ class CapGuard:
                 above.append(Above(name, goal, 0, what, found))
             elif present < goal and not self._knobs[name].matches(goal, present):
                 below.append(name)
+            elif name not in known:
+                self._bytes.note(name, goal)
         return above, below
+
+    def _is_right(self, name: str, goal: int, known: Mapping[str, int]) -> bool:
+        """Whether that is seen without reading the knob itself."""
+        return known[name] == goal if name in known else self._bytes.are_as_found(name, goal)
 
     def put_back(self, above: Above) -> None:
         """Put companions back. ``KnobError`` if one cannot be."""
@@ -158,15 +218,16 @@ class CapGuard:
 
     def pause_ns(self, now_ns: int) -> int:
         """How long not to wait for ``descriptor``: who writes in a loop must not keep this process busy."""
-        return max(self._looked_ns + LEAST_NS - now_ns, 0)
+        return max(self._heard_ns + LEAST_NS - now_ns, 0)
 
     def hear(self) -> None:
         """Somebody may have written a file: if another process has, the next look is due."""
         if self._writers and self._writers.read():
-            self._next_ns = 0
+            self._next_ns, self._is_heard = 0, True
 
     def close(self) -> None:
         """Stop watching files."""
+        self._bytes.close()
         if self._writers:
             self._writers.close()
 
@@ -176,6 +237,10 @@ class CapGuard:
             if name not in self._watched:
                 self._watched.add(name)
                 self._writers.watch(self._paths(name))
+                knob: Any = self._knobs[name]
+                if hasattr(knob, "keep"):
+                    paths = [knob.path, *(companion.path for companion in self._companions(name))]
+                    self._bytes.keep(name, knob.keep, paths)
 
     def _paths(self, name: str) -> list[str]:
         own = getattr(self._knobs[name], "path", "")

@@ -22,6 +22,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from operator import le
 from typing import Final
 
 from nodectl.knobs.api import Knob, KnobError
@@ -148,7 +149,9 @@ class Ceilings:
 
 def under(ceilings: Mapping[str, int], settings: Mapping[str, int]) -> dict[str, int]:
     """The settings with no value above its ceiling; 0, a release, stays."""
-    most = ceilings.get
+    most, values = ceilings.get, settings.values()
+    if all(map(le, values, map(most, settings, values))):  # nearly always, hundreds of them at each tick
+        return dict(settings)
     return {name: value if value <= most(name, value) else ceilings[name] for name, value in settings.items()}
 
 

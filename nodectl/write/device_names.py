@@ -45,6 +45,8 @@ class DeviceNames:
 
     def all_saved(self, values: Mapping[str, T]) -> dict[str, T]:
         """The values under the names of a save."""
+        if not self._saved:
+            return dict(values)
         return {self.saved(name): value for name, value in values.items()}
 
     def all_here(self, values: Mapping[str, T]) -> dict[str, T]:

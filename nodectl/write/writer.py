@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from nodectl.config import Foreign
 from nodectl.knobs.api import UNKNOWN, Knob, KnobError, Outcome, Raised
@@ -46,11 +45,9 @@ from nodectl.write.restore import (
     settle,
 )
 from nodectl.write.saves import Captured, SaveError
+from nodectl.write.setting import Setting
 from pmu.driver_values import digits
 from pmu.ports import Clock
-
-FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
-"""Ours: a knob that refused is tried again after a second, then twice that, up to a minute."""
 
 CHECKS_PER_APPLY = 2
 """Ours: unchanged knobs that are read again at each ``apply``, in turn, so that a foreign writer is found even while
@@ -60,27 +57,9 @@ ATTEMPTS = 3
 """Ours: how often a value above the cap is overwritten at once, where somebody sets it between our write and our
 look."""
 
-NEVER_NS = 2**63 - 1
-
 YIELD = Foreign()
 
-_TROUBLE = ("refused", "no-effect", "foreign", "vanished")
-
 _TAKEN = "another process has put this node's knobs back while this one was stopped; start it again"
-
-
-@dataclass(slots=True)
-class _Setting:
-    """One knob as this writer sees it. ``written`` is the value that it was brought to, 0 where none of ours is set."""
-
-    knob: Knob
-    at_rest: Outcome
-    written: int = 0
-    present: int | None = None  # what the hardware was at when last read
-    trouble: Outcome | None = None  # repeated until it is time to try again
-    wanted: int = 0  # the value that met trouble
-    retry_ns: int = 0
-    retry_s: float = FIRST_RETRY_S
 
 
 class Writer:
@@ -103,7 +82,7 @@ class Writer:
         knobs that have no ceiling of the site's. ``foreign``: what to do about other programs that move a knob.
         ``many``: writes clock limits together; without it knobs are written one by one. ``root``: the directory that
         the paths of knobs are below."""
-        self._settings = {knob.name: _Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
+        self._settings = {knob.name: Setting(knob, Outcome(knob.name, "unchanged")) for knob in knobs}
         self._places = SavePlaces(saves) if isinstance(saves, str) else saves
         self._names = DeviceNames(knobs)
         save = open_save(self._places, boot_id, lambda name: recipe_of(name, self._find))
@@ -186,13 +165,12 @@ class Writer:
                 outcomes[name] = Outcome(name, "unchanged" if value == 0 else "vanished", "this node has no such knob")
             elif setting.trouble is None and value == setting.written:
                 outcomes[name] = setting.at_rest
-            elif setting.trouble and now_ns < setting.retry_ns and self._waits(setting, value):
+            elif setting.trouble and now_ns < setting.retry_ns and setting.waits_with(value, self.guard.guards(name)):
                 outcomes[name] = setting.trouble
             else:
                 outcomes[name] = setting.at_rest
                 changes[name] = value
-        for outcome in self._carry_out(changes):
-            outcomes[outcome.knob] = self._take_note(outcome, changes[outcome.knob], now_ns)
+        outcomes |= self._noted(self._carry_out(changes), changes, now_ns)
         for outcome in self._check_some(changes):
             outcomes[outcome.knob] = self._take_note(outcome, self._settings[outcome.knob].written, now_ns)
         if self.guard.left_ns(now_ns) == 0:
@@ -329,11 +307,13 @@ class Writer:
                 outcomes.append(found)
         return outcomes
 
-    def _foreign_value(self, setting: _Setting, captured: Captured, are_at_rest: bool) -> Outcome | None:
+    def _foreign_value(self, setting: Setting, captured: Captured, are_at_rest: bool) -> Outcome | None:
         """Read one of these knobs; an outcome if somebody else has set it. ``KnobError`` if it cannot be read."""
         knob, before = setting.knob, setting.present
         present = setting.present = knob.read_back()
-        if present is None or self._is_back(setting, captured, present):
+        if present is None or (captured.ours and present == captured.ours[-1]):
+            return None
+        if self._is_back(setting, captured, present):
             return None
         if self.guard.is_above(knob.name, present):  # nobody's: it is overwritten now, or at the next look
             self._note_above(setting, captured, present)
@@ -352,7 +332,7 @@ class Writer:
             detail = f"somebody else put it back to {knob.shown(present)}; it is set again later"
         return Outcome(knob.name, "foreign", detail, "foreign writer")
 
-    def _is_back(self, setting: _Setting, captured: Captured, present: int) -> bool:
+    def _is_back(self, setting: Setting, captured: Captured, present: int) -> bool:
         """Was the knob gone at the last look? What it is at now is not somebody's, but what its device begins with. A
         limit that is lower than the captured one stays its ceiling."""
         if setting.trouble is None or setting.trouble.status != "vanished":
@@ -367,7 +347,7 @@ class Writer:
             return False
         return not knob.matches(last_of_ours(knob, captured), present)
 
-    def _note_above(self, setting: _Setting, captured: Captured, present: int) -> None:
+    def _note_above(self, setting: Setting, captured: Captured, present: int) -> None:
         """A knob that is about to be set under a cap allows more. Somebody may have raised it, or have set a limit that
         is above the new cap and was below the one before."""
         knob = setting.knob
@@ -378,7 +358,7 @@ class Writer:
             self._note_foreign(knob.name, present)  # it may still be lower than what the site had
 
     @staticmethod
-    def _is_raised(setting: _Setting, above: Above) -> bool:
+    def _is_raised(setting: Setting, above: Above) -> bool:
         """Has somebody raised it? It may also be at a value of ours that a write which failed was to lower."""
         if not setting.written:
             return False
@@ -480,9 +460,10 @@ class Writer:
         except KnobError:
             return {}
         outcomes: dict[str, Outcome] = {}
+        settings, is_at = self._settings, present.get
         for name, value in lower.items():
-            if present.get(name) == value:
-                setting = self._settings[name]
+            if is_at(name) == value:
+                setting = settings[name]
                 setting.written = setting.present = value
                 outcomes[name] = as_written(name, value)
         return outcomes if len(outcomes) == len(lower) else outcomes | self._set_meanwhile(lower, present, outcomes)
@@ -509,7 +490,7 @@ class Writer:
                     found.append(Outcome(name, "foreign", detail, "foreign writer"))
         return {outcome.knob: outcome for outcome in self._left(found)}
 
-    def _write(self, setting: _Setting, value: int) -> Outcome:
+    def _write(self, setting: Setting, value: int) -> Outcome:
         """Set one knob and read it back."""
         knob, before = setting.knob, setting.present
         if not self._is_current():  # stopped since the beginning of this apply
@@ -540,14 +521,15 @@ class Writer:
         detail = f"requested {knob.shown(value)}, is at {present}: {text}"
         return Outcome(knob.name, "no-effect", detail, reason)
 
-    def _put(self, setting: _Setting, value: int) -> int | None:
+    def _put(self, setting: Setting, value: int) -> int | None:
         """Set a knob and return what it is at then. One that enforces a cap is set again at once where it is above."""
+        knob = setting.knob
         for _ in range(ATTEMPTS):
-            setting.knob.set(value)
-            setting.present = setting.knob.read_back()
-            if setting.present is None or not self.guard.is_above(setting.knob.name, setting.present):
+            knob.set(value)
+            present = setting.present = knob.read_back()
+            if present is None or present == value or not self.guard.is_above(knob.name, present):
                 break
-        return setting.present
+        return present
 
     def _release(self, name: str) -> Outcome:
         """Put the knob back to its captured value. The capture stays: the next write needs no new one."""
@@ -586,12 +568,11 @@ class Writer:
                 settle(self._save, self._captured, outcomes)
         return outcomes
 
-    def _forget(self, setting: _Setting, outcome: Outcome) -> None:
+    def _forget(self, setting: Setting, outcome: Outcome) -> None:
         """A restored knob may be moved again; one that was left to somebody else stays theirs."""
-        setting.written, setting.trouble, setting.retry_s = 0, None, FIRST_RETRY_S
+        setting.is_put_back()
         if outcome.status == "left":
-            setting.trouble = Outcome(outcome.knob, "foreign", outcome.detail, "foreign writer")
-            setting.retry_ns = NEVER_NS
+            setting.is_theirs(outcome.detail)
 
     def _check_some(self, changes: Mapping[str, int]) -> list[Outcome]:
         """Read again a few knobs that are at a value of ours and do not change now, in turn. Those that enforce a cap
@@ -612,28 +593,12 @@ class Writer:
         writes = {name: self._settings[name].written for name in names if name in again}
         return left + self._record_and_write(writes) if writes else left
 
-    def _waits(self, setting: _Setting, value: int) -> bool:
-        """Whether a knob in trouble is left alone for a while though ``value`` is requested."""
-        if setting.wanted == value:
-            return True
-        # a limit that somebody has set below the cap before may be above the new one
-        return _is_foreign(setting) and not self.guard.guards(setting.knob.name)
+    def _noted(self, outcomes: Iterable[Outcome], values: Mapping[str, int], now_ns: int) -> dict[str, Outcome]:
+        """Of many at once; what was written without trouble needs no note."""
+        for outcome in outcomes:
+            if self._settings[outcome.knob].trouble or outcome.status != "written":
+                self._take_note(outcome, values[outcome.knob], now_ns)
+        return {outcome.knob: outcome for outcome in outcomes}
 
     def _take_note(self, outcome: Outcome, value: int, now_ns: int) -> Outcome:
-        """Remember a knob's trouble, and when to try again."""
-        setting = self._settings[outcome.knob]
-        if setting.trouble is None and outcome.status == "written":
-            return outcome
-        if outcome.status in _TROUBLE:
-            is_same = setting.trouble is not None and setting.wanted == value
-            is_growing = is_same and not self.guard.guards(outcome.knob)
-            setting.retry_s = min(2 * setting.retry_s, LAST_RETRY_S) if is_growing else FIRST_RETRY_S
-            setting.retry_ns = now_ns + round(setting.retry_s * 1e9)
-            setting.trouble, setting.wanted = outcome, value
-        else:
-            setting.trouble, setting.retry_s = None, FIRST_RETRY_S
-        return outcome
-
-
-def _is_foreign(setting: _Setting) -> bool:
-    return setting.trouble is not None and setting.trouble.status == "foreign"
+        return self._settings[outcome.knob].take_note(outcome, value, now_ns, self.guard.guards(outcome.knob))

@@ -40,6 +40,7 @@ from nodectl.writer_process.writer_protocol import (
     LookAgain,
     Outcomes,
     ProtocolError,
+    PublishJoules,
     Restore,
     RestoreAll,
     SiteLocks,
@@ -173,6 +174,10 @@ class RemoteWriter:
             self._site_locks = values
             self._ask(SiteLocks(self._site_locks), Done, START_S)
 
+    def publish_joules(self, page: str) -> None:
+        """Write the page of what jobs have drawn; ``NodectlError`` if that is impossible."""
+        self._ask(PublishJoules(page), Done, self.answer_s)
+
     def know_cards(self, numbers: Mapping[str, int]) -> None:
         """The numbers of this process's GPUs, by UUID. A knob of the writer whose card has another number there is not
         used: it would move another card. ``lacks`` then has it, and the next segment numbers alike."""
@@ -275,15 +280,15 @@ class RemoteWriter:
         return self._ask_now(lambda: request, answer, patience_s)
 
     def _ask_now(self, request: Callable[[], type_request], answer: type[R], patience_s: float = 0.0) -> R:
-        """Ask and wait for ``answer_s``, or longer where the request takes long. Ask once more where the writer has to
-        be started again; the request is made again, with a new time."""
+        """Ask and wait for ``answer_s``, or longer where the request takes long. Ask again where the writer has to be
+        started again, unless it is lost too often; the request is made again each time, with a new time."""
         if self._link is None:
             raise WriterLostError("the writer process is closed")
-        try:
-            return self._exchange(request(), answer, patience_s or self.answer_s)
-        except ChannelError as lost:
-            self._start_again(str(lost))
-            return self._exchange(request(), answer, patience_s or self.answer_s)
+        while True:
+            try:
+                return self._exchange(request(), answer, patience_s or self.answer_s)
+            except ChannelError as lost:
+                self._start_again(str(lost))
 
     def _exchange(self, request: type_request, answer: type[R], patience_s: float) -> R:
         assert self._link

@@ -98,7 +98,14 @@ class LookAgain(_Message, frozen=True, tag="look-again"):
     ``Start`` must follow."""
 
 
-type_request = LookAgain | Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll
+class PublishJoules(_Message, frozen=True, tag="joules"):
+    """Replace the page of what jobs have drawn (``nodectl.site_jobs.joules_page``). It names no file: the writer knows
+    where that is."""
+
+    page: Annotated[str, msgspec.Meta(max_length=64 << 10)]
+
+
+type_request = PublishJoules | LookAgain | Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll
 
 
 class KnobEntry(_Message, frozen=True):
@@ -160,7 +167,7 @@ class Outcomes(_Message, frozen=True, tag="outcomes"):
 
 
 class Done(_Message, frozen=True, tag="done"):
-    """The answer to ``LimitRestores`` and ``SiteLocks``."""
+    """The answer to ``LimitRestores``, ``SiteLocks`` and ``PublishJoules``."""
 
 
 class Failed(_Message, frozen=True, tag="failed"):

@@ -23,6 +23,7 @@ from nodectl.config import Foreign
 from nodectl.knobs import KnobError, Outcome, find_knobs
 from nodectl.knobs.gpu_limits import ClockLock
 from nodectl.loop.interruptions import Interruptions
+from nodectl.site_jobs.joules_page import joules_path, write_page
 from nodectl.write.lock import LEAVING_S, LockError, NodeLock
 from nodectl.write.many_files import ManyFiles, as_written
 from nodectl.write.places import save_places
@@ -45,6 +46,7 @@ from nodectl.writer_process.writer_protocol import (
     LookAgain,
     Outcomes,
     ProtocolError,
+    PublishJoules,
     Restore,
     RestoreAll,
     SiteLocks,
@@ -252,6 +254,8 @@ class Session:
             return self._look_again()
         if isinstance(request, Start):
             return self._start()
+        if isinstance(request, PublishJoules):
+            return self._publish(request.page)
         writer = self._writer
         if writer is None:
             raise ProtocolError("the first request must be a start")
@@ -340,6 +344,16 @@ class Session:
             self.put_back_expired()
         return self._applied(request, names, outcomes)
 
+    def _publish(self, page: str) -> Done:
+        """An agent that only looks may do that too, without a start."""
+        lock_path = self._served.ports.lock_path
+        if lock_path:
+            try:
+                write_page(joules_path(lock_path), page)
+            except OSError as error:
+                raise SaveError(f"{joules_path(lock_path)}: {error.strerror}") from None
+        return Done()
+
     def _take_site_locks(self, writer: Writer, values: Mapping[str, int]) -> None:
         """From now on these are the clocks that a restore locks these GPUs to, and that no lock of ours exceeds."""
         for knob in self._served.knobs:
@@ -352,7 +366,7 @@ class Session:
         """What is lower than the agent knows."""
         news = []
         for now, sent in zip((writer.ceilings.values, writer.ceilings.site), self._sent_ceilings, strict=True):
-            found = {name: value for name, value in now.items() if sent.get(name) != value}
+            found = {} if now == sent else {name: value for name, value in now.items() if sent.get(name) != value}
             sent.update(found)
             news.append(found)
         return news[0], news[1]
@@ -372,19 +386,19 @@ class Session:
 
     def _applied(self, request: Apply, names: list[str], outcomes: list[Outcome]) -> Applied:
         """The answer, short: numbers for knobs that were written as requested, nothing for those left unchanged."""
-        wanted = dict(zip(names, zip(request.knobs, request.values, strict=True), strict=True))
         written: list[int] = []
         others: list[Outcome] = []
-        for one in outcomes:
-            name = one.knob
-            if one.status == "written":
-                at, value = wanted.get(name, (-1, 0))
+        # first those of the request, in its order: one that is elsewhere is sent whole
+        for name, at, value, one in zip(names, request.knobs, request.values, outcomes, strict=False):
+            if one.status == "written" and one.knob == name:
                 # ManyFiles gives the very same object, so that comparing costs nothing
-                if one is as_written(name, value) or one == as_written(name, value):
+                plain = as_written(name, value)
+                if one is plain or one == plain:
                     written.append(at)
                     continue
             if one.status != "unchanged" or one.detail:
                 others.append(one)
+        others += [one for one in outcomes[len(names) :] if one.status != "unchanged" or one.detail]
         expired, self._expired = self._expired, 0
         assert self._writer
         return Applied(written, others, expired, *self._news_of_ceilings(self._writer), self._writer.take_raised())

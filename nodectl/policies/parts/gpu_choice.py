@@ -42,7 +42,7 @@ from nodectl.policies.parts.gpu_estimators import Reading, progress, sureness, t
 from nodectl.policies.parts.gpu_phases import COUNT, LOSS, RATE, SECONDS, UNITS, Phases
 from pmu.readings import type_f64
 
-MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS = range(7)
+MISSING, BASELINE, EXPLORE, BEST, TOP, SEARCH, NO_CLOCKS, REMEMBERED = range(8)
 REASONS: Final = (
     "a reading is missing: running free",
     "measuring at the highest clock",
@@ -51,6 +51,7 @@ REASONS: Final = (
     "no lower clock is worth its time",
     "the load has changed: looking from the highest clock",
     "the card names no clocks",
+    "least energy within the bound, by phases kept from earlier runs",
 )
 
 

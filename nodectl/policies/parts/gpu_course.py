@@ -18,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from nodectl.policies.parts.gpu_choice import SEARCH, Limits, Params, choose, estimate
+from nodectl.policies.parts.gpu_choice import BEST, REMEMBERED, SEARCH, Limits, Params, choose, estimate
 from nodectl.policies.parts.gpu_curves import CurveBank
+from nodectl.policies.parts.gpu_memory import planned
 from nodectl.policies.parts.gpu_phases import (
     COUNT,
     SECONDS,
@@ -43,6 +44,7 @@ from nodectl.policies.parts.gpu_state import (
     WATTS_SQUARES,
     State,
 )
+from pmu.readings import type_f64
 
 MARGIN: Final = 2.0
 """Ours: a phase is recalled early if the next one is further away by so many standard deviations."""
@@ -59,6 +61,15 @@ standard errors. White noise gets there once in some 10^5 blocks, a shift of twi
 
 RESTARTS: Final = 3
 """Ours: how often a block of an unknown phase is begun again because power was not steady; the next one counts."""
+
+EXPECTED_S: Final = 120.0
+"""Ours: for the mix of phases, the earlier runs count as so many seconds."""
+
+USUAL: Final = 0.75
+"""Ours: a phase is recalled as the usual successor of another if it came after it in so many of the changes."""
+
+MOST_PLANNED: Final = 3.0
+"""Ours: a phase gets at most so many times the bound."""
 
 
 @dataclass(slots=True)
@@ -83,6 +94,7 @@ class Course:
             if is_new:
                 phase, lost_s = phases.forget_oldest()
                 state.forgotten_s[i] += lost_s
+                self._forget(phase)
                 phases.learn(phase, level, sight, state.time_s)
             self._enter(phase, blocks=0)
         elif phases.strangeness(level, sight)[phase] > STRANGE or self._has_shifted(phases, phase, level, sight):
@@ -91,6 +103,7 @@ class Course:
         self._learn_last(phases)
         self._charge()
         if not is_new:
+            self._count_change()
             state.last[i], state.last_level[i] = sight, level
         state.blocks[i] -= 1
         if state.blocks[i] <= 0:
@@ -141,6 +154,8 @@ class Course:
         state.doubted[i] = phase if state.last_level[i] < 0 else -1  # no block has confirmed it
         recalled = phases.recognise(level, sight._replace(rate=np.nan), phase, 2.0 * MARGIN)
         loss = phases.may_lose(level, sight._replace(rate=np.nan), phase)
+        if recalled < 0:
+            recalled = self._successor(phases, sight._replace(rate=np.nan))
         self._to_limbo()
         self._settle(self.params.latency_s)
         if recalled >= 0:
@@ -150,6 +165,39 @@ class Course:
             self._restart(-1)
         else:
             self._to_top()
+
+    def _forget(self, phase: int) -> None:
+        """This row of the table is another phase from now on."""
+        state, i = self.state, self.index
+        if state.share is not None:
+            state.share[i, phase] = 0.0
+        if state.after is not None and state.came_from is not None:
+            state.after[i, phase] = state.after[i, :, phase] = 0.0
+            state.came_from[i] = -1 if state.came_from[i] == phase else state.came_from[i]
+
+    def _successor(self, phases: Phases, sight: Sight) -> int:
+        """The phase that usually comes after this one, if power allows it; -1: none. It is provisional: nothing is
+        learned in it until a block fits, and if none does, it is not guessed again."""
+        state, i = self.state, self.index
+        if (
+            state.share is None or state.after is None or state.last_level[i] < 0
+        ):  # the present phase was no more than a guess itself
+            return -1
+        counts = state.after[i, state.phase[i]]
+        usual = int(np.argmax(counts))
+        if counts[usual] < max(USUAL * float(counts.sum()), 1.0):
+            return -1
+        strange = phases.strangeness(int(state.level[i]), sight)
+        return usual if usual != state.phase[i] and strange[usual] <= STRANGE else -1
+
+    def _count_change(self) -> None:
+        """Count, once a block has fitted, which phase came after which."""
+        state, i = self.state, self.index
+        if state.after is None or state.came_from is None or state.came_from[i] == state.phase[i]:
+            return
+        if state.came_from[i] >= 0:
+            state.after[i, state.came_from[i], state.phase[i]] += 1.0
+        state.came_from[i] = state.phase[i]
 
     def _to_limbo(self) -> None:
         state, i = self.state, self.index
@@ -197,8 +245,12 @@ class Course:
         estimate(params, phases, int(state.phase[i]))
         income = params.bound * params.aim
         lost_s = float(lost(state.table[i]).sum() + state.forgotten_s[i])
+        allowed = max(income + (income * state.time_s - lost_s) / params.horizon_s, 0.0)
+        allowance = min(allowed, 2.0 * params.bound)
+        if state.share is not None and state.share[i].any():
+            allowance = planned(phases, int(state.phase[i]), self._mix(), allowed, MOST_PLANNED * params.bound)
         limits = Limits(
-            allowance=min(max(income + (income * state.time_s - lost_s) / params.horizon_s, 0.0), 2.0 * params.bound),
+            allowance=allowance,
             room_s=income * (state.time_s + params.credit_s) - lost_s,
             horizon_s=max(state.time_s, params.horizon_s),
             settle_s=params.latency_s + SETTLED_WINDOWS * float(state.window_s[i]),
@@ -206,12 +258,20 @@ class Course:
         )
         phase, now = int(state.phase[i]), int(state.level[i])
         level, reason, blocks = choose(params, phases, phase, now, limits)
+        if reason == BEST and state.share is not None and state.share[i, phase] > 0:
+            reason = REMEMBERED
         if level != now:
             state.moved_s[i] = 0.0
             state.is_apart[i], state.shift[i] = 1, 0.0
             state.power_w[i] = state.range_w[i] = np.nan
         state.level[i], state.reason[i], state.blocks[i] = level, reason, blocks
         self._expect(phases)
+
+    def _mix(self) -> type_f64:
+        """Seconds of each phase: those of this run, and those that earlier ones let expect."""
+        state, i = self.state, self.index
+        assert state.share is not None
+        return np.asarray(state.table[i, :, SECONDS].sum(axis=1) + EXPECTED_S * state.share[i])
 
     def _expect(self, phases: Phases) -> None:
         """Expect the power measured at this level; where there is none, that of the first pulse."""
@@ -248,4 +308,5 @@ class Course:
 
     def _phases(self) -> Phases:
         state, i = self.state, self.index
-        return Phases(state.table[i], state.facts[i], self.bank, self.params.noise, self.is_whole_percent)
+        settled = None if state.settled is None else state.settled[i]
+        return Phases(state.table[i], state.facts[i], self.bank, self.params.noise, self.is_whole_percent, settled)

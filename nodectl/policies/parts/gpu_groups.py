@@ -55,8 +55,13 @@ PER_GROUP: Final = (
     "forgotten_s",
     "shift",
     "is_apart",
+    "share",
+    "settled",
+    "after",
+    "came_from",
 )
-"""Fields of ``State`` with a row per group; a new group begins with a copy of the row of its old one."""
+"""Fields of ``State`` with a row per group; a new group begins with a copy of the row of its old one. Some may be
+None."""
 
 
 def regroup(
@@ -106,5 +111,6 @@ def _move(state: State, kind: type_i64, alike: type_f64, apart: npt.NDArray[np.b
             state.leader[index] = index
             for name in PER_GROUP:
                 rows = getattr(state, name)
-                rows[index] = rows[old]
+                if rows is not None:
+                    rows[index] = rows[old]
     return state

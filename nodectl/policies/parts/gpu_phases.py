@@ -109,18 +109,23 @@ class Sight(NamedTuple):
 
 @dataclass(slots=True)
 class Phases:
-    """The phases of one GPU. ``noise``: expected relative scatter of a block's traffic before any was measured."""
+    """The phases of one GPU. ``noise``: expected relative scatter of a block's traffic before any was measured.
+    ``settled`` ``[PHASES, LEVELS]``: 1 where the mean is that of earlier runs and stays (``gpu_memory``)."""
 
     table: type_f64
     facts: type_f64
     bank: CurveBank
     noise: float
     is_whole_percent: bool
+    settled: type_f64 | None = None
 
     def learn(self, phase: int, level: int, block: Sight, time_s: float) -> None:
         """Add one block to the means of its phase and clock."""
         row, facts = self.table[phase, :, level], self.facts[phase]
         count = row[COUNT]
+        if self.settled is not None and self.settled[phase, level]:
+            facts[SEEN_S] = time_s
+            return
         if count > 0 and block.rate > 0 and row[RATE] > 0:
             facts[SCATTER] += np.log(block.rate / row[RATE]) ** 2 * count / (count + 1.0)
             facts[SCATTERS] += 1.0
@@ -148,6 +153,8 @@ class Phases:
         lost_s = float(lost(self.table[phase]))
         self.table[phase] = 0.0
         self.facts[phase] = 0.0
+        if self.settled is not None:
+            self.settled[phase] = 0.0
         return phase, lost_s
 
     def scatter(self, phase: int) -> float:

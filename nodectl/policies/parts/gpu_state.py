@@ -60,6 +60,11 @@ class State(msgspec.Struct, frozen=True, eq=False):
 
     ``shift`` ``[n_gpus, 2]``: cumulated sums, up and down, of how far traffic is from the phase's since it is at this
     level. ``is_apart``: 1 until units have been counted in this stretch.
+
+    Of phases that were recalled from an earlier run (``gpu_memory``): ``share`` ``[n_gpus, PHASES]``, their shares of
+    that run's time, and ``settled`` ``[n_gpus, PHASES, LEVELS]``, whether it has measured enough at a clock; None where
+    nothing was recalled. ``after`` ``[n_gpus, PHASES, PHASES]``: how often each phase came after each, ``came_from``:
+    the last one that a block has shown, -1 = none; None in older journals.
     """
 
     table: type_f64
@@ -90,6 +95,10 @@ class State(msgspec.Struct, frozen=True, eq=False):
     shift: type_f64
     is_apart: type_i64
     source: int
+    share: type_f64 | None = None
+    settled: type_f64 | None = None
+    after: type_f64 | None = None
+    came_from: type_i64 | None = None
 
 
 def initial(params: Params, layout: Layout) -> State:
@@ -127,6 +136,8 @@ def initial(params: Params, layout: Layout) -> State:
         shift=np.zeros((n_gpus, 2)),
         is_apart=np.ones(n_gpus, np.int64),
         source=0,
+        after=np.zeros((n_gpus, PHASES, PHASES)),
+        came_from=np.full(n_gpus, -1),
     )
 
 
