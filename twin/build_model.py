@@ -9,7 +9,7 @@ from cffi import FFI
 
 ROOT = Path(__file__).resolve().parent.parent
 _PARTS = (
-    *("", "_bandwidth", "_cpu", "_gpu", "_gpu_clock", "_idle", "_memory"),
+    *("", "_bandwidth", "_cpu", "_gpu", "_gpu_clock", "_gpu_share", "_idle", "_memory"),
     *("_meter", "_state", "_turbo", "_uncore", "_work"),
 )
 SOURCES = [f"model{part}.c" for part in _PARTS]

@@ -188,6 +188,10 @@ MOST_CPUS = 4096
 """Ours: several times as many as the largest present node has; each costs a few files and counters."""
 
 
+MOST_STEPS = 4096
+"""Ours: several times as many clocks as a processor or card has."""
+
+
 def load_machine(name: str) -> Machine:
     """A shipped machine by name, or one in a TOML file by path."""
     path = Path(name)
@@ -296,8 +300,12 @@ def _problems(table: MachineTable) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _frequency_problems(frequency: FrequencyTable) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(frequency.domain, int) and frequency.domain < 1:
+        yield ("frequency", "domain"), f"{frequency.domain} is below 1"
     if not frequency.steps_khz and frequency.step_khz <= 0:
         yield ("frequency",), "give steps_khz, or step_khz above 0"
+    elif not frequency.steps_khz and (frequency.max_khz - frequency.min_khz) // frequency.step_khz >= MOST_STEPS:
+        yield ("frequency", "step_khz"), f"more than {MOST_STEPS} clocks from min_khz to max_khz"
     if list(frequency.steps_khz) != sorted(set(frequency.steps_khz)):
         yield ("frequency", "steps_khz"), "clocks must ascend"
     preferences = [preference for preference, _ in frequency.preference_khz]

@@ -43,20 +43,21 @@ class EmulatedPartition:
     end.
 
     ``tdp_w`` is that of one node, ``budget_w`` of all. ``trace``: where nodes write the truth. ``policy`` and the caps
-    of its levels, ``levels_w``: in place of a sharer, the scheduler owns the watts.
+    of its levels, ``levels_w``: in place of a sharer, the scheduler owns the watts. ``dispatch``: the directory by
+    which the nodes dispatch jobs among themselves (docs/dardis.md); the cluster agent then starts none.
     """
 
     def __init__(
         self, at: Path, names: list[str], machine: str, tdp_w: float, budget_w: float, sharer: str,
-        policy: str = "easy", levels_w: Sequence[float] = (),
+        policy: str = "easy", levels_w: Sequence[float] = (), dispatch: Path | None = None,
     ) -> None:  # fmt: skip
         self.names = names
         self.socket = at / "ctl.sock"
         self.trace = at / "trace"
         self.workdir = at / "jobs"
         self._at, self._machine, self._tdp_w, self._budget_w, self._sharer = at, machine, tdp_w, budget_w, sharer
-        self._policy, self._levels_w = policy, levels_w
-        self._url = f"tcp://127.0.0.1:{_free_port()}"
+        self._policy, self._levels_w, self._dispatch = policy, levels_w, dispatch
+        self._url = f"tcp://127.0.0.1:{free_port()}"
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def __enter__(self) -> EmulatedPartition:
@@ -68,18 +69,31 @@ class EmulatedPartition:
         self._write_settings()
         (self._at / "node.toml").write_text('[cpu_policy]\nname = "none"\n[gpu_policy]\nname = "none"\n')
         try:
-            self._start("serve", "cluster_agent.cli", "serve", "--config", str(self._at / "cluster.toml"))
-            self._until("the cluster agent listens", self.socket.exists)
+            self.start_head()
             self._start(
                 "nodes", "nodectl.cli", "twin", "node", "--machine", self._machine, "--cluster", self._url,
                 "--keys", str(self._at / "keys"), "--config", str(self._at / "node.toml"),
-                "--trace", str(self.trace), *self.names,
+                "--trace", str(self.trace),
+                *(("--dispatch", str(self._dispatch)) if self._dispatch else ()), *self.names,
             )  # fmt: skip
             self._until("all nodes are capped", self._is_capped)
         except BaseException:
             self.close()
             raise
         return self
+
+    def start_head(self) -> None:
+        """Begin the cluster agent, and wait until it listens."""
+        self.socket.unlink(missing_ok=True)
+        self._start("serve", "cluster_agent.cli", "serve", "--config", str(self._at / "cluster.toml"))
+        self._until("the cluster agent listens", self.socket.exists)
+
+    def kill_head(self) -> None:
+        """As if its machine had lost its power."""
+        name, process = next(one for one in self._processes if one[0] == "serve")
+        self._processes.remove((name, process))
+        process.kill()
+        process.wait()
 
     def refusal(self) -> str:
         """Why the cluster agent would not start with these settings; empty if it would. Nothing runs for that."""
@@ -140,7 +154,9 @@ class EmulatedPartition:
         }  # fmt: skip
         lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
         lines += ["[budget]", f"w = {self._budget_w:.3f}", "[nodes]", f"tdp_w = {self._tdp_w:.1f}"]
-        lines += ["failing_together = 0", f"lease_s = {LEASE_S}", "[jobs]", f"policy = {json.dumps(self._policy)}"]
+        lines += ["failing_together = 0", f"lease_s = {LEASE_S}"]
+        if self._dispatch is None:
+            lines += ["[jobs]", f"policy = {json.dumps(self._policy)}"]
         if self._levels_w:
             (self._at / "site.toml").write_text(self._machine_file())
             lines.append('machine = "site.toml"')
@@ -156,7 +172,7 @@ class EmulatedPartition:
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
         # a session of its own: Ctrl-C is for the demo, which then ends everything in order
-        with open(self._at / f"{name}.log", "wb") as log:
+        with open(self._at / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
                 [*_dies_with_us(), sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -180,7 +196,8 @@ class EmulatedPartition:
     def _is_capped(self) -> bool:
         rows = self.ask(ListNodes())
         budget = self.ask(ShowBudget())
-        return bool(rows) and all(row.state == "capped" and row.jobs == "idle" for row in rows) and budget.over_w <= 0
+        are_free = self._dispatch is not None or all(row.jobs == "idle" for row in rows)
+        return bool(rows) and are_free and all(row.state == "capped" for row in rows) and budget.over_w <= 0
 
 
 def _dies_with_us() -> list[str]:
@@ -188,7 +205,8 @@ def _dies_with_us() -> list[str]:
     return ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which nobody listens now."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])

@@ -3,9 +3,11 @@ scheduler that owns the watts."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -42,10 +44,11 @@ which no agent sees."""
 @click.option("--sharer", "sharers", multiple=True, help=f"NAME[:key=value,...]; default: {', '.join(SHARERS)}.")
 @click.option("--policy", "policies", multiple=True, help=f"Owns the watts, no sharer; default: {', '.join(POLICIES)}.")
 @click.option("--quick", is_flag=True, help="Four nodes, the last sharer, 20 s; only what is given, if anything is.")
+@click.option("--dardis", is_flag=True, help="Nodes that dispatch jobs themselves, and a head that is killed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def demo(
     out: Path, nodes: int, seconds: float, sharers: tuple[str, ...], policies: tuple[str, ...], quick: bool,
-    as_json: bool,
+    dardis: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a partition of emulated nodes, in real time, under 75 % of its TDP, with an announced drop.
 
@@ -53,7 +56,12 @@ def demo(
     COMPUTE, MIXED and MEMORY jobs. Writes a plot and JSON to --out, and leaves nothing else; it removes what a killed
     demo has left. Exit status 1 if the budget was exceeded or a job failed. All results are emulated: a model's, not a
     machine's.
+
+    With --dardis the nodes dispatch jobs among themselves (docs/dardis.md): with the head, without it, and when it is
+    back. Exit status 1 too if a job was lost, ran twice, or was not counted.
     """
+    if dardis:
+        return _dardis(out, 3 if quick else nodes, as_json, [*sharers, *policies])
     try:
         from lab.cluster_demo import cluster_figures, course
         from lab.cluster_demo.folder import own_folder
@@ -82,24 +90,57 @@ def demo(
         f"from {course.DROP_FROM * seconds:.0f} s to {course.DROP_UNTIL * seconds:.0f} s {scene.dropped_w:.0f} W"
     )
     courses: list[course.Course] = []
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        with own_folder() as folder:
-            for number, (owner, is_policy) in enumerate(runs):
-                say(f"{number + 1}. {owner}: {seconds:.0f} s ...")
-                courses.append(course.run(scene, owner, folder / str(number), policy=owner if is_policy else ""))
-    finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+    with _stopped_in_order(), own_folder() as folder:
+        for number, (owner, is_policy) in enumerate(runs):
+            say(f"{number + 1}. {owner}: {seconds:.0f} s ...")
+            courses.append(course.run(scene, owner, folder / str(number), policy=owner if is_policy else ""))
     cluster_figures.draw(scene, courses, out / "demo-cluster.png")
     content = {"emulated": True, "machine": MACHINE, "nodes": nodes, "budget_w": scene.budget_w, "courses": courses}
     (out / "demo-cluster.json").write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
-    if as_json:
-        click.echo((out / "demo-cluster.json").read_text())
-    else:
-        _print_results(scene, courses, out, time.monotonic() - started_s)
+    _print_results(scene, courses, out, time.monotonic() - started_s, as_json)
     is_kept = all(one.over.ws == 0 and not one.failed for one in courses)
     return 0 if is_kept else 1
+
+
+def _dardis(out: Path, nodes: int, as_json: bool, owners: list[str]) -> int:
+    if owners:
+        raise WrongUseError("--dardis compares no owners of the watts: leave --sharer and --policy out")
+    try:
+        from lab.cluster_demo import without_head
+        from lab.cluster_demo.folder import own_folder
+    except ImportError as error:
+        raise WrongUseError(f"the demo needs the extras `cluster`, `twin` and `plots` ({error})") from None
+    _make(out)
+
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line)
+
+    say("EMULATED: agents, node managers, task managers and links are the real ones, each node is a model.\n")
+    started_s = time.monotonic()
+    with _stopped_in_order(), own_folder() as folder:
+        found = without_head.HeadGone(folder / "0", MACHINE, nodes, say).run()
+    (out / "demo-dardis.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    if as_json:
+        click.echo((out / "demo-dardis.json").read_text())
+    else:
+        for line in [
+            *without_head.table(found),
+            f"EMULATED. {time.monotonic() - started_s:.0f} s. {out}/demo-dardis.json",
+        ]:
+            click.echo(line)
+    return 0 if found.is_kept else 1
+
+
+@contextlib.contextmanager
+def _stopped_in_order() -> Iterator[None]:
+    """A stop signal counts as Ctrl-C in here."""
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
 
 
 def _owners(
@@ -127,9 +168,12 @@ def _make(out: Path) -> None:
         raise WrongUseError(f"--out {out}: {error.strerror}") from None
 
 
-def _print_results(scene: Any, courses: list[Any], out: Path, took_s: float) -> None:
+def _print_results(scene: Any, courses: list[Any], out: Path, took_s: float, as_json: bool) -> None:
     from foundation.shell.text_table import render
 
+    if as_json:
+        click.echo((out / "demo-cluster.json").read_text())
+        return
     click.echo("")
     click.echo(render(HEADINGS, [_cells(one) for one in courses]))
     click.echo(CAPTION.format(window=scene.window_s))

@@ -38,10 +38,23 @@ _say: Final = logger("nodectl twin node")
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Write the truth of each node to this folder, as JSON lines."
 )
+@click.option(
+    "--workload-sockets", type=click.Path(path_type=Path),
+    help="Listen at NAME in this folder: a workload whose name comes there runs until its connection ends.",
+)  # fmt: skip
+@click.option(
+    "--run", type=click.Path(path_type=Path),
+    help="NAME in this folder is the node's /run/nodectl, where a prolog says which jobs are there.",
+)  # fmt: skip
+@click.option(
+    "--dispatch", type=click.Path(path_type=Path),
+    help="The directory of nodes.toml and allowed: these nodes dispatch their jobs themselves (docs/dardis.md).",
+)  # fmt: skip
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def node(
-    machine: str, cluster: str, keys: Path, file: Path | None, seed: int, trace: Path | None, names: tuple[str, ...]
-) -> int:
+    machine: str, cluster: str, keys: Path, file: Path | None, seed: int, trace: Path | None,
+    workload_sockets: Path | None, run: Path | None, dispatch: Path | None, names: tuple[str, ...],
+) -> int:  # fmt: skip
     """Run emulated nodes of a cluster: for each NAME a process with a twin and the real agent, until SIGTERM or Ctrl-C.
 
     They are capped like any node, and run one kind of job: `clusterctl submit ... -- twin-workload NAME TIME`, the work
@@ -61,7 +74,19 @@ def node(
         trace.mkdir(parents=True, exist_ok=True)
     watts = node_watts(model)
     plans = [
-        NodePlan(name, model, watts, cluster, keys, file, seed + at, trace / f"{name}.jsonl" if trace else None)
+        NodePlan(
+            name,
+            model,
+            watts,
+            cluster,
+            keys,
+            file,
+            seed + at,
+            trace / f"{name}.jsonl" if trace else None,
+            workload_sockets,
+            run,
+            dispatch,
+        )
         for at, name in enumerate(names)
     ]
     _say(

@@ -158,6 +158,9 @@ class TwinJobs:
                 parts[key] = JobPart(*key, "ending" if one.signal else "running", started_s=one.began_s)
             return [parts[key] for key in sorted(parts)]
 
+    def hint_page(self, job: int, attempt: int) -> None:
+        """Emulated work gives no hints."""
+
     def counter(self, job: int, attempt: int) -> Counter | None:
         """The emulated program's progress counter; None for another job."""
         run = self._run

@@ -23,18 +23,21 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from cluster_agent.dispatch.live.partition_file import read_nodes
 from foundation.shell.errors import UsageError
 from foundation.shell.settings import line_of, read_toml
 from lab.emulated.emulated_calibration import EmulatedCalibration
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.emulated_kernels import emulated_kernels
 from lab.emulated.watts import NodeWatts
+from lab.emulated.workload_socket import WorkloadSocket
 from nodectl.config import Config, build_config
 from nodectl.jobs.job_runner import JobThread
 from nodectl.loop.agent import Agent
 from nodectl.loop.interruptions import Interruptions
 from nodectl.loop.summary import Summary
 from nodectl.member.cluster_cap import ClusterCap, open_cluster_cap
+from nodectl.member.dispatch_thread import open_dispatch
 from nodectl.write.saves import node_id
 from twin.in_process_node import InProcess
 from twin.machine import Machine
@@ -50,7 +53,10 @@ WATCHDOG_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """What to emulate. ``file``: the agent's settings; what this plan sets comes first. ``trace``: where the truth is
-    written, line by line (``Truth``)."""
+    written, line by line (``Truth``). ``workload_sockets``: the folder where programs outside put workloads on it.
+    ``run``: the folder whose part of the node's name is what /run/nodectl is on a real one; None: nobody reaches it.
+    ``dispatch``: the directory of ``nodes.toml``, by which the node dispatches its jobs; its disk, with the journal, is
+    below it and outlives the node."""
 
     name: str
     machine: Machine
@@ -60,6 +66,9 @@ class NodePlan:
     file: Path | None = None
     seed: int = 1
     trace: Path | None = None
+    workload_sockets: Path | None = None
+    run: Path | None = None
+    dispatch: Path | None = None
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -85,19 +94,32 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
         trace = _Trace(plan.trace, twin)
         with InProcess(twin, is_realtime=True) as inside, Interruptions(inside.ports.clock) as interruptions:
             # each lock stands for one boot: the knob settings of the node before are gone
-            ports = replace(inside.ports, lock_path=f"{state}/lock-{uuid.uuid4().hex}")
+            run = plan.run / plan.name if plan.run else Path(state)
+            run.mkdir(mode=0o755, parents=True, exist_ok=True)
+            ports = replace(inside.ports, lock_path=f"{run}/lock-{uuid.uuid4().hex}")
             boot_id = node_id(ports.lock_path)
 
             def calibrate(words: list[str], workdir: str) -> EmulatedCalibration:
                 return EmulatedCalibration(ports, emulated_kernels(twin, plan.seed), words, workdir)
 
             jobs = TwinJobs(twin, plan.name, calibrate=calibrate)
+            entry = WorkloadSocket(plan.workload_sockets, plan.name, twin) if plan.workload_sockets else None
+
+            def each_tick() -> None:
+                if entry:
+                    entry.look()
+                trace.add(cluster, jobs)
+
+            thread = JobThread(jobs, plan.name, boot_id, say)
             with (
                 contextlib.closing(trace),
-                open_cluster_cap(config.cluster, boot_id, say, JobThread(jobs, plan.name, boot_id, say)) as cluster,
+                contextlib.closing(entry) if entry else contextlib.nullcontext(),
+                open_cluster_cap(
+                    config.cluster, boot_id, say, thread, dispatch=open_dispatch(config, thread, say)
+                ) as cluster,
                 Agent.open(ports, config, log=say, wait=interruptions.wait, cluster=cluster) as agent,
             ):
-                agent.run(is_over=interruptions.is_over, each_tick=lambda: trace.add(cluster, jobs))
+                agent.run(is_over=interruptions.is_over, each_tick=each_tick)
         summary = agent.summary()
         if plan.trace:  # the agent's own account, next to the truth
             plan.trace.with_suffix(".json").write_bytes(msgspec.json.encode(summary))
@@ -119,6 +141,12 @@ def node_config(plan: NodePlan, state_dir: str) -> Config:
             "boot_w": watts.tdp_w, "lease_class": "os", "settle_s": SETTLE_S, "watchdog_s": WATCHDOG_S, "jobs": True,
         },
     }  # fmt: skip
+    if plan.dispatch:
+        listen = {one.name: one.url for one in read_nodes(plan.dispatch).nodes}
+        if plan.name not in listen:
+            raise UsageError(f"{plan.dispatch / 'nodes.toml'}: {plan.name} is not in it")
+        own["dispatch"] = {"listen": listen[plan.name], "keys": str(plan.dispatch)}
+        own["state_dir"] = f"{plan.dispatch}/disks/{plan.name}"
     if not plan.machine.gpus:
         own["gpu_policy"] = {"name": "none"}
     journal = settings.get("journal", {}).get("dir")

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from foundation.student import mean_interval
 from lab.node_demo.costs import cpu_costs, gpu_costs
 from lab.node_demo.experiment import Experiment, Result, run_all, workload_of
 from lab.node_demo.oracle import Best, PhaseCosts, best_clocks
-from lab.node_demo.student import interval
 from nodectl.policies.registry import NONE
 from twin.physics.variation import NONE as ALIKE
 from twin.physics.variation import Variation
@@ -166,7 +166,7 @@ def _mean(cells: Sequence[Cell]) -> Cell:
     for name in FIGURES:
         values = [value for cell in cells if (value := getattr(cell, name)) is not None]
         if len(values) > 1:
-            mean[name], half[name] = interval(values)
+            mean[name], half[name] = mean_interval(values)
     return msgspec.structs.replace(cells[0], **mean, half_interval=half)
 
 

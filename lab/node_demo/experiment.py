@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
+from lab.node_demo.emulated_hints import EmulatedHints
 from nodectl.config import Budget, Config, GpuSettings, JournalSettings, PolicyChoice
 from nodectl.loop.agent import Agent
 from nodectl.policies.registry import NONE
-from pmu.ports import Ports
+from pmu.ports import Clock, Ports
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
 from twin.errors import TwinError
 from twin.in_process_node import InProcess
@@ -87,15 +88,40 @@ class Result(msgspec.Struct, frozen=True):
         return sum(joules for name, joules in self.energy_j.items() if name.startswith(parts))
 
 
-def run(experiment: Experiment, replace_ports: Callable[[Twin, Ports], Ports] | None = None) -> Result:
-    """Run the workload to its end. ``replace_ports`` may wrap the emulated instruments for the agent."""
+def run(
+    experiment: Experiment,
+    replace_ports: Callable[[Twin, Ports], Ports] | None = None,
+    hints: Callable[[Twin, Clock], EmulatedHints] | None = None,
+) -> Result:
+    """Run the workload to its end. ``replace_ports`` may wrap the emulated instruments for the agent. ``hints``: makes
+    those of the program, if it gives any."""
+    with tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
+        return run_again(
+            experiment, workload_of(experiment), experiment.seed, state_dir, replace_ports=replace_ports, hints=hints
+        )
+
+
+def run_again(
+    experiment: Experiment,
+    workload: Workload,
+    noise: int,
+    state_dir: str,
+    program: str | None = None,
+    replace_ports: Callable[[Twin, Ports], Ports] | None = None,
+    hints: Callable[[Twin, Clock], EmulatedHints] | None = None,
+) -> Result:
+    """The same of a given workload, with the noise of another seed, by an agent with this state directory: it finds
+    there what runs of ``program`` have left."""
     begin = time.perf_counter()
-    machine = load_machine(experiment.machine)
-    workload = workload_of(experiment)
-    twin = Twin(machine, workload, seed=experiment.seed, variation=experiment.variation or ALIKE)
-    with InProcess(twin) as node, tempfile.TemporaryDirectory(prefix="nodectl-experiment-") as state_dir:
+    twin = Twin(load_machine(experiment.machine), workload, seed=noise, variation=experiment.variation or ALIKE)
+    with InProcess(twin) as node:
         seen = replace_ports(twin, node.ports) if replace_ports else node.ports
-        with Agent.open(seen, _config(experiment, state_dir), progress=lambda: _reported(twin)) as agent:
+        config = _config(experiment, state_dir)
+        given = hints(twin, seen.clock) if hints else None
+        with Agent.open(
+            seen, config, wait=given.wait if given else None, progress=lambda: _reported(twin),
+            program=lambda: program, hints=given,
+        ) as agent:  # fmt: skip
             latest_ns = twin.time_ns + round(LONGEST * workload.seconds * 1e9)
             agent.run(until_ns=latest_ns, is_over=lambda: twin.finished)
         summary, report = agent.summary(), twin.report()

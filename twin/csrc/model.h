@@ -119,6 +119,8 @@ typedef struct {
     const double *weight;  /* work of each unit relative to the group's (imbalance), max 1 */
     double nominal_share;  /* throughput share of a thread at which work_s was stated */
     uint32_t memory_mib;
+    int32_t instance, compute; /* GPU and compute instance of a divided card; -1: none */
+    double mps_share;          /* of the card's SMs under MPS, 0 to 1; 0: by time, in turn with others */
     const twin_phase_t *phases;
     const twin_part_t *parts;
 } twin_group_t;

@@ -15,39 +15,69 @@
 
 /* --- rates --- */
 
-void gpu_refresh(twin_model_t *m, int32_t g)
+/* What one program adds to the activity of its card, and how fast it is. */
+static void refresh_unit(twin_model_t *m, gpu_t *gpu, int32_t unit, double use)
 {
-    gpu_t *gpu = &m->gpus[g];
-    int32_t unit = gpu_unit_of(m, g), level = gpu->level, state = m->unit_state[unit];
-
-    gpu->kernel_rate = gpu->memory_rate = gpu->occupancy_rate = gpu->sm_rate = gpu->fp_rate = gpu->gap_rate = 0;
-    if (!gpu_has_work(m, g)) {
-        gpu->power_w = gpu_card_w(gpu, gpu->idle_w[level], gpu->idle_w[level]);
-        return;
-    }
     const twin_phase_t *phase = unit_phase_of(m, unit);
-    double mean_w = unit_table(m, unit, TWIN_MEAN_W)[level];
-    if (state == UNIT_RUN || state == UNIT_GAP)
-        unit_settle(m, unit);
+    int32_t level = gpu->level, state = m->unit_state[unit];
+
     if (state == UNIT_RUN) {
         m->unit_rate[unit] = unit_table(m, unit, TWIN_GPU_RATE)[level];
         if (gpu->lock_max_mhz == 0)
             m->unit_rate[unit] *= 1.0 - phase->free_loss;
-        gpu->power_w = gpu_card_w(gpu, unit_table(m, unit, TWIN_KERNEL_W)[level], mean_w) * gpu->power_noise;
+        m->unit_rate[unit] *= use;
         gpu->kernel_rate = 1.0;
-        gpu->memory_rate = unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
-        gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
-        gpu->occupancy_rate = phase->occupancy * gpu->noise;
-        gpu->sm_rate = phase->sm_active;
-        gpu->fp_rate = phase->fp_active * m->unit_rate[unit];
+        gpu->memory_rate += use * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
+        gpu->occupancy_rate += use * phase->occupancy * gpu->noise;
+        gpu->sm_rate += use * phase->sm_active;
+        gpu->fp_rate += phase->fp_active * m->unit_rate[unit];
     } else {
         m->unit_rate[unit] = state == UNIT_GAP ? 1.0 : 0.0;
-        gpu->power_w = gpu_card_w(gpu, unit_table(m, unit, TWIN_GAP_W)[level], mean_w) * gpu->power_noise;
-        gpu->gap_rate = state == UNIT_GAP ? 1.0 : 0.0;
-        gpu->kernel_rate = gpu->gap_rate * phase->gap_active;
-        gpu->memory_rate = gpu->kernel_rate * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
+        double gap_rate = state == UNIT_GAP ? 1.0 : 0.0, kernel_rate = gap_rate * phase->gap_active;
+        gpu->gap_rate = gap_rate > gpu->gap_rate ? gap_rate : gpu->gap_rate;
+        gpu->kernel_rate = kernel_rate > gpu->kernel_rate ? kernel_rate : gpu->kernel_rate;
+        gpu->memory_rate += kernel_rate * unit_table(m, unit, TWIN_DRAM_ACTIVE)[level] * gpu->noise;
     }
     m->groups[m->unit_group[unit]].is_stale = 1;
+}
+
+void gpu_refresh(twin_model_t *m, int32_t g)
+{
+    gpu_t *gpu = &m->gpus[g];
+    int32_t units[TWIN_TENANTS], running[TWIN_TENANTS], n_running = 0, n = gpu_units(m, g, units);
+    double use[TWIN_TENANTS];
+
+    gpu->kernel_rate = gpu->memory_rate = gpu->occupancy_rate = gpu->sm_rate = gpu->fp_rate = gpu->gap_rate = 0;
+    if (n == 0) {
+        gpu->power_w = gpu_card_w(gpu, gpu->idle_w[gpu->level], gpu->idle_w[gpu->level]);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (m->unit_state[units[i]] == UNIT_RUN || m->unit_state[units[i]] == UNIT_GAP)
+            unit_settle(m, units[i]);
+        if (m->unit_state[units[i]] == UNIT_RUN)
+            running[n_running++] = units[i];
+    }
+    gpu_share(m, g, gpu->level, running, n_running, use);
+    for (int32_t i = 0; i < n_running; i++)
+        refresh_unit(m, gpu, running[i], use[i]);
+    double ready_w = 0, mean_w = 0; /* of the programs between their kernels */
+    for (int32_t i = 0; i < n; i++) {
+        if (m->unit_state[units[i]] == UNIT_RUN)
+            continue;
+        refresh_unit(m, gpu, units[i], 1.0);
+        double gap_w = unit_table(m, units[i], TWIN_GAP_W)[gpu->level];
+        ready_w = gap_w > ready_w ? gap_w : ready_w;
+        mean_w = unit_table(m, units[i], TWIN_MEAN_W)[gpu->level] > mean_w
+                     ? unit_table(m, units[i], TWIN_MEAN_W)[gpu->level] : mean_w;
+    }
+    gpu->memory_rate = gpu->memory_rate < 1.0 ? gpu->memory_rate : 1.0;
+    double table_w = ready_w;
+    if (n_running > 0) {
+        table_w = gpu_table_w(m, TWIN_KERNEL_W, gpu->level, running, n_running, use);
+        mean_w = gpu_table_w(m, TWIN_MEAN_W, gpu->level, running, n_running, use);
+    }
+    gpu->power_w = gpu_card_w(gpu, table_w, mean_w) * gpu->power_noise;
 }
 
 /* --- sensors --- */
@@ -173,6 +203,21 @@ static void publish_gpm(const twin_model_t *m, gpu_t *gpu, twin_gpu_t *shared, i
     shared->gpm_time_s = (double)m->step * STEP_S;
 }
 
+static void publish_tenants(const twin_model_t *m, int32_t g, twin_gpu_t *shared)
+{
+    int32_t units[TWIN_TENANTS], n = gpu_units(m, g, units);
+
+    shared->memory_used_mib = n > 0 ? 0 : 4; /* ours: an idle card uses 4 MiB */
+    for (int32_t i = 0; i < n; i++) {
+        const twin_group_t *shape = &m->groups[m->unit_group[units[i]]].shape;
+        shared->memory_used_mib += shape->memory_mib;
+        shared->tenants[i] = (twin_tenant_t){shape->memory_mib, shape->instance < 0 ? TWIN_WHOLE : (uint32_t)shape->instance,
+                                             shape->instance < 0 ? TWIN_WHOLE : (uint32_t)shape->compute};
+    }
+    shared->n_tenants = (uint32_t)n;
+    shared->process_pid = n > 0 ? (uint32_t)getpid() : 0;
+}
+
 static void publish(twin_model_t *m, int32_t g, int64_t tick)
 {
     gpu_t *gpu = &m->gpus[g];
@@ -206,9 +251,7 @@ static void publish(twin_model_t *m, int32_t g, int64_t tick)
         shared->memory_pct = gpu->shown_memory_pct;
     shared->pcie_tx_kbps = gpu->shown_pcie_kbps / 2;
     shared->pcie_rx_kbps = gpu->shown_pcie_kbps;
-    int32_t group = m->unit_group[gpu_unit_of(m, g)];
-    shared->memory_used_mib = gpu_has_work(m, g) ? m->groups[group].shape.memory_mib : 4; /* ours: an idle card uses 4 MiB */
-    shared->process_pid = gpu_has_work(m, g) ? (uint32_t)getpid() : 0;
+    publish_tenants(m, g, shared);
     if (!(stuck & TWIN_READING_EVENT_REASONS))
         shared->throttle_reasons = gpu->reasons;
     shared->violation_power_us = (uint64_t)(gpu->limited_s * 1e6);

@@ -27,16 +27,6 @@
 
 #define SETTLED 0.01 /* ours: levels from c*, from which on the limiter is there */
 
-int32_t gpu_unit_of(const twin_model_t *m, int32_t g)
-{
-    return m->node.n_cpus + g;
-}
-
-int gpu_has_work(const twin_model_t *m, int32_t g)
-{
-    return m->unit_group[gpu_unit_of(m, g)] >= 0 && m->unit_state[gpu_unit_of(m, g)] != UNIT_IDLE;
-}
-
 /* --- watts --- */
 
 /* Watts of this card where the table has `table_w`, for a load whose mean is `mean_w` in the table. */
@@ -137,14 +127,17 @@ void gpu_poll(twin_model_t *m)
 static int32_t free_level(twin_model_t *m, int32_t g)
 {
     gpu_t *gpu = &m->gpus[g];
+    int32_t units[TWIN_TENANTS], n = gpu_units(m, g, units), level = 0;
     double quiet_s = (double)(m->step - gpu->kernel_step) * STEP_S;
 
-    if (gpu_has_work(m, g)) {
+    if (n > 0) {
         if (gpu->awake_step == NEVER)
             gpu->awake_step = m->step + (int64_t)(gpu->card.wake_s / STEP_S);
         if (m->step < gpu->awake_step)
             return gpu->card.idle_level;
-        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : unit_phase_of(m, gpu_unit_of(m, g))->free_level;
+        for (int32_t i = 0; i < n; i++) /* the card has one clock: that of the program that needs the highest */
+            level = unit_phase_of(m, units[i])->free_level > level ? unit_phase_of(m, units[i])->free_level : level;
+        return gpu->lock_max_mhz > 0 ? gpu->card.n_levels - 1 : level;
     }
     if (quiet_s <= gpu->card.idle_after_s)
         return gpu->level;
@@ -157,10 +150,13 @@ static int32_t free_level(twin_model_t *m, int32_t g)
 /* Watts that the card would measure while its kernels run at this level. */
 static double kernel_w(const twin_model_t *m, int32_t g, int32_t level)
 {
-    const double *table = unit_table(m, gpu_unit_of(m, g), TWIN_KERNEL_W);
-    const double *mean = unit_table(m, gpu_unit_of(m, g), TWIN_MEAN_W);
+    int32_t units[TWIN_TENANTS], n = gpu_units(m, g, units);
+    double use[TWIN_TENANTS];
 
-    return gpu_measured_w(&m->gpus[g], gpu_card_w(&m->gpus[g], table[level], mean[level]));
+    gpu_share(m, g, level, units, n, use);
+    double kernel_w = gpu_table_w(m, TWIN_KERNEL_W, level, units, n, use);
+    double mean_w = gpu_table_w(m, TWIN_MEAN_W, level, units, n, use);
+    return gpu_measured_w(&m->gpus[g], gpu_card_w(&m->gpus[g], kernel_w, mean_w));
 }
 
 /* c*: the level, with its fraction, at which kernels draw `target_w`; the search begins where the limiter is. */

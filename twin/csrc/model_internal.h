@@ -1,7 +1,7 @@
 /*
  * State and functions that the source files of the node model share. Arrays are over CPUs, cores, packages, domains.
  *
- * A *unit* is what executes a phase: logical CPU u < n_cpus, or GPU u - n_cpus.
+ * A *unit* is what executes a phase: logical CPU u < n_cpus, or one of the TWIN_TENANTS places of a GPU.
  *
  * Source files, from the bottom up. A file calls files of earlier lines, no others (tests/test_c_units.py compares this
  * list with the compiled objects).
@@ -13,6 +13,7 @@
  *   model_turbo
  *   model_bandwidth
  *   model_meter
+ *   model_gpu_share
  *   model_gpu_clock
  *   model_gpu
  *   model_work
@@ -45,6 +46,7 @@ typedef struct {
     twin_group_t shape; /* its pointers lead into `store` */
     void *store;
     int32_t part, iteration, rounds, n_waiting, finished;
+    int32_t tenant; /* its place on its cards */
     int32_t is_stale; /* a unit's rate changed: next_step must be computed again */
     int64_t next_step, start_step, end_step;
     double base_s;   /* seconds at the highest clock of the finished iterations */
@@ -202,9 +204,15 @@ double meter_zone_j(const twin_model_t *m, int32_t zone, double elapsed_s);
 double meter_node_j(const twin_model_t *m, double elapsed_s);
 void meter_energies(const twin_model_t *m, double *out);
 
-/* model_gpu_clock.c */
-int32_t gpu_unit_of(const twin_model_t *m, int32_t gpu);
+/* model_gpu_share.c */
+int32_t gpu_unit_of(const twin_model_t *m, int32_t gpu, int32_t tenant);
+int32_t gpu_units(const twin_model_t *m, int32_t gpu, int32_t units[TWIN_TENANTS]); /* that have work */
 int gpu_has_work(const twin_model_t *m, int32_t gpu);
+/* The speed of each of these units while their kernels run at a level, over its speed alone on the whole card. */
+void gpu_share(const twin_model_t *m, int32_t gpu, int32_t level, const int32_t *units, int32_t n, double *use);
+double gpu_table_w(const twin_model_t *m, int32_t row, int32_t level, const int32_t *units, int32_t n, const double *use);
+
+/* model_gpu_clock.c */
 double gpu_card_w(const gpu_t *gpu, double table_w, double mean_w); /* mean_w: of the whole load, for its temperature */
 double gpu_measured_w(const gpu_t *gpu, double true_w);
 void gpu_poll(twin_model_t *m);

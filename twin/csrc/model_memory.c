@@ -47,7 +47,7 @@ static void lay_out(twin_model_t *m, arena_t *arena, const twin_node_t *node)
     const int32_t cpus = node->n_cpus, cores = node->n_cores, packages = node->n_packages;
     const int32_t domains = node->n_domains, levels = node->n_levels, zones = node->n_zones, gpus = node->n_gpus;
     const int32_t policies = node->n_policies;
-    const int32_t units = cpus + gpus, parts = METERS * packages + gpus + 1;
+    const int32_t units = cpus + gpus * TWIN_TENANTS, parts = METERS * packages + gpus + 1;
 
     ARRAY(m->count, (TWIN_EVENTS + 1) * cpus);
     ARRAY(m->rate, (TWIN_EVENTS + 1) * cpus);
@@ -241,7 +241,7 @@ static void start_cold(twin_model_t *m)
         m->idle_state[c] = -1;
         m->idle_enabled[c] = UINT32_MAX;
     }
-    for (int32_t u = 0; u < node->n_cpus + node->n_gpus; u++)
+    for (int32_t u = 0; u < node->n_cpus + node->n_gpus * TWIN_TENANTS; u++)
         m->unit_group[u] = -1;
     for (int32_t g = 0; g < node->n_gpus; g++) {
         gpu_t *gpu = &m->gpus[g];

@@ -40,7 +40,7 @@ const twin_phase_t *unit_phase_of(const twin_model_t *m, int32_t unit)
 
 const double *unit_table(const twin_model_t *m, int32_t unit, int32_t row)
 {
-    int32_t n_levels = unit < m->node.n_cpus ? m->node.n_levels : m->gpus[unit - m->node.n_cpus].card.n_levels;
+    int32_t n_levels = unit < m->node.n_cpus ? m->node.n_levels : m->gpus[(unit - m->node.n_cpus) / TWIN_TENANTS].card.n_levels;
 
     return unit_phase_of(m, unit)->tables + (size_t)row * n_levels;
 }

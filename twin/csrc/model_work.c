@@ -21,7 +21,7 @@ static int32_t cpu_count(const twin_model_t *m)
 
 static int32_t unit_of(const twin_model_t *m, const group_t *group, int32_t i)
 {
-    return group->shape.units[i] + (group->shape.on_gpu ? cpu_count(m) : 0);
+    return group->shape.on_gpu ? gpu_unit_of(m, group->shape.units[i], group->tenant) : group->shape.units[i];
 }
 
 static const twin_part_t *part_of(const group_t *group)
@@ -367,8 +367,21 @@ static void vacate(twin_model_t *m)
     for (int32_t g = 0; g < m->n_groups; g++)
         stop_group(m, &m->groups[g]);
     work_free(m);
-    for (int32_t u = 0; u < cpu_count(m) + m->node.n_gpus; u++)
+    for (int32_t u = 0; u < cpu_count(m) + m->node.n_gpus * TWIN_TENANTS; u++)
         m->unit_group[u] = -1;
+}
+
+/* The first place that is free on all cards of the group. The caller starts at most TWIN_TENANTS on a card. */
+static int32_t free_tenant(const twin_model_t *m, const group_t *group)
+{
+    int32_t tenant = 0;
+
+    for (int32_t i = 0; i < group->shape.n_units && tenant < TWIN_TENANTS - 1; i++)
+        if (m->unit_group[gpu_unit_of(m, group->shape.units[i], tenant)] >= 0) {
+            tenant++;
+            i = -1;
+        }
+    return tenant;
 }
 
 int work_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups)
@@ -393,6 +406,7 @@ int work_start(twin_model_t *m, int32_t n_groups, const twin_group_t *groups)
     for (int32_t g = 0; g < n_groups; g++) {
         group_t *group = &m->groups[g];
         group->start_step = group->mark_step = m->step;
+        group->tenant = group->shape.on_gpu ? free_tenant(m, group) : 0;
         mark_energy(m, group->mark_j);
         for (int32_t i = 0; i < group->shape.n_units; i++)
             m->unit_group[unit_of(m, group, i)] = g;

@@ -12,11 +12,15 @@
 #include <stdint.h>
 
 #define TWIN_GPU_MAGIC   0x4e54474eu /* "NGTN" */
-#define TWIN_GPU_VERSION 5u
+#define TWIN_GPU_VERSION 6u
 #define TWIN_GPUS_MAX    16
 #define TWIN_CLOCKS_MAX  256
 #define TWIN_CPU_WORDS   64 /* 4096 logical CPUs */
 #define TWIN_READINGS    12
+#define TWIN_INSTANCES   15 /* GPU instances of a card, by their identifier: nvml/mig.h */
+#define TWIN_COMPUTE     8  /* compute instances of a GPU instance, by their identifier */
+#define TWIN_TENANTS     8  /* programs that can share a card */
+#define TWIN_WHOLE       0xffffffffu
 #define TWIN_SAMPLES     128 /* ring for nvmlDeviceGetSamples, one entry per internal sampling period */
 
 typedef struct {
@@ -26,6 +30,18 @@ typedef struct {
     uint32_t memory_pct;
     uint32_t sm_clock_mhz;
 } twin_gpu_sample_t;
+
+/* A part of a divided card (MIG); `slices` 0: there is none of this identifier. */
+typedef struct {
+    uint32_t slices; /* compute slices, each about a seventh of the card's SMs */
+    uint32_t sm_ppm; /* its share of the card's SMs */
+    uint32_t profile, start, size; /* size: of memory slices of a GPU instance, compute slices of a compute instance */
+} twin_instance_t;
+
+/* A program that computes on the card; instance, compute: of a divided card, else TWIN_WHOLE. */
+typedef struct {
+    uint32_t memory_mib, instance, compute;
+} twin_tenant_t;
 
 typedef struct {
     /* identity */
@@ -53,6 +69,10 @@ typedef struct {
     volatile uint32_t applications_mhz; /* applications clock of the SMs, 0: the default; part of the lock's request */
     volatile uint32_t power_limit_mw, limit_seq;
     volatile uint32_t persistence;
+    /* MIG: the mode in force and the one after the next activation; what the card is divided into */
+    volatile uint32_t mig_mode, mig_pending, mig_seq;
+    twin_instance_t instances[TWIN_INSTANCES];
+    twin_instance_t compute[TWIN_INSTANCES][TWIN_COMPUTE];
 
     /* state */
     volatile uint32_t seq;
@@ -67,6 +87,8 @@ typedef struct {
     uint32_t pcie_tx_kbps, pcie_rx_kbps;
     uint32_t memory_used_mib;
     uint32_t process_pid;      /* the process that computes on the card; 0: none */
+    uint32_t n_tenants;        /* programs that it computes there */
+    twin_tenant_t tenants[TWIN_TENANTS];
     uint64_t throttle_reasons; /* NVML clocks event reasons */
     uint64_t violation_power_us, violation_thermal_us;
     uint32_t performance_state; /* 0 = P0 */

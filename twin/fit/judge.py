@@ -58,7 +58,7 @@ def fit_and_judge(curves: Sequence[Curve], rate: Rate, idle_w: float) -> Fitted:
     bench = Bench(curves, rate)
     shares, law_w = estimate(bench, card, bench.known("all"))
     residual = _relative(bench, law_w, "all")
-    two, top = _left_out(curves, rate, idle_w, knots, "both"), _left_out(curves, rate, idle_w, knots, "top")
+    two, top = _left_out(curves, rate, idle_w, knots)
     worst_of = {
         curve.workload: tuple(_worst(errors.get(curve.workload)) for errors in (residual, two, top)) for curve in curves
     }
@@ -73,19 +73,19 @@ def fit_and_judge(curves: Sequence[Curve], rate: Rate, idle_w: float) -> Fitted:
 
 
 def _left_out(
-    curves: Sequence[Curve], rate: Rate, idle_w: float, knots: tuple[float, ...], given: Literal["both", "top"]
-) -> dict[str, type_f64]:
-    if len(curves) < 2:
-        return {}
-    errors: dict[str, type_f64] = {}
-    for out in curves:
+    curves: Sequence[Curve], rate: Rate, idle_w: float, knots: tuple[float, ...]
+) -> tuple[dict[str, type_f64], dict[str, type_f64]]:
+    """Per workload the errors with it left out of the fit: given its watts at two clocks, and at the top clock."""
+    both: dict[str, type_f64] = {}
+    top: dict[str, type_f64] = {}
+    for out in curves if len(curves) > 1 else ():
         others = [curve for curve in curves if curve is not out]
         card = fit_card(others, rate, idle_w, knots)
         prior = learn_prior(Bench(others, rate, knots[-1]), card)
         bench = Bench([out], rate, knots[-1])
-        _, law_w = estimate(bench, card, bench.known(given), prior)
-        errors |= _relative(bench, law_w, given)
-    return errors
+        both |= _relative(bench, estimate(bench, card, bench.known("both"), prior)[1], "both")
+        top |= _relative(bench, estimate(bench, card, bench.known("top"), prior)[1], "top")
+    return both, top
 
 
 def _relative(bench: Bench, law_w: type_f64, given: Literal["all", "both", "top"]) -> dict[str, type_f64]:

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "mig.h"
 #include "pci.h"
 #include "state.h"
 
@@ -53,8 +54,40 @@
 
 /* ---------------------------------------------------------------- names and numbers */
 
-NAMES(nvmlDeviceGetName, name)
-NAMES(nvmlDeviceGetUUID, uuid)
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *text, unsigned int length)
+{
+    const twin_gpu_t *gpu;
+    mig_place_t place;
+    char part[32], whole[sizeof gpu->name + sizeof part + 1];
+    nvmlReturn_t status = mig_of_device(device, text, &place);
+
+    if (status == NVML_SUCCESS) {
+        mig_compute_name(mig_profile_at(&place), place.gpu->compute[place.instance][place.compute].slices, part,
+                         sizeof part);
+        snprintf(whole, sizeof whole, "%.*s %s", (int)sizeof gpu->name - 1, place.gpu->name, part);
+        return twin_copy_string(whole, sizeof whole, text, length);
+    }
+    if (status == NVML_ERROR_NOT_FOUND)
+        status = twin_device(device, text, &gpu);
+    return status != NVML_SUCCESS ? status : twin_copy_string(gpu->name, sizeof gpu->name, text, length);
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned int length)
+{
+    const twin_gpu_t *gpu;
+    mig_place_t place;
+    char uuid[80];
+    nvmlReturn_t status = mig_of_device(device, text, &place);
+
+    if (status == NVML_SUCCESS) {
+        mig_uuid(&place, uuid);
+        return twin_copy_string(uuid, sizeof uuid, text, length);
+    }
+    if (status == NVML_ERROR_NOT_FOUND)
+        status = twin_device(device, text, &gpu);
+    return status != NVML_SUCCESS ? status : twin_copy_string(gpu->uuid, sizeof gpu->uuid, text, length);
+}
+
 NAMES(nvmlDeviceGetSerial, serial)
 NAMES(nvmlDeviceGetVbiosVersion, vbios)
 
@@ -101,23 +134,7 @@ SHOWS(nvmlDeviceGetDisplayActive, unsigned int, NVML_FEATURE_DISABLED)
 SHOWS(nvmlDeviceGetPowerManagementMode, unsigned int, NVML_FEATURE_ENABLED)
 SHOWS(nvmlDeviceGetDefaultEccMode, unsigned int, NVML_FEATURE_ENABLED)
 SHOWS(nvmlDeviceGetNumFans, unsigned int, 0)
-SHOWS(nvmlDeviceIsMigDeviceHandle, unsigned int, 0)
-SHOWS(nvmlDeviceGetMaxMigDeviceCount, unsigned int, 0)
 MODES(nvmlDeviceGetEccMode, NVML_FEATURE_ENABLED)
-
-/* Multi-instance GPUs began with Ampere; the workstation generation in between has none. Here it is always off. */
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
-{
-    const twin_gpu_t *gpu;
-    nvmlReturn_t status = twin_device(device, pending != NULL ? current : NULL, &gpu);
-
-    if (status != NVML_SUCCESS)
-        return status;
-    if (gpu->architecture < NVML_DEVICE_ARCH_AMPERE || gpu->architecture == NVML_DEVICE_ARCH_ADA)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = NVML_FEATURE_DISABLED;
-    return NVML_SUCCESS;
-}
 
 /* ---------------------------------------------------------------- memory */
 
@@ -136,8 +153,20 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory
 {
     const twin_gpu_t *gpu;
     gpu_reading_t now;
-    nvmlReturn_t status = twin_device(device, memory, &gpu);
+    mig_place_t place;
+    nvmlReturn_t status = mig_of_device(device, memory, &place);
 
+    if (status == NVML_SUCCESS) {
+        status = twin_read_gpu(place.gpu, &now);
+        *memory = (nvmlMemory_t){.total = mig_profile_at(&place)->memory_mib * MIB};
+        for (uint32_t i = 0; status == NVML_SUCCESS && i < now.n_tenants; i++)
+            memory->used += now.tenants[i].instance == place.instance ? now.tenants[i].memory_mib * MIB : 0;
+        memory->used = memory->used < memory->total ? memory->used : memory->total;
+        memory->free = memory->total - memory->used;
+        return status;
+    }
+    if (status == NVML_ERROR_NOT_FOUND)
+        status = twin_device(device, memory, &gpu);
     if (status == NVML_SUCCESS)
         status = twin_read_gpu(gpu, &now);
     if (status != NVML_SUCCESS)

@@ -15,6 +15,8 @@
 
 typedef struct nvmlDevice_st *nvmlDevice_t;       /* opaque */
 typedef struct nvmlGpmSample_st *nvmlGpmSample_t; /* opaque */
+typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;         /* opaque */
+typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t; /* opaque */
 typedef struct nvmlUnit_st *nvmlUnit_t;           /* opaque; S-class units, which no emulated node has */
 
 typedef enum {
@@ -157,6 +159,18 @@ enum { /* nvmlGpmMetricId_t */
     NVML_GPM_METRIC_DRAM_BW_UTIL  = 10,
     NVML_GPM_METRIC_FP64_UTIL     = 11,
 };
+enum { /* profiles of GPU instances and of compute instances: numbers that NVML counts, not their identifiers */
+    NVML_PROFILE_1_SLICE      = 0,
+    NVML_PROFILE_2_SLICE      = 1,
+    NVML_PROFILE_3_SLICE      = 2,
+    NVML_PROFILE_4_SLICE      = 3,
+    NVML_PROFILE_7_SLICE      = 4,
+    NVML_PROFILE_1_SLICE_REV1 = 7, /* with the media engines */
+    NVML_PROFILE_1_SLICE_REV2 = 9, /* with twice the memory */
+};
+#define NVML_GPU_INSTANCE_PROFILE_COUNT     0x12u
+#define NVML_COMPUTE_INSTANCE_PROFILE_COUNT 0x9u
+#define NVML_DEVICE_NAME_V2_BUFFER_SIZE     96
 #define NVML_GPM_METRICS_GET_VERSION 1u
 #define NVML_GPM_SUPPORT_VERSION     1u
 
@@ -265,6 +279,54 @@ typedef struct {
     unsigned long long timeStamp; /* us */
     unsigned int smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
+
+typedef struct {
+    unsigned int start, size; /* in memory slices of a card, or compute slices of a GPU instance */
+} nvmlGpuInstancePlacement_t, nvmlComputeInstancePlacement_t;
+
+typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
+} nvmlGpuInstanceProfileInfo_v2_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version, id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    char name[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
+} nvmlComputeInstanceProfileInfo_v2_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned int id, profileId;
+    nvmlComputeInstancePlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
+    unsigned int multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
+    unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
 
 typedef struct {
     unsigned int version, isSupportedDevice;

@@ -1,15 +1,14 @@
 /*
  * Processes on a GPU. The emulated workload is computed by the process that runs the model, the server of a served twin,
- * so this is the one that computes on each card that has work. It uses all memory that the card shows as used.
+ * so this is the one that computes on each card that has work: once for each program that shares the card.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "state.h"
+#include "mig.h"
 
-#define MIB         (1ull << 20)
-#define NO_INSTANCE 0xffffffffu /* of a card that is not divided (MIG) */
+#define MIB (1ull << 20)
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length)
 {
@@ -36,27 +35,47 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, 
 /* ---------------------------------------------------------------- those that compute */
 
 /* How many entries a list has, as NVML says it: the count alone when the list does not fit. */
-static nvmlReturn_t room_for(const gpu_reading_t *now, unsigned int *count, const void *out)
+static nvmlReturn_t room_for(uint32_t n, unsigned int *count, const void *out)
 {
     unsigned int room = *count;
 
-    *count = now->process_pid != 0;
-    return *count == 0 || (room > 0 && out != NULL) ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+    *count = n;
+    return n == 0 || (room >= n && out != NULL) ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+/* The programs of a card, or those of a MIG device alone. */
+static nvmlReturn_t read_tenants(nvmlDevice_t device, const void *out, gpu_reading_t *now)
+{
+    mig_place_t place;
+    nvmlReturn_t status = mig_of_device(device, out, &place);
+    uint32_t n          = 0;
+
+    if (status == NVML_ERROR_NOT_FOUND)
+        return twin_read(device, out, now);
+    if (status == NVML_SUCCESS)
+        status = twin_read_gpu(place.gpu, now);
+    if (status != NVML_SUCCESS)
+        return status;
+    for (uint32_t i = 0; i < now->n_tenants; i++)
+        if (now->tenants[i].instance == place.instance && now->tenants[i].compute == place.compute)
+            now->tenants[n++] = now->tenants[i];
+    now->n_tenants = n;
+    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                                  nvmlProcessInfo_t *infos)
 {
     gpu_reading_t now;
-    nvmlReturn_t status = twin_read(device, count, &now);
+    nvmlReturn_t status = read_tenants(device, count, &now);
 
     if (status == NVML_SUCCESS)
-        status = room_for(&now, count, infos);
-    if (status == NVML_SUCCESS && *count > 0)
-        infos[0] = (nvmlProcessInfo_t){.pid               = now.process_pid,
-                                       .usedGpuMemory     = now.memory_used_mib * MIB,
-                                       .gpuInstanceId     = NO_INSTANCE,
-                                       .computeInstanceId = NO_INSTANCE};
+        status = room_for(now.n_tenants, count, infos);
+    for (uint32_t i = 0; status == NVML_SUCCESS && i < now.n_tenants; i++)
+        infos[i] = (nvmlProcessInfo_t){.pid               = now.process_pid,
+                                       .usedGpuMemory     = now.tenants[i].memory_mib * MIB,
+                                       .gpuInstanceId     = now.tenants[i].instance,
+                                       .computeInstanceId = now.tenants[i].compute};
     return status;
 }
 
@@ -69,18 +88,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t de
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                               nvmlProcessInfo_v1_t *infos)
 {
-    nvmlProcessInfo_t whole;
-    nvmlReturn_t status = nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos != NULL ? &whole : NULL);
+    nvmlProcessInfo_t whole[TWIN_TENANTS];
+    unsigned int n      = TWIN_TENANTS;
+    nvmlReturn_t status = nvmlDeviceGetComputeRunningProcesses_v3(device, count != NULL ? &n : NULL, whole);
 
-    if (status == NVML_SUCCESS && *count > 0)
-        infos[0] = (nvmlProcessInfo_v1_t){.pid = whole.pid, .usedGpuMemory = whole.usedGpuMemory};
+    if (status == NVML_SUCCESS)
+        status = room_for(n, count, infos);
+    for (uint32_t i = 0; status == NVML_SUCCESS && i < n; i++)
+        infos[i] = (nvmlProcessInfo_v1_t){.pid = whole[i].pid, .usedGpuMemory = whole[i].usedGpuMemory};
     return status;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
 {
     gpu_reading_t now;
-    nvmlReturn_t status = twin_read(device, list, &now);
+    nvmlReturn_t status = read_tenants(device, list, &now);
 
     if (status == NVML_SUCCESS && list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1))
         status = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -89,13 +111,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t devi
     if (status != NVML_SUCCESS)
         return status;
     if (list->mode != NVML_PROCESS_MODE_COMPUTE)
-        now.process_pid = 0;
-    status = room_for(&now, &list->numProcArrayEntries, list->procArray);
-    if (status == NVML_SUCCESS && list->numProcArrayEntries > 0)
-        list->procArray[0] = (nvmlProcessDetail_v1_t){.pid                      = now.process_pid,
-                                                      .usedGpuMemory            = now.memory_used_mib * MIB,
-                                                      .gpuInstanceId            = NO_INSTANCE,
-                                                      .computeInstanceId        = NO_INSTANCE,
+        now.n_tenants = 0;
+    status = room_for(now.n_tenants, &list->numProcArrayEntries, list->procArray);
+    for (uint32_t i = 0; status == NVML_SUCCESS && i < now.n_tenants; i++)
+        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid                      = now.process_pid,
+                                                      .usedGpuMemory            = now.tenants[i].memory_mib * MIB,
+                                                      .gpuInstanceId            = now.tenants[i].instance,
+                                                      .computeInstanceId        = now.tenants[i].compute,
                                                       .usedGpuCcProtectedMemory = 0};
     return status;
 }
@@ -107,10 +129,10 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nv
     gpu_reading_t now;
     nvmlReturn_t status = twin_read(device, count, &now);
 
-    if (status == NVML_SUCCESS && (now.process_pid == 0 || now.time_us <= last_seen_us))
+    if (status == NVML_SUCCESS && (now.process_pid == 0 || (now.missing & TWIN_READING_GPU_UTILIZATION) || now.time_us <= last_seen_us))
         status = NVML_ERROR_NOT_FOUND;
     if (status == NVML_SUCCESS)
-        status = room_for(&now, count, samples);
+        status = room_for(1, count, samples);
     if (status == NVML_SUCCESS)
         samples[0] = (nvmlProcessUtilizationSample_t){
             .pid = now.process_pid, .timeStamp = now.time_us, .smUtil = now.gpu_pct, .memUtil = now.memory_pct};

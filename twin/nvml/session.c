@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "state.h"
+#include "mig.h"
 
 #define TWIN_STATE   "/run/nodectl-twin/gpus"
 #define TWIN_READERS "/run/nodectl-twin/gpu-readers"
@@ -222,8 +222,8 @@ nvmlReturn_t twin_index(nvmlDevice_t device, uint32_t *index)
 
     if (status != NVML_SUCCESS)
         return status;
-    if (offset >= gpus->n_gpus)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (offset >= gpus->n_gpus) /* what is not a MIG device's own is its card's */
+        return mig_is_device(device) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
     *index = (uint32_t)offset;
     return NVML_SUCCESS;
 }

@@ -27,7 +27,9 @@ typedef void copy_t(const twin_gpu_t *gpu, void *into);
 
 static void copy_reading(const twin_gpu_t *gpu, void *into)
 {
-    *(gpu_reading_t *)into = (gpu_reading_t){
+    gpu_reading_t *reading = into;
+
+    *reading = (gpu_reading_t){
         .time_us              = gpu->time_us,
         .energy_mj            = gpu->energy_uj / 1000, /* NVML's unit */
         .sm_clock_mhz         = gpu->sm_clock_mhz,
@@ -54,6 +56,14 @@ static void copy_reading(const twin_gpu_t *gpu, void *into)
         .gpm_fp_s             = gpu->gpm_fp_s,
         .gpm_time_s           = gpu->gpm_time_s,
     };
+    if (gpu->process_pid == 0)
+        return;
+    reading->n_tenants = gpu->n_tenants < TWIN_TENANTS ? gpu->n_tenants : TWIN_TENANTS;
+    memcpy(reading->tenants, gpu->tenants, sizeof reading->tenants);
+    if (reading->n_tenants == 0) { /* a region that names none has one program, on the whole card */
+        reading->n_tenants  = 1;
+        reading->tenants[0] = (twin_tenant_t){gpu->memory_used_mib, TWIN_WHOLE, TWIN_WHOLE};
+    }
 }
 
 static void copy_samples(const twin_gpu_t *gpu, void *into)
@@ -97,6 +107,8 @@ nvmlReturn_t twin_read_gpu(const twin_gpu_t *gpu, gpu_reading_t *now)
     if (status != NVML_SUCCESS)
         return status;
     now->missing = gpu->missing;
+    if (gpu->mig_mode != 0) /* as the reference: utilisation is not known of a card in MIG mode */
+        now->missing |= TWIN_READING_GPU_UTILIZATION | TWIN_READING_MEMORY_UTILIZATION;
     now->absurd  = gpu->absurd;
     if (now->absurd & TWIN_READING_POWER)
         now->power_mw = now->power_instant_mw = (uint32_t)twin_absurd(gpu, TWIN_READING_POWER, ABSURD_POWER_MW);
@@ -200,6 +212,16 @@ void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw)
     begin_request();
     gpu->power_limit_mw = limit_mw;
     end_request(&gpu->limit_seq);
+}
+
+nvmlReturn_t twin_request_division(twin_gpu_t *gpu, twin_change_t *change, void *with)
+{
+    nvmlReturn_t status;
+
+    begin_request();
+    status = change(gpu, with);
+    end_request(&gpu->mig_seq);
+    return status;
 }
 
 void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled)

@@ -28,7 +28,8 @@ typedef struct {
     uint32_t temperature_c, memory_temperature_c;
     uint32_t gpu_pct, memory_pct;
     uint32_t pcie_tx_kbps, pcie_rx_kbps;
-    uint32_t memory_used_mib, process_pid;
+    uint32_t memory_used_mib, process_pid, n_tenants;
+    twin_tenant_t tenants[TWIN_TENANTS];
     uint64_t throttle_reasons, violation_power_us, violation_thermal_us;
     uint32_t performance_state;
     double gpm_sm_active_s, gpm_sm_occupancy_s, gpm_dram_active_s, gpm_graphics_s, gpm_fp_s, gpm_time_s;
@@ -63,6 +64,10 @@ void twin_request_clocks(twin_gpu_t *gpu, uint32_t min_mhz, uint32_t max_mhz); /
 void twin_request_applications_clock(twin_gpu_t *gpu, uint32_t mhz); /* 0: the default */
 void twin_request_power_limit(twin_gpu_t *gpu, uint32_t limit_mw);
 void twin_request_persistence(twin_gpu_t *gpu, uint32_t enabled);
+
+/* Divides the card, or changes its mode: `change` looks and changes while no other client can. */
+typedef nvmlReturn_t twin_change_t(twin_gpu_t *gpu, void *with);
+nvmlReturn_t twin_request_division(twin_gpu_t *gpu, twin_change_t *change, void *with);
 
 /* The requested limit; the default before the first request. */
 uint32_t twin_power_limit_mw(const twin_gpu_t *gpu);

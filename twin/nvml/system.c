@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "mig.h"
 #include "pci.h"
 #include "state.h"
 
@@ -125,7 +126,9 @@ static nvmlReturn_t find(matches_t *matches, const void *wanted, nvmlDevice_t *d
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-    return find(has_uuid, uuid, device);
+    bool is_of_mig = uuid != NULL && device != NULL && strncmp(uuid, "MIG-", 4) == 0;
+
+    return is_of_mig ? mig_find(uuid, device) : find(has_uuid, uuid, device);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *device)

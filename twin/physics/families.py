@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -217,8 +218,13 @@ def trace_table(path: Path) -> WorkloadTable:
     )
 
 
+@cache
+def _columns(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.name for field in msgspec.structs.fields(kind)]
+
+
 def _trace_row(path: Path, number: int, fields: dict[str, str], kind: type[_Phase]) -> _Phase:
-    known = [field.name for field in msgspec.structs.fields(kind)]
+    known = _columns(kind)
     for key in fields:
         if key not in known:
             raise TwinError(f'{path}:{number}: unknown column "{key}"{nearest(key, known)}')

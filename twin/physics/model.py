@@ -21,7 +21,7 @@ from twin.errors import TwinError
 from twin.machine import EVENTS, Machine
 from twin.physics.model_structs import group_struct, node_struct, write_identity
 from twin.physics.variation import NONE, Variation
-from twin.programs.workload import Workload
+from twin.programs.workload import Group, Workload
 from twin.programs.workload_phases import DEFAULT_NOISE
 
 START_NS = 1_000_000_000_000
@@ -37,6 +37,9 @@ _TEMPERATURES = {
     "package": lib.twin_model_package_c,
     "memory": lib.twin_model_memory_c,
 }
+
+_WHOLE = (-1, -1)
+"""Of a program that runs on a card that is not divided."""
 
 _DYNAMIC = {"schedutil", "ondemand", "conservative"}
 _FOLLOW_NS = 50_000_000
@@ -149,11 +152,32 @@ class Twin:
             raise TwinError(f'workload "{workload.name}" was fitted to "{workload.machine}", not "{self.machine.name}"')
         keep: list[Any] = []
         scale = self._variation.work(self._seed, workload.name, self._runs)
-        groups = ffi.new("twin_group_t[]", [group_struct(group, scale, keep) for group in workload.groups])
+        places = [self._instance(group) for group in workload.groups]
+        rows = [group_struct(group, scale, keep, at) for group, at in zip(workload.groups, places, strict=True)]
+        groups = ffi.new("twin_group_t[]", rows)
         if lib.twin_model_start(self._model, len(workload.groups), groups, workload.noise) != 0:
             raise TwinError("no memory for the workload")
         self.workload, self._units = workload, 0
         self._runs += 1
+
+    def _instance(self, group: Group) -> tuple[int, int]:
+        """GPU instance and compute instance of a group of GPUs, -1 for none. TwinError if a card is not divided so."""
+        found = {self._instance_of(gpu, group.mig) for gpu in group.units} if group.on_gpu else {_WHOLE}
+        if len(found) > 1:
+            raise TwinError(f"the GPUs {', '.join(map(str, group.units))} are not divided alike (MIG)")
+        return found.pop()
+
+    def _instance_of(self, gpu: int, mig: int | None) -> tuple[int, int]:
+        card = self._gpus.gpu[gpu]
+        if mig is None:
+            if card.mig_mode:
+                raise TwinError(f"GPU {gpu} is divided (MIG): a program needs the number of a MIG device (`mig`)")
+            return _WHOLE
+        places = [(one, part) for one in range(lib.TWIN_INSTANCES) for part in range(lib.TWIN_COMPUTE)]
+        devices = [(one, part) for one, part in places if card.compute[one][part].slices]
+        if mig >= len(devices):
+            raise TwinError(f"GPU {gpu} has {len(devices)} MIG devices; there is none of number {mig}")
+        return devices[mig]
 
     def stop_workload(self) -> None:
         """Stop the workload, as if it were killed."""

@@ -129,9 +129,9 @@ def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
     card.instant_window_s = sensors.instant_window_ms * 1e-3
 
 
-def group_struct(group: Group, work_scale: float, keep: list[Any]) -> dict[str, Any]:
+def group_struct(group: Group, work_scale: float, keep: list[Any], instance: tuple[int, int]) -> dict[str, Any]:
     """A group as twin_group_t, its work multiplied by ``work_scale``; ``keep`` owns the memory that its pointers refer
-    to."""
+    to. ``instance``: its GPU instance and compute instance, -1 for none."""
     phases = []
     for phase in group.phases:
         tables = np.ascontiguousarray(phase.tables, np.float64)
@@ -163,6 +163,9 @@ def group_struct(group: Group, work_scale: float, keep: list[Any]) -> dict[str, 
         "weight": _array("double", group.weight, keep),
         "nominal_share": group.nominal_share,
         "memory_mib": group.memory_mib,
+        "instance": instance[0],
+        "compute": instance[1],
+        "mps_share": group.mps_share,
         "phases": _array("twin_phase_t", phases, keep),
         "parts": _array("twin_part_t", parts, keep),
     }

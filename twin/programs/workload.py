@@ -121,7 +121,8 @@ class Phase(msgspec.Struct, frozen=True):
 
 class Group(msgspec.Struct, frozen=True):
     """Units that execute a program of (phase index, iterations, seconds) together; repeat 0 = until the others end.
-    ``progress``: how it counts its progress, if it reports any."""
+    ``progress``: how it counts its progress, if it reports any. ``mig``: the MIG device of each of its GPUs;
+    ``mps_share``: its part of their SMs under MPS, 0 for none."""
 
     on_gpu: bool
     units: tuple[int, ...]
@@ -132,6 +133,8 @@ class Group(msgspec.Struct, frozen=True):
     spins: bool = False
     nominal_share: float = 1.0
     memory_mib: int = 0
+    mig: int | None = None
+    mps_share: float = 0.0
     progress: ProgressCount | None = None
 
 
@@ -409,6 +412,8 @@ def gpu_group(
         program=_program(group.phase),
         repeat=group.repeat,
         memory_mib=group.memory_mib,
+        mig=group.mig,
+        mps_share=group.mps_percent / 100,
     )
 
 

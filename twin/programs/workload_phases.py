@@ -6,7 +6,7 @@ Seconds are those at the highest clock.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -78,7 +78,10 @@ class CpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPUs that execute phases together: ``all``, or numbers with commas. ``progress`` as of a ``CpuGroup``."""
+    """GPUs that execute phases together: ``all``, or numbers with commas. ``progress`` as of a ``CpuGroup``.
+
+    Groups may share a GPU: each in the MIG device of the number ``mig``, as ``nvidia-smi -L`` counts them, or each with
+    ``mps_percent`` of the SMs at most (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); with neither they take turns."""
 
     phase: tuple[GpuPhase, ...]
     gpus: str = "all"
@@ -86,6 +89,8 @@ class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imbalance: Share = 0.0
     progress: NotNegative = 0.0
     memory_mib: int = 16000
+    mig: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    mps_percent: Annotated[float, msgspec.Meta(ge=0.0, le=100.0)] = 0.0
 
 
 class WorkloadTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -96,7 +96,7 @@ def _prove_mounts() -> None:
 
 
 def _prove_processes() -> None:
-    name = Path("/proc/1/comm").read_text().strip()
+    name = Path("/proc/1/comm").read_text(errors="replace").strip()
     if name != FIRST_PROCESS:
         raise TwinError(f"/proc shows the host's processes (the first is {name})")
 

@@ -32,11 +32,11 @@ class Mount:
 
 def listed(path: str = "/proc/self/mountinfo") -> Iterator[Mount]:
     """The mounts of a process, outermost first."""
-    with open(path) as lines:
+    with open(path, errors="surrogateescape") as lines:  # paths have any bytes
         for line in lines:
             fields, _, rest = line.partition(" - ")
-            words, (kind, source, *_) = fields.split(), rest.split()
-            root, point = (word.encode().decode("unicode_escape") for word in words[3:5])
+            words, (kind, source, *_) = fields.split(" "), rest.split(" ")  # one blank each: a source may be empty
+            root, point = (os.fsencode(word).decode("unicode_escape") for word in words[3:5])
             yield Mount(int(words[0]), int(words[1]), root, point, kind, source)
 
 

@@ -216,7 +216,7 @@ def _cover_cpusets(machine: Machine) -> None:
 def _cpuset_files() -> Iterator[tuple[str, str]]:
     """Files with the CPUs ("cpus") and nodes ("mems") of our cgroup, by their present paths (cpuset(7),
     Documentation/admin-guide/cgroup-v2.rst)."""
-    with open("/proc/self/cgroup") as lines:
+    with open("/proc/self/cgroup", errors="surrogateescape") as lines:
         places = {line.rstrip("\n").split(":", 2)[2] for line in lines}
     folders = {"/"} | {place[: at + 1] for place in places for at, letter in enumerate(f"{place}/") if letter == "/"}
     hierarchies = [

@@ -258,7 +258,7 @@ def _fd(result: int) -> int:
 
 
 def _status(task: int) -> dict[str, str]:
-    with open(f"/proc/{task}/status") as lines:
+    with open(f"/proc/{task}/status", errors="replace") as lines:  # a name of any bytes
         return {name: rest.strip() for name, _, rest in (line.partition(":") for line in lines)}
 
 

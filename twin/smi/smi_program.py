@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 import pynvml as nvml
 
-from twin.smi import cards_table
+from twin.smi import cards_table, mig_program
 from twin.smi.card_fields import (
     OF_CARD,
     OF_CLOCKS,
@@ -30,45 +30,26 @@ from twin.smi.card_fields import (
     processes,
     supported_clocks,
 )
+from twin.smi.request import EARLY_END, OTHER, SEE_HELP, STATUSES, WRONG_USE, Parser, Refused, chosen_cards
 
-WRONG_USE, NOT_FOUND, OTHER = 2, 6, 255
-
-_STATUSES = {
-    nvml.NVML_ERROR_INVALID_ARGUMENT: WRONG_USE,
-    nvml.NVML_ERROR_NOT_SUPPORTED: 3,
-    nvml.NVML_ERROR_NO_PERMISSION: 4,
-    nvml.NVML_ERROR_NOT_FOUND: NOT_FOUND,
-    nvml.NVML_ERROR_DRIVER_NOT_LOADED: 9,
-    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: 12,
-    nvml.NVML_ERROR_FUNCTION_NOT_FOUND: 13,
-    nvml.NVML_ERROR_GPU_IS_LOST: 15,
-}
-
-_EARLY_END = "Terminating early due to previous errors."
-_SEE_HELP = "Please run 'nvidia-smi -h' for help."
 _ABOUT = "nvidia-smi of nodectl's twin: shows and sets the emulated GPUs of this run. It is not the driver's program."
-
-
-class _Refused(Exception):  # noqa: N818 # it carries an exit status, also of a request that is right
-    """Ends the program: the message, and the exit status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     try:
-        options = _parsed(sys.argv[1:] if arguments is None else arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        if words[:1] == ["mig"]:
+            return mig_program.run(words[1:])
+        options = _parsed(words)
         nvml.nvmlInit()
         return _run(options)
-    except _Refused as refused:
+    except Refused as refused:
         print(refused)
         return refused.status
     except nvml.NVMLError as error:
         print(f"nvidia-smi: {error}")
-        return _STATUSES.get(error.value, OTHER)
+        return STATUSES.get(error.value, OTHER)
     except BrokenPipeError:
         sys.stderr.close()  # the interpreter would complain about standard output at its end
         return OTHER
@@ -82,13 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # ---- options -------------------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _Refused(f"ERROR: {message}. {_SEE_HELP}\n", WRONG_USE)
-
-
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="nvidia-smi", description=_ABOUT, allow_abbrev=False)
+    parser = Parser(prog="nvidia-smi", description=_ABOUT, allow_abbrev=False)
     add = parser.add_argument
     add("-L", "--list-gpus", action="store_true", help="list the cards")
     add("-i", "--id", metavar="ID,...", help="only these cards: by index, UUID, serial number or PCI bus address")
@@ -107,9 +83,10 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     add("-rac", "--reset-applications-clocks", action="store_true", help="applications clocks as at the start")
     add("-lmc", "--lock-memory-clocks", metavar="MIN,MAX", help="lock the memory's clock in this range, MHz")
     add("-rmc", "--reset-memory-clocks", action="store_true", help="unlock it")
+    add("-mig", "--multi-instance-gpu", metavar="0|1", help="MIG mode; `nvidia-smi mig -h` divides a card in it")
     options, others = parser.parse_known_args(arguments)
     if others:
-        raise _Refused(f"ERROR: Option {others[0]} is not recognized. {_SEE_HELP}\n", WRONG_USE)
+        raise Refused(f"ERROR: Option {others[0]} is not recognized. {SEE_HELP}\n", WRONG_USE)
     return options
 
 
@@ -119,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
             print(*sorted(about.fields), sep="\n")
             return 0
     print_once = _printer(options)
-    cards = _chosen_cards(options.id)
+    cards = chosen_cards(options.id)
     if _set(options, cards):
         return 0
     period_s = options.loop_ms / 1000 if options.loop_ms else options.loop
@@ -132,28 +109,6 @@ def _run(options: argparse.Namespace) -> int:
             if not period_s:
                 return 0
             time.sleep(period_s)
-
-
-def _chosen_cards(ids: str | None) -> list[Any]:
-    if ids is None:
-        cards = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    else:
-        cards = [_card_of(word.strip()) for word in ids.split(",")]
-    if not cards:
-        raise _Refused("No devices were found", NOT_FOUND)
-    return cards
-
-
-def _card_of(name: str) -> Any:
-    ways: list[Callable[[str], Any]] = [nvml.nvmlDeviceGetHandleByUUID, nvml.nvmlDeviceGetHandleByPciBusId]
-    if name.isdigit():
-        ways = [lambda text: nvml.nvmlDeviceGetHandleByIndex(int(text)), nvml.nvmlDeviceGetHandleBySerial]
-    for way in ways:
-        try:
-            return way(name)
-        except (nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotFound):
-            continue
-    raise _Refused("No devices were found", NOT_FOUND)
 
 
 # ---- printing ------------------------------------------------------------------------------------------------------
@@ -189,14 +144,14 @@ def _printer(options: argparse.Namespace) -> _Print:
             try:
                 return _query_printer(about, chosen(names, about.fields), options.format)
             except UnknownFieldError as unknown:
-                raise _Refused(f'Field "{unknown}" is not a valid field to query.\n', WRONG_USE) from None
+                raise Refused(f'Field "{unknown}" is not a valid field to query.\n', WRONG_USE) from None
     return _print_list if options.list_gpus else _print_table
 
 
 def _query_printer(about: _Query, fields: Sequence[Field], form: str | None) -> _Print:
     words = [word.strip() for word in (form or "").split(",")]
     if words[0] != "csv" or set(words[1:]) - {"noheader", "nounits"}:
-        raise _Refused("ERROR: a query needs --format=csv[,noheader][,nounits].\n", WRONG_USE)
+        raise Refused("ERROR: a query needs --format=csv[,noheader][,nounits].\n", WRONG_USE)
     has_header, has_units = "noheader" not in words, "nounits" not in words
 
     def print_query(cards: Sequence[Any], out: TextIO, is_first: bool) -> None:
@@ -213,6 +168,10 @@ def _print_list(cards: Sequence[Any], out: TextIO, _: bool) -> None:
     for card in cards:
         index, name, uuid = (OF_CARD[field].value(Subject(card), False) for field in ("index", "name", "uuid"))
         print(f"GPU {index}: {name} (UUID: {uuid})", file=out)
+        for number, device in enumerate(mig_program.devices(card)):
+            profile = nvml.nvmlDeviceGetName(device).partition(" MIG ")[2]
+            uuid = nvml.nvmlDeviceGetUUID(device)
+            print(f"  MIG {profile:<15} Device {number:>2}: (UUID: {uuid})", file=out)
 
 
 def _print_table(cards: Sequence[Any], out: TextIO, _: bool) -> None:
@@ -233,6 +192,7 @@ def _set(options: argparse.Namespace, cards: Sequence[Any]) -> bool:
         (options.reset_memory_clocks, "clocks", lambda card, _: _empty(nvml.nvmlDeviceResetMemoryLockedClocks(card))),
         (options.applications_clocks, "applications clocks", _set_applications_clocks),
         (options.reset_applications_clocks, "applications clocks", _reset_applications_clocks),
+        (options.multi_instance_gpu, "MIG mode", mig_program.set_mode),
     ]
     given = [(value, what, carry_out) for value, what, carry_out in wanted if value]
     for value, what, carry_out in given:
@@ -240,8 +200,8 @@ def _set(options: argparse.Namespace, cards: Sequence[Any]) -> bool:
             try:
                 done = carry_out(card, value)
             except nvml.NVMLError as error:
-                status = _STATUSES.get(error.value, OTHER)
-                raise _Refused(f"{_failure(error, what, bus_id(card))}\n{_EARLY_END}", status) from None
+                status = STATUSES.get(error.value, OTHER)
+                raise Refused(f"{_failure(error, what, bus_id(card))}\n{EARLY_END}", status) from None
             if done:
                 print(done)
         print("All done.")
@@ -262,7 +222,7 @@ def _empty(_: None) -> str:
 
 def _set_persistence(card: Any, value: str) -> str:
     if value not in ("0", "1"):
-        raise _Refused(f"ERROR: persistence mode is 0 or 1, not {value}.\n{_EARLY_END}", WRONG_USE)
+        raise Refused(f"ERROR: persistence mode is 0 or 1, not {value}.\n{EARLY_END}", WRONG_USE)
     nvml.nvmlDeviceSetPersistenceMode(card, int(value))
     return f"{'Enabled' if value == '1' else 'Disabled'} persistence mode for GPU {bus_id(card)}."
 
@@ -274,7 +234,7 @@ def _set_power_limit(card: Any, value: str) -> str:
     if not least_mw <= limit_mw <= most_mw:
         between = f"{least_mw / 1000:.2f} W and {most_mw / 1000:.2f} W for GPU {bus_id(card)}"
         limit = f"Provided power limit {limit_mw / 1000:.2f} W is not a valid power limit"
-        raise _Refused(f"{limit} which should be between {between}\n{_EARLY_END}", WRONG_USE)
+        raise Refused(f"{limit} which should be between {between}\n{EARLY_END}", WRONG_USE)
     nvml.nvmlDeviceSetPowerManagementLimit(card, limit_mw)
     return f"Power limit for GPU {bus_id(card)} was set to {limit_mw / 1000:.2f} W from {before_mw / 1000:.2f} W."
 
@@ -294,12 +254,12 @@ def _lock_memory_clocks(card: Any, value: str) -> str:
 def _set_applications_clocks(card: Any, value: str) -> str:
     words = value.split(",")
     if len(words) != 2 or not all(word.isdigit() for word in words):
-        raise _Refused(f"ERROR: applications clocks are MEMORY,GRAPHICS in MHz, not {value}.\n{_EARLY_END}", WRONG_USE)
+        raise Refused(f"ERROR: applications clocks are MEMORY,GRAPHICS in MHz, not {value}.\n{EARLY_END}", WRONG_USE)
     memory_mhz, graphics_mhz = int(words[0]), int(words[1])
     if (memory_mhz, graphics_mhz) not in supported_clocks(card):
         pair = f'"(MEM {memory_mhz}, SM {graphics_mhz})"'
         hint = "Run 'nvidia-smi --query-supported-clocks=mem,gr --format=csv' for supported pairs."
-        raise _Refused(f"Applications clocks {pair} are not supported for GPU {bus_id(card)}. {hint}", WRONG_USE)
+        raise Refused(f"Applications clocks {pair} are not supported for GPU {bus_id(card)}. {hint}", WRONG_USE)
     nvml.nvmlDeviceSetApplicationsClocks(card, memory_mhz, graphics_mhz)
     return f'Applications clocks set to "(MEM {memory_mhz}, SM {graphics_mhz})" for GPU {bus_id(card)}'
 
@@ -313,7 +273,7 @@ def _range_mhz(value: str) -> tuple[int, int]:
     """``MIN,MAX``, or one clock for both."""
     words = value.split(",")
     if len(words) > 2 or not all(word.isdigit() for word in words):
-        raise _Refused(f"ERROR: clocks are MIN,MAX in MHz, not {value}.\n{_EARLY_END}", WRONG_USE)
+        raise Refused(f"ERROR: clocks are MIN,MAX in MHz, not {value}.\n{EARLY_END}", WRONG_USE)
     return int(words[0]), int(words[-1])
 
 
@@ -321,7 +281,7 @@ def _number(value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise _Refused(f"ERROR: {value} is no number of watts.\n{_EARLY_END}", WRONG_USE) from None
+        raise Refused(f"ERROR: {value} is no number of watts.\n{EARLY_END}", WRONG_USE) from None
 
 
 if __name__ == "__main__":
