@@ -23,6 +23,7 @@ from firmware_bridge.controlpulp.shared_memory import TIME_BY_LINE
 from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from hil_tests.serial_rigs import BAUD, FpgaRig
 from hil_tests.virtual_rigs import TICK_NS, VirtualRig
+from tests.firmware.images import image
 from twin.rtl import LITEX, library, litex_headers, missing
 
 VARIABLE: Final = "NODECTL_HIL_RTL"
@@ -55,7 +56,7 @@ class RtlRig(VirtualRig):
 
     def start_core(self) -> rtl.RtlController:
         """The core with its image."""
-        return rtl.RtlController(_image(f"-DBYPASS={self.has_bypass:d}"), library(self.core))
+        return rtl.RtlController(image(*rtl.LINK_FLAGS, f"-DBYPASS={self.has_bypass:d}"), library(self.core))
 
     def kill(self) -> None:
         """Switch the core off."""
@@ -158,7 +159,7 @@ class RtlLineRig(FpgaRig):
     cannot: ClassVar[Mapping[Any, str]] = FpgaRig.cannot
 
     def __init__(self, folder: Path) -> None:
-        model = rtl.RtlController(_image(*rtl.LINE_FLAGS), library("cv32e40p"), TIME_BY_LINE)
+        model = rtl.RtlController(image(*rtl.LINK_FLAGS, *rtl.LINE_FLAGS), library("cv32e40p"), TIME_BY_LINE)
         self._board = RtlBoard(model)
         super().__init__(folder)
 
@@ -189,12 +190,6 @@ def _images() -> TemporaryDirectory[str]:
 
 
 @cache
-def _image(*flags: str) -> Path:
-    """Built once for all scenarios."""
-    return rtl.build(Path(_images().name) / f"controlpulp{''.join(flags)}.elf", *flags)
-
-
-@cache
 def litex_image(*flags: str) -> Path:
-    """The same for the LiteX SoC."""
+    """The image for the LiteX SoC, built once for all scenarios."""
     return rtl_litex.build(Path(_images().name) / f"litex{''.join(flags)}.elf", litex_headers(), *flags)

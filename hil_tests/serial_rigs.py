@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import ClassVar, Final
 from urllib.parse import parse_qs
 
@@ -20,7 +18,7 @@ import numpy as np
 import serial
 from numpy.typing import NDArray
 
-from firmware_bridge.controlpulp import qemu, rv32
+from firmware_bridge.controlpulp import qemu
 from firmware_bridge.controlpulp.host import ChannelBusy
 from firmware_bridge.controlpulp.shared_memory import TIME_BY_WORD
 from firmware_bridge.errors import NoAnswerError
@@ -29,6 +27,7 @@ from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from firmware_bridge.scmi.transports.serial_line import Port, SerialLine
 from firmware_bridge.scmi.transports.transport import Transport
 from hil_tests.rig import Ability, Rig
+from tests.firmware.images import image
 
 TICK_NS: Final = 125_000
 SLOT_NS: Final = 500_000
@@ -197,7 +196,7 @@ class QemuRig(SerialRig):
 
     def power_on(self) -> None:
         """Start a new process."""
-        self._controller = qemu.QemuController(_image(self.has_bypass), TIME_BY_WORD)
+        self._controller = qemu.QemuController(image(f"-DBYPASS={self.has_bypass:d}"), TIME_BY_WORD)
         self._wires = self._controller.wires()
         self.port = serial.Serial(self._controller.pty, BAUD, timeout=PORT_TIMEOUT_S)
 
@@ -330,15 +329,3 @@ class FpgaRig(SerialRig):
     def is_quiet(self) -> bool:
         """Whether enough time has passed since the last byte was written."""
         return self.port is None or time.monotonic() >= self._quiet_from_s
-
-
-@cache
-def _images() -> TemporaryDirectory[str]:
-    """Goes with this process."""
-    return TemporaryDirectory(prefix="hil-qemu-")
-
-
-@cache
-def _image(has_bypass: bool) -> Path:
-    """Built once for all scenarios."""
-    return rv32.build(Path(_images().name) / f"controlpulp-{has_bypass:d}.elf", f"-DBYPASS={has_bypass:d}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from firmware_bridge.scmi.clock import Clock
 from firmware_bridge.scmi.transports.in_process import InProcess
 from firmware_bridge.scmi.transports.transport import Transport
 from hil_tests.rig import Ability, Rig
+from tests.firmware.images import image
 
 TICK_NS = 125_000
 _NO_LINE = {Ability.LINE_NOISE: "a mailbox has no line: it carries words of memory"}
@@ -148,7 +147,7 @@ class UnicornRig(VirtualRig):
 
     def make_controller(self) -> tuple[Any, dict[str, NDArray[np.int32]]]:
         """The image after reset."""
-        controller = rv32.Rv32Controller(_image(self.has_bypass))
+        controller = rv32.Rv32Controller(image(f"-DBYPASS={self.has_bypass:d}"))
         names = ("temperature_mk", "capacitance_ff", "power_uw", "freq_khz", "volt_mv")
         return controller, {name: controller.words(name) for name in names}
 
@@ -156,15 +155,3 @@ class UnicornRig(VirtualRig):
         """Trigger a tick's trap when it is due; between ticks the core waits."""
         if self._now_ns % TICK_NS == 0:
             self._controller.tick()
-
-
-@cache
-def _images() -> TemporaryDirectory[str]:
-    """Goes with this process."""
-    return TemporaryDirectory(prefix="hil-rv32-")
-
-
-@cache
-def _image(has_bypass: bool) -> Path:
-    """Built once for all scenarios."""
-    return rv32.build(Path(_images().name) / f"controlpulp-{has_bypass:d}.elf", f"-DBYPASS={has_bypass:d}")

@@ -19,7 +19,7 @@ import numpy as np
 from calibration.gpu_table.command_runs import CommandError, CommandPort
 from calibration.limits.probes import LimitsError
 from calibration.limits.session_probes import Knobs
-from calibration.measure.pooled_means import student_t
+from foundation.student import student_t
 from pmu.decode import decode
 from pmu.layout import Gpu, Layout
 from pmu.node import Instruments

@@ -7,18 +7,16 @@ interval.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from calibration.kernels.port import Kernel, KernelPort, running
+from foundation.student import mean_interval
 from pmu.ports import Clock
 
 WINDOWS: Final = 20
-STUDENT_95: Final = 2.093
-"""The 97.5th percentile of Student's t with ``WINDOWS - 1`` degrees of freedom."""
 
 SETTLE_SHARE: Final = 0.1
 """Ours: of the measuring time, before it: clocks rise, and the first passes find cold caches."""
@@ -51,15 +49,9 @@ def measure_speed(port: KernelPort, clock: Clock, kernel: Kernel, cpus: Sequence
             now_ns, units = clock.now_ns(), port.units_done()
             rates.append((units - before) / ((now_ns - start_ns) / 1e9))
             start_ns, before = now_ns, units
-    mean, half = interval_95(rates)
+    mean, half = mean_interval(rates)
     taken_s = (start_ns - began_ns) / 1e9
     return Speed(
         kernel.name, kernel.flops_per_byte, kernel.unit, tuple(cpus), taken_s, mean, mean - half, mean + half,
         port.is_emulated,
     )  # fmt: skip
-
-
-def interval_95(rates: Sequence[float]) -> tuple[float, float]:
-    """Mean of ``WINDOWS`` rates, and half the width of its 95 % interval."""
-    assert len(rates) == WINDOWS
-    return statistics.fmean(rates), STUDENT_95 * statistics.stdev(rates) / WINDOWS**0.5

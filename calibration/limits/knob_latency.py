@@ -91,9 +91,11 @@ def measure_latency(
             effect.release()
 
 
-def _spread(seconds: list[float]) -> Spread:
+def spread_of(seconds: list[float]) -> Spread:
+    """Of those that had an effect. The percentile is what a later request exceeds in 5 of 100 cases at the mean
+    (Hyndman and Fan, Sample Quantiles in Statistical Packages, type 6); of fewer than 19 the highest, which is less."""
     sound = np.asarray(seconds)[np.isfinite(seconds)]
-    return Spread(len(sound), float(np.median(sound)), float(np.percentile(sound, 95)))
+    return Spread(len(sound), float(np.median(sound)), float(np.percentile(sound, 95, method="weibull")))
 
 
 class _Run:
@@ -123,7 +125,7 @@ class _Run:
         if min(np.isfinite(up).sum(), np.isfinite(down).sum()) == 0:
             raise LimitsError(f"{effect.knob}: no effect within {plan.give_up_s:g} s of any request")
         relative = noise / max(abs(high_seen), 1e-9)
-        return KnobLatency(effect.knob, _spread(up), _spread(down), relative, effect.unit, plan.poll_s, missing)
+        return KnobLatency(effect.knob, spread_of(up), spread_of(down), relative, effect.unit, plan.poll_s, missing)
 
     def rest(self, seconds: float) -> None:
         self._clock.sleep_until_ns(self._clock.now_ns() + round(seconds * 1e9))

@@ -7,7 +7,9 @@ that draws all it may, from the top downwards in small steps:
     set the cap -> let power settle -> look at ``beats`` heartbeats -> next cap, or back to the last good one
 
 A step is left at its first bad sign: one beat far too late ends it at once, since a node that hangs may not get to the
-end of a window. If this process itself hangs, the writer's leases put the knob back without it.
+end of a window. A package that gets too hot in any step ends the search without an answer, since leakage grows with
+heat: caps that seemed good before may not be in the long run. If this process itself hangs, the writer's leases put
+the knob back without it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ lowest cap the knob's lowest value is still good
 heartbeat  wake-ups were late
 writer     the writer was slow, or refused
 rest       power did not follow any further: what is left is what no cap reaches
-node       something else: the node is hot
+node       something else; since heat ends a search without an answer, in older files only
 ========== =======================================================================================
 """
 
@@ -96,7 +98,7 @@ def find_mop(
     note: Callable[[MopStep], None] = lambda step: None,
 ) -> Mop:
     """Search from the highest cap downwards, under a load that somebody else runs. The cap is released at the end in
-    any case. ``LimitsError`` when not even the highest cap is good."""
+    any case. ``LimitsError`` when not even the highest cap is good, or the node gets hot."""
     search = _Search(cap, heartbeat, clock, plan, note)
     heartbeat.start()
     try:
@@ -158,8 +160,7 @@ class _Search:
         return step.power_w > step.cap_w + margin_w / 2 and before.power_w - step.power_w < margin_w / 4
 
     def _measure(self, watts: float) -> MopStep:
-        if why := self._cap.trouble():
-            return MopStep(watts, math.nan, math.nan, 0.0, "node", why)
+        self._refuse_heat()
         try:
             answer_s = self._cap.set_cap_w(watts)
         except LimitsError as error:
@@ -168,6 +169,10 @@ class _Search:
             why = f"the writer took {answer_s:.2f} s, {self._plan.answer_s:g} s are allowed"
             return MopStep(watts, math.nan, math.nan, answer_s, "writer", why)
         return self._look(watts, answer_s)
+
+    def _refuse_heat(self) -> None:
+        if why := self._cap.trouble():
+            raise LimitsError(f"no minimal operating power: {why}")
 
     def _look(self, watts: float, answer_s: float) -> MopStep:
         """Let power settle under a cap that is set, and judge."""
@@ -197,6 +202,7 @@ class _Search:
         end_ns = self._clock.now_ns() + round(seconds * 1e9)
         while (now_ns := self._clock.now_ns()) < end_ns:
             self._clock.sleep_until_ns(min(now_ns + round(LOOK_S * 1e9), end_ns))
+            self._refuse_heat()
             beats = self._heartbeat.beats()
             late_s += beats.late_s
             worst_s = max([beats.overdue_s, *beats.late_s])

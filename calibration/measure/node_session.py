@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from calibration.kernels.port import Kernel, KernelPort
+from calibration.measure.counted_clock import why_wrong
 from calibration.measure.full_power import at_full_power
 from foundation.shell.errors import NodectlError
 from nodectl.knobs import Knob, Outcome
@@ -282,6 +283,10 @@ class NodeSession:
         self.start_kernel(kernel, level)
         self.rest(settle_s)
         measured = self._windows(self.cpus_of(level), windows)
+        if khz == self.clocks[0]:
+            shown = [one.khz for one in measured if one.khz and not one.is_disturbed]
+            if why := why_wrong(shown, khz, self.found.layout.reference_khz):
+                raise SessionError(why)
         setting = Setting(label(kernel), level, khz, uncore_khz)
         return Dwell(setting, len(self.cpus_of(level)), measured, self.now_s - begin_s)
 

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
+from foundation.student import Z95, student_t
 from pmu.readings import type_f64
 
 K = TypeVar("K", bound=Hashable)
@@ -31,8 +32,6 @@ FADING: Final = (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9)
 LONGEST: Final = 8
 """Ours: windows further apart are too few to say anything."""
 
-_T: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-
 
 class Mean(msgspec.Struct, frozen=True):
     """A mean and half of its 95 % interval (infinite where there are too few windows to say). ``n``: windows."""
@@ -45,18 +44,6 @@ class Mean(msgspec.Struct, frozen=True):
     def deviation(self) -> float:
         """Standard deviation of the mean, as of a normal distribution with this interval."""
         return self.half / Z95
-
-
-Z95: Final = 1.960
-
-
-def student_t(freedom: int) -> float:
-    """97.5 % quantile of Student's t; the expansion is right to 0.1 % from 10 degrees of freedom on (Abramowitz and
-    Stegun, 26.7.5)."""
-    if freedom in _T:
-        return _T[freedom]
-    z = Z95
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def means_of(

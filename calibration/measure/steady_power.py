@@ -8,10 +8,12 @@ things are fitted to all windows of a session:
   ``P_core = (P - P_idle) / w``. For given time constants this is linear in the rest. A session shows the sink's heat
   capacity, and hardly how long it takes to settle, so no single pair of time constants is chosen: each counts by how
   well it explains the session's temperatures and by what is known of heat sinks (``SINK_S``);
-- leakage from temperature: it grows as ``exp(T / E_FOLD_K)`` and depends on voltage and on the cores that are awake,
-  not on what they compute. Per kelvin at ``AT_C`` it is ``w a V(u) + (1 - w) c``, with ``u`` the relative clock,
-  ``V(u) = 0.5 + 0.5 u`` about its voltage, and ``w`` the share of a package's cores that are awake. ``a`` and ``c`` are
-  what watts change by within stays, next to what is known of processors (``LEAKAGE``, ``ASLEEP``).
+- leakage from temperature: it grows as ``exp(T / e)`` and depends on voltage and on the cores that are awake, not on
+  what they compute. ``e`` is the silicon's, 33 to 100 K: a session's stays span too few kelvin to say it well, so each
+  of ``E_FOLDS_K`` counts by how well it explains how watts change, and by what is known (``E_FOLD_K``). Per kelvin at
+  ``AT_C`` it is ``w a V(u) + (1 - w) c``, with ``u`` the relative clock, ``V(u) = 0.5 + 0.5 u`` about its voltage, and
+  ``w`` the share of a package's cores that are awake. ``a`` and ``c`` are what watts change by within stays, next to
+  what is known of processors (``LEAKAGE``, ``ASLEEP``).
 
 Three long stays at the start (``PROBE``) give temperature room to move: hot, cooling at the lowest clock, and idle.
 
@@ -46,8 +48,13 @@ STAY: Final = 8
 """Ours: what the form of the heat leaves over lasts some 16 s, so temperatures of so many neighbouring windows say no
 more than one; watts of so many, those of a stay, err together."""
 
-E_FOLD_K: Final = 70.0
-"""Ours: leakage grows by a factor of e in so many kelvin: it doubles in some 50."""
+E_FOLDS_K: Final = (28.0, 36.0, 46.0, 58.0, 72.0, 90.0, 115.0)
+"""Leakage grows by a factor of e in so many kelvin: those that are tried."""
+
+E_FOLD_K: Final = 55.0
+E_FOLD_FACTOR: Final = 1.4
+"""Ours: what is known of it before anything is measured, one standard deviation either side: server processors double
+their leakage in some 50 K (72 K for a factor of e), ControlPULP's published silicon in 23 K (33 K)."""
 
 AT_C: Final = 60.0
 """Where leakage per kelvin is stated."""
@@ -62,7 +69,7 @@ FORM: Final = 0.1
 """Ours: one standard deviation of a correction, as a share of it, for what the form leaves out."""
 
 MOST_PER_K: Final = 0.02
-"""Ours: watts never change by more than this share per kelvin; leakage alone does (an e-fold in some 70 K)."""
+"""Ours: watts never change by more than this share per kelvin; leakage alone does (an e-fold in 50 K)."""
 
 PROBE: Final = (("idle", 2.0), ("top", 40.0), ("bottom", 20.0), ("idle", 12.0))
 """Ours: seconds of the long stays at the start."""
@@ -102,10 +109,13 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Leakage:
-    """``a`` and ``c``, watts per kelvin of a package at ``AT_C``, and their covariance."""
+    """``a`` and ``c``, watts per kelvin of a package at ``AT_C``, and their covariance, if leakage grows by a factor of
+    e in ``e_fold_k``. ``weight``: how much this counts among those that were tried."""
 
+    e_fold_k: float
     per_k: type_f64
     covariance: type_f64
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class Steady:
     each package's cores."""
 
     heat: Heat
-    leakage: Leakage
+    leakages: tuple[Leakage, ...]
     top_khz: float
     awake: Mapping[str, tuple[float, ...]]
     weights: type_f64
@@ -133,24 +143,31 @@ class Steady:
         missing = np.stack([self.missing_k[window.begin_s] for window in windows], 1)  # [n, n_windows, n_packages]
         room = np.asarray(limits_w) - watts if len(limits_w) == watts.shape[1] else np.full(watts.shape, np.inf)
         forms = np.array([_regressors(share, _relative_clock(windows, self.top_khz)) for share in self.awake[level]])
-        slope = forms @ self.leakage.per_k
-        apart = np.sqrt(np.einsum("pi,ij,pj->p", forms, self.leakage.covariance, forms))
-        growth = np.exp((celsius - AT_C) / E_FOLD_K)
 
-        def more_w(per_k: type_f64) -> type_f64:
-            now = np.clip(per_k * growth, 0.0, MOST_PER_K * watts) * E_FOLD_K
+        def more_w(per_k: type_f64, e_fold_k: float) -> type_f64:
+            growth = np.exp((celsius - AT_C) / e_fold_k)
+            now = np.clip(per_k * growth, 0.0, MOST_PER_K * watts) * e_fold_k
             more = np.zeros(missing.shape)
             for _ in range(ROUNDS):
                 warmer = missing + self.settled_k_per_w[:, None, None] * np.minimum(more, np.maximum(room, 0.0))
-                more = now * np.expm1(np.minimum(warmer / E_FOLD_K, 1.0))
+                more = now * np.expm1(np.minimum(warmer / e_fold_k, 1.0))
             return more
 
-        each = more_w(slope)
-        found: type_f64 = np.tensordot(self.weights, each, 1)
-        mean = found.mean(0)
-        by_heat = self.weights @ np.square(each.mean(1) - mean)
-        by_leakage = np.abs(np.tensordot(self.weights, more_w(slope + apart), 1).mean(0) - mean)
-        return found, np.sqrt(by_heat + by_leakage**2 + (FORM * mean) ** 2)
+        found, means, variances = np.zeros(watts.shape), [], []
+        for one in self.leakages:
+            slope = forms @ one.per_k
+            apart = np.sqrt(np.einsum("pi,ij,pj->p", forms, one.covariance, forms))
+            each = more_w(slope, one.e_fold_k)
+            own: type_f64 = np.tensordot(self.weights, each, 1)
+            mean = own.mean(0)
+            by_heat = self.weights @ np.square(each.mean(1) - mean)
+            by_leakage = np.tensordot(self.weights, more_w(slope + apart, one.e_fold_k), 1).mean(0) - mean
+            found += one.weight * own
+            means.append(mean)
+            variances.append(by_heat + by_leakage**2 + (FORM * mean) ** 2)
+        shares = np.array([one.weight for one in self.leakages])
+        between = shares @ np.square(np.array(means) - found.mean(0))
+        return found, np.sqrt(shares @ np.array(variances) + between)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,7 @@ def fit(idle: Sequence[Window], dwells: Sequence[Dwell], awake: Mapping[str, tup
     missing_k = np.stack([one.missing_k for one in tried], 1)
     by_begin = dict(zip(rows.begin.tolist(), missing_k, strict=True))
     settled = np.array([sum(one.heat.k_per_w) for one in tried])
-    return Steady(_mean_heat(tried, weights), _leakage(stays, top_khz), top_khz, awake, weights, settled, by_begin)
+    return Steady(_mean_heat(tried, weights), _leakages(stays, top_khz), top_khz, awake, weights, settled, by_begin)
 
 
 type_stay = tuple[Sequence[float], Sequence[Window]]
@@ -303,8 +320,21 @@ def _filtered(rows: _Rows, tau: float) -> type_f64:
     return out
 
 
-def _leakage(stays: Sequence[type_stay], top_khz: float) -> Leakage:
-    """From how watts change with temperature within each stay, and what is known before."""
+def _leakages(stays: Sequence[type_stay], top_khz: float) -> tuple[Leakage, ...]:
+    """From how watts change with temperature within each stay, and what is known before; for each e-fold."""
+    tried = [_leakage(stays, top_khz, e_fold_k) for e_fold_k in E_FOLDS_K]
+    known = -np.square(np.log(np.array(E_FOLDS_K) / E_FOLD_K) / np.log(E_FOLD_FACTOR)) / 2
+    logarithm = np.array([evidence for _, _, evidence in tried]) + known
+    weights = np.exp(logarithm - logarithm.max())
+    weights /= weights.sum()
+    return tuple(
+        Leakage(e_fold_k, per_k, covariance, float(weight))
+        for e_fold_k, (per_k, covariance, _), weight in zip(E_FOLDS_K, tried, weights, strict=True)
+    )
+
+
+def _leakage(stays: Sequence[type_stay], top_khz: float, e_fold_k: float) -> tuple[type_f64, type_f64, float]:
+    """``a`` and ``c``, their covariance, and the logarithm of how likely the changes of watts are with this e-fold."""
     rows: list[type_f64] = []
     changes: list[float] = []
     most_w = 0.0
@@ -314,23 +344,26 @@ def _leakage(stays: Sequence[type_stay], top_khz: float) -> Leakage:
         if is_limited(windows):
             continue  # power was limited: warmer meant slower, not more watts
         u = _relative_clock(windows, top_khz)
-        grown = E_FOLD_K * np.exp((np.array([one.celsius for one in windows]) - AT_C) / E_FOLD_K)
+        grown = e_fold_k * np.exp((np.array([one.celsius for one in windows]) - AT_C) / e_fold_k)
         for package, share in enumerate(awake):
             away = grown[:, package] - grown[:, package].mean()
             rows += list(away[:, None] * _regressors(share, u))
             changes += list(watts[:, package] - watts[:, package].mean())
-    usual = LEAKAGE * most_w / E_FOLD_K
+    usual = LEAKAGE * most_w / e_fold_k
     prior = np.array([[1.0, 0.0], [-ASLEEP, 1.0]]) / np.array([[usual], [ASLEEP_APART * usual]])
     known = prior @ np.array([usual, ASLEEP * usual])
     matrix, target = np.reshape(rows, (-1, 2)), np.array(changes)
     precision = prior.T @ prior
-    per_k = np.array([usual, ASLEEP * usual])
+    per_k, noise = np.array([usual, ASLEEP * usual]), 1.0
     for _ in range(ROUNDS):  # what is left over depends on the fit, and how much the fit counts on what is left over
         left = target - matrix @ per_k
         noise = max(float(np.mean(left**2)) if len(left) else 0.0, TINY) * STAY
         precision = matrix.T @ matrix / noise + prior.T @ prior
         per_k = np.linalg.solve(precision, matrix.T @ target / noise + prior.T @ known)
-    return Leakage(np.maximum(per_k, 0.0), np.linalg.inv(precision))
+    far = prior @ per_k - known
+    narrowed = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(prior.T @ prior)[1]
+    evidence = -(len(target) / STAY * np.log(noise) + float(far @ far) + float(narrowed)) / 2
+    return np.maximum(per_k, 0.0), np.linalg.inv(precision), float(evidence)
 
 
 def is_limited(windows: Sequence[Window]) -> bool:

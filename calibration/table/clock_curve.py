@@ -14,19 +14,25 @@ Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, section
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
 
-from calibration.measure.pooled_means import Z95
+from foundation.student import Z95
 from pmu.readings import type_f64
 
 K = TypeVar("K", bound=Hashable)
 
-LENGTH: Final = 0.25
-"""Ours: the deviation forgets its value within so much of the clock's relative range."""
+LENGTHS: Final = (0.08, 0.25)
+"""Ours: the deviation forgets its value within so much of the clock's relative range: a knee of the voltage, and a
+gentle bend. Both are tried."""
+
+STEP: Final = {"watts": 0.002, "time": 0.0}
+"""Ours: voltage is set in steps of some 5 mV, which moves the watts of a clock by so much of what they change by, one
+standard deviation; no neighbour shows it."""
 
 ASSUMED: Final = 0.02
 ASSUMED_WEIGHT: Final = 8.0
@@ -40,6 +46,9 @@ WIDE: Final = 10.0
 
 SHARED: Final = {"watts": 0.9, "time": 0.0}
 """Ours: share of the deviation's variance that all series have together."""
+
+NO_CLOCK: Final = 1e-6
+"""Relative clocks less apart are one."""
 
 LEAST_RANGE: Final = 0.1
 """Ours: of a series whose watts hardly change, so much may deviate as if they changed by this share."""
@@ -105,6 +114,7 @@ class _Rows:
     clocks: type_f64
     ranges: type_f64
     shared: float
+    step: float
 
     @classmethod
     def of(cls, shape: str, clocks: Sequence[type_f64], given: Sequence[Given], scales: Sequence[float]) -> _Rows:
@@ -116,30 +126,43 @@ class _Rows:
             np.concatenate(clocks),
             np.repeat(ranges, [len(one) for one in clocks]),
             SHARED[shape],
+            STEP[shape],
         )
 
     def free(self, other: _Rows) -> type_f64:
         """Covariance of the shapes, whose coefficients are nearly free."""
         return np.asarray(WIDE**2 * (self.terms @ other.terms.T) * self._is_same(other))
 
-    def smooth(self, other: _Rows) -> type_f64:
+    def smooth(self, other: _Rows, length: float) -> type_f64:
         """Covariance of deviations of size 1 (Matern, 5/2)."""
-        distance = np.sqrt(5.0) * np.abs(self.clocks[:, None] - other.clocks[None, :]) / LENGTH
-        together = self.shared + (1 - self.shared) * self._is_same(other)
+        distance = np.sqrt(5.0) * self._apart(other) / length
         near = (1 + distance + distance**2 / 3) * np.exp(-distance)
-        return np.asarray(self.ranges[:, None] * other.ranges[None, :] * together * near)
+        return np.asarray(self._together(other) * near)
+
+    def steps(self, other: _Rows) -> type_f64:
+        """Covariance of what each clock has for itself."""
+        return np.asarray(self.step**2 * self._together(other) * (self._apart(other) < NO_CLOCK))
+
+    def _apart(self, other: _Rows) -> type_f64:
+        return np.asarray(np.abs(self.clocks[:, None] - other.clocks[None, :]))
+
+    def _together(self, other: _Rows) -> type_f64:
+        """How far deviations of two rows go together, were their clocks the same."""
+        share = self.shared + (1 - self.shared) * self._is_same(other)
+        return np.asarray(self.ranges[:, None] * other.ranges[None, :] * share)
 
     def _is_same(self, other: _Rows) -> type_f64:
         return np.asarray(self.series[:, None] == other.series[None, :], np.float64)
 
 
 def _mixture(have: _Rows, want: _Rows, y: type_f64, noise: type_f64) -> tuple[type_f64, type_f64]:
-    """Mean and standard deviation over all sizes of the deviation."""
-    free, smooth = have.free(have) + np.diag(noise), have.smooth(have)
-    free_cross, smooth_cross = want.free(have), want.smooth(have)
-    free_own, smooth_own = (np.einsum("ij,ij->i", want.terms, want.terms) * WIDE**2, np.square(want.ranges))
+    """Mean and standard deviation over all sizes and lengths of the deviation."""
+    free, free_cross = have.free(have) + have.steps(have) + np.diag(noise), want.free(have) + want.steps(have)
+    smooth_own = np.square(want.ranges)
+    free_own = np.einsum("ij,ij->i", want.terms, want.terms) * WIDE**2 + want.step**2 * smooth_own
+    smooths = {length: (have.smooth(have, length), want.smooth(have, length)) for length in LENGTHS}
     logarithms, means, variances = [], [], []
-    for size in SIZES:
+    for size, (smooth, smooth_cross) in itertools.product(SIZES, smooths.values()):
         root = np.linalg.cholesky(free + size**2 * smooth)
         white = np.linalg.solve(root, y)
         cross = np.linalg.solve(root, (free_cross + size**2 * smooth_cross).T)

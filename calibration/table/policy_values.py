@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 
 from calibration.measure.node_session import WINDOW_S
-from calibration.measure.pooled_means import Z95
 from calibration.table.least_energy import joules_w
 from calibration.table.pstate_table import Point
 from calibration.table.uncore_values import uncore_values
+from foundation.student import Z95
 from nodectl.policies import bdpo_cpu_bounded, uncore_bounded
 
 LEVEL: Final = "all"

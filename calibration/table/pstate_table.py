@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from calibration.measure.node_session import LEVELS, Dwell, Setting, Window
-from calibration.measure.pooled_means import Z95, Mean, means_of
+from calibration.measure.pooled_means import Mean, means_of
 from calibration.measure.steady_power import Steady, is_limited
 from calibration.table.clock_curve import Curve, Given, predict
+from foundation.student import Z95
 from nodectl.calibrated.node_identity import Identity
 from pmu.readings import type_f64
 
@@ -31,6 +32,14 @@ READ_SCHEMAS: Final = (2, SCHEMA)
 POWER_OF_CLOCK: Final = 2.2
 """Ours: watts of a loaded package grow with about this power of the clock near the top, so under a power limit an
 excess of 1 % costs 1 / 2.2 % of the clock."""
+
+LEAST_POWER_OF_CLOCK: Final = 1.5
+"""Ours: with about this power at the least, the other end of an interval: most of what leaks does not follow the
+clock."""
+
+
+AT_LIMIT: Final = 0.005
+"""Ours: clocks this near to each other are one where a power limit is in force."""
 
 
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,8 +143,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Measured(msgspec.Struct, frozen=True):
     """What one setting came to. Watts are corrected to a settled temperature and summed over packages; ``model_half``:
-    half of the 95 % interval of that correction alone, and ``lost_half``: of the share of speed that a power limit then
-    takes. The means have intervals of noise alone."""
+    half of the 95 % interval of that correction alone, ``demand_half``: were there no power limit, and ``lost_half``:
+    of the share of speed that the limit then takes. The means have intervals of noise alone."""
 
     setting: Setting
     cores: int
@@ -146,6 +155,7 @@ class Measured(msgspec.Struct, frozen=True):
     units: Mean
     ipc: Mean
     model_half: float
+    demand_half: float
     lost_half: float
 
 
@@ -167,6 +177,7 @@ class _Stay:
     change_w: type_f64
     slower: float
     model_half: float
+    demand_half: float
     lost_half: float
 
 
@@ -210,6 +221,7 @@ def measured_points(
             units[setting],
             ipc[setting],
             float(np.mean([stay.model_half for stay in own])),
+            float(np.mean([stay.demand_half for stay in own])),
             float(np.mean([stay.lost_half for stay in own])),
         )
         for setting, own in stays.items()
@@ -236,16 +248,16 @@ def _settled(dwell: Dwell, windows: Sequence[Window], steady: Steady | None, lim
     limit = np.array(limits_w if len(limits_w) == raw.shape[1] else [math.inf] * raw.shape[1])
     now, demand = raw.mean(0), (raw + change).mean(0)
 
-    def at(away: float) -> tuple[float, float]:
+    def at(away: float, power: float = POWER_OF_CLOCK) -> tuple[float, float]:
         """Watts and relative clock with this many deviations more."""
         wanted = demand + away * deviation
-        return float(np.minimum(wanted, limit).sum()), float(
-            np.min(np.minimum(limit / wanted, 1)) ** (1 / POWER_OF_CLOCK)
-        )
+        return float(np.minimum(wanted, limit).sum()), float(np.min(np.minimum(limit / wanted, 1)) ** (1 / power))
 
     (low_w, fast), (middle_w, slower), (high_w, slow) = at(-Z95), at(0.0), at(Z95)
     total += middle_w - float(now.sum()) - float(total[-LAST:].mean())  # what the limit does not allow is not drawn
-    return _Stay(dwell.cores, windows, total, slower, (high_w - low_w) / 2, (fast - slow) / 2)
+    by_form = slower - at(0.0, LEAST_POWER_OF_CLOCK)[1]
+    lost_half = math.hypot((fast - slow) / 2, by_form)
+    return _Stay(dwell.cores, windows, total, slower, (high_w - low_w) / 2, Z95 * float(deviation.sum()), lost_half)
 
 
 def _known(value: float | None) -> float:
@@ -316,10 +328,19 @@ def _curves(
             _inverted(time[key], Mean(top_units, own[-1].units.half)),
             _inverted(ipc[key], Mean(1.0, 0.0)),
             top_units,
-            _between(goals[key], own, lambda one: one.model_half),
+            _model_between(goals[key], own),
             _between(goals[key], own, lambda one: one.lost_half),
         )
     return curves
+
+
+def _model_between(goal: Sequence[float], found: Sequence[Measured]) -> type_f64:
+    """Half of the correction's interval at each clock. At a power limit watts are certain, and a little below it they
+    are not: there the interval is that without a limit."""
+    without: type_f64 = _between(goal, found, lambda one: one.demand_half)
+    for one in found:
+        without[np.abs(np.asarray(goal) / one.khz - 1) <= AT_LIMIT] = one.model_half
+    return without
 
 
 def _between(goal: Sequence[float], found: Sequence[Measured], value: Callable[[Measured], float]) -> type_f64:
