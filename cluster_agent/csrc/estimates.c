@@ -64,11 +64,17 @@ static int64_t learned(scheduler_t *s, int64_t now_s, int32_t job)
     return learner_estimate(s->learner, now_s, job);
 }
 
+static int64_t own(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    return s->own->estimate(s->own->context, now_s, job);
+}
+
 estimate_t *const ESTIMATES[] = {
     [ESTIMATE_REQUESTED] = requested,
     [ESTIMATE_CLAIRVOYANT] = clairvoyant,
     [ESTIMATE_MEAN2] = mean_of_two,
     [ESTIMATE_LEARNED] = learned,
+    [ESTIMATE_OWN] = own,
 };
 
 static void remember(history_t *history, int64_t run_s)
@@ -78,7 +84,7 @@ static void remember(history_t *history, int64_t run_s)
     history->ended += history->ended < 2;
 }
 
-static int by_estimate(const void *a, const void *b)
+int by_shortest(const void *a, const void *b)
 {
     return is_shorter(a, b) ? -1 : is_shorter(b, a);
 }
@@ -90,7 +96,7 @@ static void move_shortest(scheduler_t *s, int32_t n_moved)
     for (int32_t i = 0; i < s->n_shortest; i++)
         if (s->shortest[i].estimate_s == s->estimate_s[s->shortest[i].job])
             s->shortest[kept++] = s->shortest[i];
-    qsort(s->moved, (size_t)n_moved, sizeof *s->moved, by_estimate);
+    qsort(s->moved, (size_t)n_moved, sizeof *s->moved, by_shortest);
     for (int32_t place = s->n_shortest; n_moved > 0;) /* merged from the end, where there is room */
         if (kept > 0 && is_shorter(&s->moved[n_moved - 1], &s->shortest[kept - 1]))
             s->shortest[--place] = s->shortest[--kept];
@@ -116,6 +122,36 @@ static void estimate_anew(scheduler_t *s, int32_t user)
         move_shortest(s, n_moved);
 }
 
+void estimates_submitted(scheduler_t *s, int64_t now_s, const waiting_t *waiting)
+{
+    arrivals_t *arrivals = s->arrivals;
+    if (!arrivals)
+        return;
+    int32_t job = waiting->job, place = (int32_t)(arrivals->n_submitted++ % MOST_ARRIVALS);
+    arrivals->place[job] = place;
+    arrivals->arrival[place] = (arrival_t){
+        .submit_s = now_s,
+        .request_s = s->jobs.request_s[job],
+        .estimate_s = waiting->estimate_s,
+        .job = job,
+        .width = waiting->width,
+        .user = s->jobs.user[job],
+    };
+}
+
+/* How long it ran, for those who look ahead. */
+static void note_run_time(scheduler_t *s, int32_t job)
+{
+    int64_t run_s = s->jobs.run_s[job];
+    if (s->shares)
+        s->shares->share[s->shares->n_ended++ % MOST_SHARES] = (double)run_s / (double)s->first_estimate_s[job];
+    if (!s->arrivals)
+        return;
+    arrival_t *arrival = &s->arrivals->arrival[s->arrivals->place[job]];
+    if (arrival->job == job) /* else it came too long ago */
+        arrival->run_s = run_s;
+}
+
 void estimates_learn(scheduler_t *s, int32_t job)
 {
     remember(&s->users[s->jobs.user[job]], s->jobs.run_s[job]);
@@ -123,6 +159,9 @@ void estimates_learn(scheduler_t *s, int32_t job)
         remember(alike(s, job), s->jobs.run_s[job]);
     if (s->learner)
         learner_ended(s->learner, job);
+    if (s->own)
+        s->own->ended[s->own->n_ended++] = job;
+    note_run_time(s, job);
     if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START)
         estimate_anew(s, s->jobs.user[job]);
 }

@@ -1,5 +1,7 @@
 #include "events.h"
 
+#include <string.h>
+
 int events_init(events_t *events, memory_t *memory, int32_t capacity)
 {
     events->memory = memory;
@@ -11,6 +13,14 @@ int events_init(events_t *events, memory_t *memory, int32_t capacity)
 static int is_before(const event_t *a, const event_t *b)
 {
     return a->at_s != b->at_s ? a->at_s < b->at_s : a->number < b->number;
+}
+
+void events_copy(events_t *heap, const events_t *from)
+{
+    heap->count = from->count;
+    memcpy(heap->events, from->events, (size_t)from->count * sizeof *heap->events);
+    for (int32_t i = 0; heap->valid && i < heap->count; i++)
+        heap->valid[heap->events[i].job] = from->valid[heap->events[i].job];
 }
 
 int events_put(events_t *heap, event_t event)
@@ -51,6 +61,22 @@ int32_t events_take(events_t *heap)
     }
     heap->events[i] = last;
     return job;
+}
+
+void events_forget(events_t *heap, int32_t job)
+{
+    int32_t i = 0;
+    if (heap->valid) {
+        heap->valid[job] = -1;
+        return;
+    }
+    while (i < heap->count && heap->events[i].job != job)
+        i++;
+    if (i == heap->count)
+        return;
+    for (; i > 0; i = (i - 1) / 2) /* its place at the top is taken by none */
+        heap->events[i] = heap->events[(i - 1) / 2];
+    events_take(heap);
 }
 
 int64_t events_first(events_t *heap)

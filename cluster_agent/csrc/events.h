@@ -22,11 +22,17 @@ typedef struct {
 /* Room for so many at first; more is taken as it is needed. 0, or -1: no memory. */
 int events_init(events_t *events, memory_t *memory, int32_t capacity);
 
+/* The same are to come as in `from`, which has no more room. */
+void events_copy(events_t *events, const events_t *from);
+
 /* 0, or -1: no memory. */
 int events_put(events_t *events, event_t event);
 
 /* When the first valid one is due; INT64_MAX: no event. */
 int64_t events_first(events_t *events);
+
+/* What was to happen to this job does not. */
+void events_forget(events_t *events, int32_t job);
 
 /* Removes the first event, which must exist; returns its job. */
 int32_t events_take(events_t *events);

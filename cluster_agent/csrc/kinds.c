@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "search.h"
+
 int kinds_init(kinds_t *k, memory_t *memory, int32_t n_jobs, int is_shortest_first)
 {
     uint64_t places = 16;
@@ -55,15 +57,10 @@ static int32_t number_of(kinds_t *k, const kind_t *kind)
 /* How many fronts are before this job. */
 static int32_t before(const kinds_t *k, int64_t estimate_s, int32_t job)
 {
-    int32_t low = 0, high = k->n_fronts;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        const waiting_t *at = &k->fronts[middle];
-        int is_before = k->is_shortest_first && at->estimate_s != estimate_s ? at->estimate_s < estimate_s : at->job < job;
-        low = is_before ? middle + 1 : low;
-        high = is_before ? high : middle;
-    }
-    return low;
+    const waiting_t *fronts = k->fronts;
+    return FIRST(i, 0, k->n_fronts, k->is_shortest_first && fronts[i].estimate_s != estimate_s
+                                        ? fronts[i].estimate_s > estimate_s
+                                        : fronts[i].job >= job);
 }
 
 static void put_front(kinds_t *k, int32_t number)

@@ -9,6 +9,30 @@ int meter_init(meter_t *m, memory_t *memory, const power_model_t *model, int32_t
     return memory_status(memory);
 }
 
+int meter_copy(meter_t *m, memory_t *memory, const meter_t *from, int32_t n_jobs)
+{
+    if (meter_init(m, memory, &from->model, n_jobs, from->at_s) < 0)
+        return -1;
+    meter_t made = *m;
+    *m = *from;
+    m->memory = memory;
+    m->job_uj = made.job_uj;
+    m->since_s = made.since_s;
+    m->drawn_uw = made.drawn_uw;
+    m->n_steps = m->capacity = from->n_steps > 0;
+    m->steps = resized(memory, NULL, 1, sizeof *m->steps);
+    if (m->steps && m->n_steps)
+        m->steps[0] = from->steps[from->n_steps - 1];
+    return m->steps ? 0 : -1;
+}
+
+void meter_copy_job(meter_t *m, const meter_t *from, int32_t job)
+{
+    m->job_uj[job] = from->job_uj[job];
+    m->since_s[job] = from->since_s[job];
+    m->drawn_uw[job] = from->drawn_uw[job];
+}
+
 void meter_pass(meter_t *m, int64_t now_s)
 {
     double seconds = (double)(now_s - m->at_s);

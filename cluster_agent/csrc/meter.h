@@ -39,6 +39,12 @@ typedef struct {
 /* 0, or -1: no memory. */
 int meter_init(meter_t *meter, struct memory *memory, const power_model_t *model, int32_t n_jobs, int64_t from_s);
 
+/* The same so far, but for the columns of jobs and the steps before the last. 0, or -1: no memory. */
+int meter_copy(meter_t *meter, struct memory *memory, const meter_t *from, int32_t n_jobs);
+
+/* Of a job that ran before, or may: its row, in a copy. */
+void meter_copy_job(meter_t *meter, const meter_t *from, int32_t job);
+
 /* Time passes until `now_s` as things are. */
 void meter_pass(meter_t *meter, int64_t now_s);
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "search.h"
+
 int placement_init(placement_t *p, memory_t *memory, int32_t processors)
 {
     int32_t most = processors / 2 + 2; /* with every second processor free there are most intervals */
@@ -111,15 +113,7 @@ int64_t placement_free_below(const placement_t *p, int64_t below)
 /* The index of the first free interval that contains the processor or is after it. */
 static int32_t place_of(const placement_t *p, int32_t processor)
 {
-    int32_t low = p->begin, high = p->end;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (p->free[middle].last < processor)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return FIRST(i, p->begin, p->end, p->free[i].last >= processor);
 }
 
 /* The intervals, which ascend by `step` from `one`, come between free[from] and free[to - 1], or touch these. */
@@ -185,11 +179,23 @@ int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_
     return moved;
 }
 
+int placement_keep(placement_t *p, const interval_t *intervals, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (append(p, intervals[i]) < 0)
+            return -1;
+    return 0;
+}
+
 int placement_hand_over(placement_t *from, placement_t *to, int32_t count)
 {
     from->n_intervals -= count;
-    for (int32_t i = 0; i < count; i++)
-        if (append(to, from->intervals[from->n_intervals + i]) < 0)
-            return -1;
-    return 0;
+    return placement_keep(to, from->intervals + from->n_intervals, count);
+}
+
+void placement_frees_as(placement_t *p, const placement_t *from)
+{
+    p->begin = from->begin;
+    p->end = from->end;
+    memcpy(p->free + p->begin, from->free + p->begin, (size_t)(p->end - p->begin) * sizeof *p->free);
 }

@@ -43,6 +43,12 @@ void placement_give_back(placement_t *placement, const interval_t *intervals, in
 /* Moves what is free from `first` to `last` to the free processors of `to`. Returns how many processors that are. */
 int64_t placement_move(placement_t *from, placement_t *to, int32_t first, int32_t last);
 
+/* Appends intervals that are taken already. 0, or -1: no memory. */
+int placement_keep(placement_t *placement, const interval_t *intervals, int32_t count);
+
+/* The same processors are free as in `from`, which has as many. */
+void placement_frees_as(placement_t *placement, const placement_t *from);
+
 /* What was taken last, `count` intervals, counts as taken from `to`. 0, or -1: no memory. */
 int placement_hand_over(placement_t *from, placement_t *to, int32_t count);
 

@@ -8,23 +8,24 @@
  * Making and unmaking
  ****************************************************************/
 
-int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
+int power_new(scheduler_t *s, const power_model_t *model)
 {
     memory_t *m = &s->memory;
     power_t *p = s->power = column(m, 1, sizeof *p);
     if (!p)
         return -1;
     int32_t n = s->jobs.n_jobs;
-    s->phases.resources = &PROCESSORS_AND_WATTS;
-    p->model = *model;
+    *p = (power_t){.model = *model};
     p->ledger.next_s = model->budget.rule == BUDGET_NONE ? INT64_MAX : model->budget.from_s;
     p->ledger.read_j = model->budget.stored_j;
     p->interval_first = column(m, n, sizeof *p->interval_first);
     p->interval_count = column(m, n, sizeof *p->interval_count);
     p->highest = column(m, n, sizeof *p->highest);
-    p->since_s = column(m, n, sizeof *p->since_s);
-    p->done_s = column(m, n, sizeof *p->done_s);
-    p->level = column(m, n, sizeof *p->level);
+    s->since_s = column(m, n, sizeof *s->since_s);
+    s->done_s = column(m, n, sizeof *s->done_s);
+    s->level = column(m, n, sizeof *s->level);
+    s->slowdown = model->slowdown;
+    s->decisions = power_decisions;
     p->limit_s = column(m, n, sizeof *p->limit_s);
     p->extra_uw = column(m, n, sizeof *p->extra_uw);
     p->woken = column(m, n, sizeof *p->woken);
@@ -32,10 +33,41 @@ int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
     p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
     int is_shortest_first = s->composition.scan == SCAN_SHORTEST && s->composition.backfill == BACKFILL_EASY;
     if (placement_init(&p->placement, m, s->composition.processors) < 0 ||
-        kinds_init(&p->kinds, m, n, is_shortest_first) < 0)
+        (!s->is_stepped && kinds_init(&p->kinds, m, n, is_shortest_first) < 0))
         return -1;
     plan_row_t uncapped = {.from_s = INT64_MIN, .cap_uw = NO_CAP, .kept = s->composition.processors};
     return scheduler_plan(s, &uncapped, 1);
+}
+
+/* Without nodes that go off, and without a budget. */
+int power_copy(scheduler_t *to, const scheduler_t *from)
+{
+    const power_t *p = from->power;
+    if (power_new(to, &p->model) < 0)
+        return -1;
+    power_t *copy = to->power;
+    placement_frees_as(&copy->placement, &p->placement);
+    copy->running_uw = p->running_uw;
+    for (int32_t i = 0; i < to->n_running; i++) {
+        int32_t job = to->running[i].job;
+        copy->interval_first[job] = copy->placement.n_intervals;
+        copy->interval_count[job] = p->interval_count[job];
+        copy->highest[job] = p->highest[job];
+        copy->limit_s[job] = p->limit_s[job];
+        copy->extra_uw[job] = p->extra_uw[job];
+        copy->woken[job] = p->woken[job];
+        copy->has_handed_over[job] = p->has_handed_over[job];
+        to->since_s[job] = from->since_s[job];
+        to->done_s[job] = from->done_s[job];
+        to->level[job] = from->level[job];
+        const interval_t *taken = p->placement.intervals + p->interval_first[job];
+        if (placement_keep(&copy->placement, taken, p->interval_count[job]) < 0)
+            return -1;
+    }
+    if (scheduler_plan(to, p->rows, p->n_rows) < 0)
+        return -1;
+    scheduler_advance(to, p->rows[p->row].from_s);
+    return 0;
 }
 
 int32_t scheduler_set_idle_off(scheduler_t *s, const idle_off_t *model)
@@ -106,11 +138,6 @@ void scheduler_settle(scheduler_t *s, int64_t now_s)
         nodes_settle(s->power->nodes, now_s);
 }
 
-int64_t scheduler_begins(const scheduler_t *s, int32_t job)
-{
-    return s->power ? s->power->since_s[job] : s->started_s[job] + (s->delay_s ? s->delay_s[job] : 0);
-}
-
 cold_t scheduler_cold(const scheduler_t *s)
 {
     return s->power->nodes ? s->power->nodes->now : (cold_t){.off = 0};
@@ -128,7 +155,7 @@ int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present)
         return 0;
     int64_t unclaimed = p->nodes->waking; /* of a boot whose job was killed, with another job on the same node */
     for (int32_t i = 0; unclaimed && i < s->n_running; i++)
-        if (p->since_s[s->running[i].job] > now_s)
+        if (s->since_s[s->running[i].job] > now_s)
             unclaimed -= p->woken[s->running[i].job];
     int64_t saved_uw = is_present ? p->nodes->now.off * (p->model.idle_uw - p->nodes->model.off_uw) : 0;
     return p->nodes->now.going * off_rise_uw(p) + unclaimed * boot_rise_uw(p) - saved_uw;
@@ -143,16 +170,7 @@ int64_t scheduler_extra_uw(const scheduler_t *s, int32_t job, int32_t level)
     return extra_uw(s->power, job, level);
 }
 
-int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
-{
-    const power_t *p = s->power;
-    if (!p)
-        return scheduler_begins(s, job) + length_s;
-    double left_s = ((double)length_s - p->done_s[job]) * p->model.slowdown[p->level[job]];
-    return p->since_s[job] + (int64_t)ceil(left_s - 1e-9);
-}
-
-int64_t scheduler_held_below(const scheduler_t *s, int32_t job, int64_t kept)
+int64_t scheduler_width_below(const scheduler_t *s, int32_t job, int64_t kept)
 {
     const power_t *p = s->power;
     const interval_t *interval = p->placement.intervals + p->interval_first[job];
@@ -170,7 +188,7 @@ int64_t scheduler_beyond(const scheduler_t *s)
 {
     int64_t kept = scheduler_row(s)->kept, beyond = 0;
     for (int32_t i = 0; kept < s->composition.processors && i < s->n_running; i++)
-        beyond += s->running[i].width - scheduler_held_below(s, s->running[i].job, kept);
+        beyond += s->running[i].width - scheduler_width_below(s, s->running[i].job, kept);
     return beyond;
 }
 
@@ -185,10 +203,10 @@ int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row
 {
     const power_t *p = s->power;
     int64_t draw = p->extra_uw[job];
-    if (p->nodes && p->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
+    if (p->nodes && s->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
         draw = p->woken[job] * boot_rise_uw(p);
     if (p->highest[job] >= row->kept) {
-        int64_t beyond = s->jobs.width[job] - scheduler_held_below(s, job, row->kept);
+        int64_t beyond = s->jobs.width[job] - scheduler_width_below(s, job, row->kept);
         draw += beyond * (p->model.idle_uw - away_uw(s, row));
         *is_left_on = 1;
     }
@@ -242,6 +260,7 @@ int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level)
 {
     power_t *p = s->power;
     int32_t width = s->jobs.width[job];
+    (void)started_s;
     p->interval_first[job] = p->placement.n_intervals;
     p->interval_count[job] = placement_take(&p->placement, width);
     if (p->interval_count[job] < 0)
@@ -249,11 +268,8 @@ int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level)
     p->has_handed_over[job] = 0;
     p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     p->n_beyond += p->highest[job] >= p->rows[p->row].kept;
-    p->level[job] = level < 0 ? 0 : level;
     p->extra_uw[job] = level < 0 ? 0 : width * extra_uw(p, job, level);
     p->running_uw += p->extra_uw[job];
-    p->since_s[job] = started_s;
-    p->done_s[job] = 0;
     return 0;
 }
 
@@ -289,8 +305,7 @@ void power_give_back(scheduler_t *s, int32_t job)
 
 void scheduler_kill(scheduler_t *s, int64_t now_s, int32_t job)
 {
-    scheduler_running_remove(s, job);
-    power_give_back(s, job);
+    scheduler_leave(s, job);
     if (s->power->nodes)
         nodes_date(s->power->nodes, now_s);
     if (s->ranks)
@@ -305,11 +320,11 @@ void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
 {
     power_t *p = s->power;
     scheduler_running_remove(s, job);
-    if (now_s > p->since_s[job]) { /* else its nodes are still booting */
-        p->done_s[job] += (double)(now_s - p->since_s[job]) / p->model.slowdown[p->level[job]];
-        p->since_s[job] = now_s;
+    if (now_s > s->since_s[job]) { /* else its nodes are still booting */
+        s->done_s[job] += (double)(now_s - s->since_s[job]) / s->slowdown[s->level[job]];
+        s->since_s[job] = now_s;
     }
-    p->level[job] = level;
+    s->level[job] = level;
     p->running_uw -= p->extra_uw[job];
     p->extra_uw[job] = s->jobs.width[job] * extra_uw(p, job, level);
     p->running_uw += p->extra_uw[job];
@@ -330,7 +345,7 @@ int32_t scheduler_running(const scheduler_t *s, int32_t *running)
 
 int32_t scheduler_level(const scheduler_t *s, int32_t job)
 {
-    return s->power->level[job];
+    return s->level[job];
 }
 
 const plan_row_t *scheduler_row(const scheduler_t *s)
@@ -341,7 +356,7 @@ const plan_row_t *scheduler_row(const scheduler_t *s)
 void power_decisions(const scheduler_t *s, decisions_t *found)
 {
     const power_t *p = s->power;
-    found->level = p->level;
+    found->level = s->level;
     found->intervals = p->placement.intervals;
     found->interval_first = p->interval_first;
     found->interval_count = p->interval_count;

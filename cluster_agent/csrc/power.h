@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#define NO_CAP INT64_MAX
+#include "resources/caps.h"
 
 #define ENDS_UNHEARD 0
 #define ENDS_BEFORE_PASS 1

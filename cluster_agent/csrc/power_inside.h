@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "nodes.h"
+#include "idle_nodes.h"
 #include "placement.h"
 #include "scheduler_inside.h"
 
@@ -61,15 +61,11 @@ struct power {
     int32_t n_rows, row; /* `row` is the present one */
     int64_t lowest_kept; /* of the present and all later rows */
     int32_t is_level;    /* they keep equally many */
-    /* Each job's pace: until since_s it has done done_s seconds of its run at the highest frequency. */
-    int64_t *since_s;
-    double *done_s;
-    int32_t *level;
     int64_t *limit_s;    /* when it is ended at the latest, at its present frequency */
     int64_t *extra_uw;   /* planned power above idle; of running jobs */
     int64_t running_uw;  /* the sum of those */
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
-    int64_t *woken;      /* processors of nodes that boot for the job, until since_s */
+    int64_t *woken;      /* processors of nodes that boot for the job, until it begins */
     uint8_t *has_handed_over; /* its processors are others', although it is not known to have ended */
     nodes_t *nodes;      /* only where idle nodes go off */
     kinds_t kinds;       /* the waiting jobs, if has_kinds */
@@ -99,12 +95,11 @@ static inline int64_t extra_uw(const power_t *p, int32_t job, int32_t level)
     return (int64_t)((double)(m->job_plan_uw[job] - m->idle_uw) * share);
 }
 
-/* Whether waiting jobs are kept by kind: not if each has watts of its own, if the queue has another order, or if
- * estimates change while jobs wait. */
+/* Whether waiting jobs are kept by kind: not if each has watts of its own, if the queue has another order or the caller
+ * gives it one, or if estimates change while jobs wait. */
 static inline int has_kinds(const scheduler_t *s)
 {
-    return !s->power->model.job_plan_uw && !s->ranks && !s->scores && !s->is_reordered && !(s->composition.guard > 0.0) &&
-           s->composition.fixed == FIXED_AT_SUBMISSION;
+    return !s->is_stepped && !s->power->model.job_plan_uw && scheduler_is_in_order(s);
 }
 
 /* The lowest frequency at which the job may be started. */
@@ -121,8 +116,13 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
 }
 
 /* power.c */
+int power_new(scheduler_t *s, const power_model_t *model); /* 0, or -1: no memory */
+int power_copy(scheduler_t *to, const scheduler_t *from);
 void power_waits(scheduler_t *s, const waiting_t *waiting);
 void power_leaves(scheduler_t *s, int32_t job);
+int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
+void power_adopted(scheduler_t *s, int32_t job);
+void power_decisions(const scheduler_t *s, decisions_t *found);
 void power_give_back(scheduler_t *s, int32_t job);
 /*
  * With frees_at_estimate, before a pass: jobs that are expected to have ended by now end at this instant (the others had

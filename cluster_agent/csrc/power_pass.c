@@ -143,8 +143,8 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     int32_t width = s->jobs.width[job];
 
     p->interval_first[job] = p->placement.n_intervals;
-    /* processors that are free before their job has ended are given out by whoever sees the end, or handed over here */
-    p->interval_count[job] = s->composition.frees_at_estimate && !p->nodes ? 0 : take(p, width, kept);
+    /* else processors are given out by whoever sees jobs end and nodes fail, or handed over here */
+    p->interval_count[job] = s->places_nobody && !p->nodes ? 0 : take(p, width, kept);
     if (p->interval_count[job] < 0)
         return -1;
     p->has_handed_over[job] = 0;
@@ -154,12 +154,9 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
     if (p->nodes)
         nodes_take(p->nodes, now_s, p->placement.intervals + p->interval_first[job], p->interval_count[job], &begins_s,
                    &p->woken[job]);
-    p->level[job] = level;
     p->extra_uw[job] = width * extra_uw(p, job, level);
     p->running_uw += p->extra_uw[job];
-    p->since_s[job] = begins_s;
-    p->done_s[job] = 0;
-    scheduler_start(s, now_s, job);
+    scheduler_start_at(s, now_s, job, level, begins_s);
     if (has_kinds(s))
         kinds_take(&p->kinds, job);
     budget_started(s, need->busy_uw + need->wake_uw);
@@ -172,7 +169,7 @@ static int start(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, cons
         if (p->nodes)
             count_free(s, now_s, k);
         else
-            outlook->free -= scheduler_held_below(s, job, p->rows[k].kept);
+            outlook->free -= scheduler_width_below(s, job, p->rows[k].kept);
         if (outlook->headroom_uw == NO_CAP)
             continue;
         int is_left_on = 0;
@@ -311,7 +308,7 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t cha
             at->drawn_uw -= p->extra_uw[one->job];
             for (int32_t k = p->row; k < p->n_rows; k++) { /* most rows leave all on: the job's columns are not read */
                 int is_all_on = p->rows[k].kept >= s->composition.processors;
-                p->available[k] += is_all_on ? one->width : scheduler_held_below(s, one->job, p->rows[k].kept);
+                p->available[k] += is_all_on ? one->width : scheduler_width_below(s, one->job, p->rows[k].kept);
             }
         }
         to_s = next_end(s, now_s, at);
@@ -557,4 +554,14 @@ const resources_t PROCESSORS_AND_WATTS = {
     .give_back = power_give_back,
     .kinds = kinds_of,
     .leaves = power_leaves,
+    .adopt = power_adopt,
+    .adopted = power_adopted,
+    .copy = power_copy,
 };
+
+int32_t scheduler_set_power(scheduler_t *s, const power_model_t *model)
+{
+    if (s->phases.resources != &PARTITIONS) /* whose policies do not know watts: the meter has those of their jobs */
+        s->phases.resources = &PROCESSORS_AND_WATTS;
+    return power_new(s, model);
+}

@@ -53,11 +53,24 @@ static int64_t paid_from(const profile_t *profile, const claim_t *claim)
     return greatest(from_s, not_before(profile->budget_s, stored_uj, claim->uw, need_uj));
 }
 
+/* No claim can use the first step of these that has too few processors, nor one behind it. */
+static void cut(profile_t *profile, int32_t first, int32_t end)
+{
+    for (int32_t i = first; i < end; i++)
+        if (profile->steps[i].free < profile->narrowest)
+            profile->count = end = i + 1;
+}
+
 int64_t profile_earliest(profile_t *profile, const claim_t *claim)
 {
     const step_t *steps = profile->steps;
-    int32_t begin = 0;
+    const claim_t *looked = &profile->looked;
+    int is_more = claim->width >= looked->width && claim->uw >= looked->uw && claim->length_s >= looked->length_s &&
+                  claim->limit_s >= looked->limit_s;
+    int32_t begin = is_more ? profile->found : 0;
 
+    profile->looked = *claim;
+    profile->found = profile->count;
     profile->paid_s = steps[0].from_s < profile->budget_s ? paid_from(profile, claim) : steps[0].from_s;
     while (begin + 1 < profile->count && steps[begin + 1].from_s <= profile->paid_s)
         begin++;
@@ -65,10 +78,19 @@ int64_t profile_earliest(profile_t *profile, const claim_t *claim)
         int64_t from_s = greatest(steps[begin].from_s, profile->paid_s);
         if (steps[i].free < claim->width || steps[i].uw < claim->uw)
             begin = i + 1;
-        else if (i + 1 == profile->count || steps[i + 1].from_s - from_s >= claim->length_s)
+        else if (i + 1 == profile->count || steps[i + 1].from_s - from_s >= claim->length_s) {
+            profile->found = begin;
             return from_s;
+        }
     }
     return INT64_MAX; /* more watts than the last cap allows; the caller has sorted out who is wider than the machine */
+}
+
+void profile_begin(profile_t *profile, int64_t narrowest)
+{
+    profile->narrowest = narrowest;
+    profile->looked = (claim_t){.width = INT64_MAX};
+    cut(profile, 0, profile->count);
 }
 
 /* The index of the step that begins at `at_s`, which is made by splitting the one that holds it. */
@@ -98,8 +120,10 @@ int profile_take(profile_t *profile, int64_t from_s, const claim_t *claim, int s
         return -1;
     int32_t first = split(profile, from_s);
     int32_t end = split(profile, from_s + claim->length_s);
+    int64_t lowest = INT64_MAX;
     for (int32_t i = first; i < end; i++)
-        profile->steps[i].free -= sign * claim->width;
+        lowest = least(lowest, profile->steps[i].free -= sign * claim->width);
+    profile->lowest = lowest;
     for (int32_t i = first; claim->uw && i < end; i++)
         profile->steps[i].uw -= profile->steps[i].uw == NO_CAP ? 0 : sign * claim->uw;
     if (from_s < profile->budget_s) {
@@ -107,5 +131,9 @@ int profile_take(profile_t *profile, int64_t from_s, const claim_t *claim, int s
         for (int32_t i = first; i < end; i++)
             profile->steps[i].spare_uw -= sign * claim->uw;
     }
+    if (lowest < profile->narrowest)
+        cut(profile, first, end);
+    if (sign < 0)
+        profile->looked.width = INT64_MAX;
     return 0;
 }

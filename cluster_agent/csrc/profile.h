@@ -34,6 +34,10 @@ typedef struct {
     step_t *steps;
     int32_t count;
     int32_t capacity;
+    int64_t narrowest; /* no claim is narrower, so the profile ends with the first step that has less free */
+    int64_t lowest;    /* the fewest processors free where the last claim was taken */
+    claim_t looked;    /* the last claim that was looked at: one that asks no less has no place before step `found` */
+    int32_t found;
     int64_t budget_s;  /* the end of the window of a budget; not later than now: none is open */
     wide_t stored_uj;  /* now */
     int64_t paid_s;    /* since when the joules suffice for the last claim that was looked at */
@@ -45,6 +49,9 @@ int64_t profile_earliest(profile_t *profile, const claim_t *claim);
 
 /* Takes the claim from `from_s` on (sign 1), or gives it back (-1). 0, or -1: no memory. */
 int profile_take(profile_t *profile, int64_t from_s, const claim_t *claim, int sign);
+
+/* The steps are those before the first claim. No claim will be narrower than this; INT64_MIN: not known. */
+void profile_begin(profile_t *profile, int64_t narrowest);
 
 /* Makes room for `count` steps. 0, or -1: no memory. */
 int profile_reserve(profile_t *profile, int32_t count);

@@ -1,67 +1,9 @@
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "scheduler_inside.h"
-
-/****************************************************************
- * Making and unmaking
- ****************************************************************/
-
-/* Below 0: no memory. The columns that a composition does not need are empty. */
-static int make_columns(scheduler_t *s)
-{
-    int32_t n = s->jobs.n_jobs;
-    int keeps_alike = s->composition.history == HISTORY_SIMILAR;
-    memory_t *m = &s->memory;
-    s->queue = column(m, n, sizeof *s->queue);
-    s->shortest = column(m, n, sizeof *s->shortest);
-    s->running = column(m, n, sizeof *s->running);
-    s->users = column(m, s->jobs.n_users, sizeof *s->users);
-    s->alike = column(m, keeps_alike ? n : 0, sizeof *s->alike);
-    s->first_alike = column(m, keeps_alike ? estimates_places_alike(s) : 0, sizeof *s->first_alike);
-    s->moved = column(m, s->composition.fixed == FIXED_AT_START ? n : 0, sizeof *s->moved);
-    s->submit_s = column(m, n, sizeof *s->submit_s);
-    s->reserved_s = column(m, n, sizeof *s->reserved_s);
-    s->is_reserved = column(m, n, sizeof *s->is_reserved);
-    s->started_s = column(m, n, sizeof *s->started_s);
-    s->estimate_s = column(m, n, sizeof *s->estimate_s);
-    s->first_estimate_s = column(m, n, sizeof *s->first_estimate_s);
-    s->corrections = column(m, n, sizeof *s->corrections);
-    s->overtook = column(m, n, sizeof *s->overtook);
-    s->has_started = column(m, n, sizeof *s->has_started);
-    return memory_status(m);
-}
-
-static int make_learner(scheduler_t *s)
-{
-    if (s->composition.estimate != ESTIMATE_LEARNED)
-        return 0;
-    s->learner = learner_new(&s->memory, &s->composition.learning, &s->jobs);
-    return s->learner ? 0 : -1;
-}
-
-scheduler_t *scheduler_new(const composition_t *composition, const jobs_t *jobs)
-{
-    scheduler_t *s = calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
-    s->composition = *composition;
-    s->phases = (phases_t){
-        .estimate = ESTIMATES[composition->estimate],
-        .correct = CORRECTIONS[composition->correct],
-        .backfill = BACKFILLS[composition->backfill],
-        .resources = &PROCESSORS,
-    };
-    s->jobs = *jobs;
-    s->free = composition->processors;
-    s->narrowest = INT32_MAX;
-    s->profile.memory = &s->memory;
-    if (make_columns(s) < 0 || profile_reserve(&s->profile, 64) < 0 || make_learner(s) < 0) {
-        scheduler_free(s);
-        return NULL;
-    }
-    return s;
-}
+#include "search.h"
 
 void scheduler_free(scheduler_t *s)
 {
@@ -78,15 +20,7 @@ void scheduler_free(scheduler_t *s)
 /* The index in `running` of the first job whose expected end is later than `end_s`. */
 static int32_t running_after(const scheduler_t *s, int64_t end_s)
 {
-    int32_t low = 0, high = s->n_running;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (s->running[middle].expected_end_s <= end_s)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return FIRST(i, 0, s->n_running, s->running[i].expected_end_s > end_s);
 }
 
 void scheduler_running_add(scheduler_t *s, int32_t job)
@@ -99,6 +33,8 @@ void scheduler_running_add(scheduler_t *s, int32_t job)
     s->free -= s->jobs.width[job];
     if (s->phases.resources->occupy)
         s->phases.resources->occupy(s, job, 1);
+    if (s->limited)
+        limits_count(s, job, 1);
 }
 
 void scheduler_running_remove(scheduler_t *s, int32_t job)
@@ -112,6 +48,15 @@ void scheduler_running_remove(scheduler_t *s, int32_t job)
     s->free += s->jobs.width[job];
     if (s->phases.resources->occupy)
         s->phases.resources->occupy(s, job, -1);
+    if (s->limited)
+        limits_count(s, job, -1);
+}
+
+void scheduler_leave(scheduler_t *s, int32_t job)
+{
+    scheduler_running_remove(s, job);
+    if (s->phases.resources->give_back)
+        s->phases.resources->give_back(s, job);
 }
 
 int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s)
@@ -142,7 +87,20 @@ int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s)
 
 int64_t scheduler_expected_end(const scheduler_t *s, int32_t job)
 {
-    return s->power || s->delay_s ? scheduler_finish(s, job, s->estimate_s[job]) : s->started_s[job] + s->estimate_s[job];
+    return s->since_s ? scheduler_finish(s, job, s->estimate_s[job]) : s->started_s[job] + s->estimate_s[job];
+}
+
+int64_t scheduler_begins(const scheduler_t *s, int32_t job)
+{
+    return s->since_s ? s->since_s[job] : s->started_s[job];
+}
+
+int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
+{
+    if (!s->slowdown)
+        return scheduler_begins(s, job) + length_s;
+    double left_s = ((double)length_s - s->done_s[job]) * s->slowdown[s->level[job]];
+    return s->since_s[job] + (int64_t)ceil(left_s - 1e-9);
 }
 
 int64_t scheduler_overrun(scheduler_t *s, int32_t job)
@@ -150,6 +108,7 @@ int64_t scheduler_overrun(scheduler_t *s, int32_t job)
     scheduler_running_remove(s, job);
     s->estimate_s[job] = s->phases.correct(s, job);
     s->corrections[job]++;
+    s->changes++;
     scheduler_running_add(s, job);
     return scheduler_expected_end(s, job);
 }
@@ -167,14 +126,61 @@ static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int
     return kept;
 }
 
+void scheduler_fill_stretches(scheduler_t *s, int32_t from, int32_t to)
+{
+    if (!scheduler_is_in_order(s))
+        return;
+    for (int32_t i = from; i < to; i++) {
+        const waiting_t *one = &s->queue[i];
+        stretch_t *stretch = &s->stretches[i / STRETCH];
+        if (i % STRETCH == 0 || i == s->head) {
+            stretch->narrowest = INT32_MAX;
+            for (int32_t k = 0; k < WIDTH_CLASSES; k++)
+                stretch->shortest_s[k] = INT64_MAX;
+        }
+        if (s->has_started[one->job])
+            continue;
+        stretch->narrowest = one->width < stretch->narrowest ? one->width : stretch->narrowest;
+        for (int32_t k = queue_class(one->width); k < WIDTH_CLASSES && stretch->shortest_s[k] > one->estimate_s; k++)
+            stretch->shortest_s[k] = one->estimate_s;
+    }
+}
+
+void scheduler_find_narrowest(scheduler_t *s)
+{
+    s->narrowest = INT32_MAX;
+    for (int32_t i = s->head; i < s->tail; i++)
+        if (s->queue[i].width < s->narrowest && !s->has_started[s->queue[i].job])
+            s->narrowest = s->queue[i].width;
+}
+
 void scheduler_close_gaps(scheduler_t *s, int32_t bearable)
 {
-    if (s->tail - s->head - s->n_waiting > bearable)
+    if (s->tail - s->head - s->n_waiting > bearable) {
         s->tail = sweep(s, s->queue, s->head, s->tail);
+        scheduler_fill_stretches(s, s->head, s->tail);
+    }
     if (s->n_shortest - s->n_waiting > bearable)
         s->n_shortest = sweep(s, s->shortest, 0, s->n_shortest);
     if (!s->n_waiting)
         s->narrowest = INT32_MAX;
+}
+
+/* The job waits from now on; the queue has it. */
+static void waits(scheduler_t *s, const waiting_t *waiting)
+{
+    s->estimate_s[waiting->job] = waiting->estimate_s;
+    s->n_waiting++;
+    s->changes++;
+    if (waiting->width < s->narrowest)
+        s->narrowest = waiting->width;
+    if (s->composition.scan == SCAN_SHORTEST) {
+        int32_t i = FIRST(at, 0, s->n_shortest, is_shorter(waiting, &s->shortest[at]));
+        memmove(s->shortest + i + 1, s->shortest + i, (size_t)(s->n_shortest++ - i) * sizeof *s->shortest);
+        s->shortest[i] = *waiting;
+    }
+    if (s->phases.resources->waits)
+        s->phases.resources->waits(s, waiting);
 }
 
 int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
@@ -182,30 +188,17 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
     waiting_t waiting = {.estimate_s = s->phases.estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
 
     s->submit_s[job] = now_s;
+    s->has_started[job] = s->overtook[job] = s->is_reserved[job] = 0;
+    s->corrections[job] = 0;
     if (s->ranks)
         priority_submitted(s, now_s);
     if (s->scores)
         score_submitted(s, now_s, &waiting);
-    s->estimate_s[job] = s->first_estimate_s[job] = waiting.estimate_s;
+    estimates_submitted(s, now_s, &waiting);
+    s->first_estimate_s[job] = waiting.estimate_s;
     s->queue[s->tail++] = waiting;
-    s->n_waiting++;
-    if (waiting.width < s->narrowest)
-        s->narrowest = waiting.width;
-    if (s->composition.scan == SCAN_SHORTEST) {
-        int32_t low = 0, high = s->n_shortest;
-        while (low < high) {
-            int32_t middle = low + (high - low) / 2;
-            if (s->shortest[middle].estimate_s <= waiting.estimate_s)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(s->shortest + low + 1, s->shortest + low, (size_t)(s->n_shortest - low) * sizeof *s->shortest);
-        s->shortest[low] = waiting;
-        s->n_shortest++;
-    }
-    if (s->phases.resources->waits)
-        s->phases.resources->waits(s, &waiting);
+    scheduler_fill_stretches(s, s->tail - 1, s->tail);
+    waits(s, &waiting);
     return !s->composition.passes_if_new_fits || waiting.width <= scheduler_free_now(s, now_s);
 }
 
@@ -213,9 +206,8 @@ void scheduler_end(scheduler_t *s, int32_t job)
 {
     if (s->ranks)
         priority_ended(s, job);
-    scheduler_running_remove(s, job);
-    if (s->phases.resources->give_back)
-        s->phases.resources->give_back(s, job);
+    scheduler_leave(s, job);
+    s->changes++;
     estimates_learn(s, job);
 }
 
@@ -227,8 +219,6 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
     int32_t i;
 
     scheduler_close_gaps(s, 0);
-    s->n_waiting++;
-    s->estimate_s[job] = waiting.estimate_s;
     s->has_started[job] = 0;
     for (i = s->head; i < s->tail && s->queue[i].job < job; i++)
         ;
@@ -241,16 +231,30 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
         s->tail++;
     }
     s->queue[i] = waiting;
+    scheduler_fill_stretches(s, s->head, s->tail);
     s->ranking.n_ordered = 0;
-    if (waiting.width < s->narrowest)
-        s->narrowest = waiting.width;
-    if (s->composition.scan == SCAN_SHORTEST) {
-        for (i = s->n_shortest++; i > 0 && is_shorter(&waiting, &s->shortest[i - 1]); i--)
-            s->shortest[i] = s->shortest[i - 1];
-        s->shortest[i] = waiting;
-    }
-    if (s->phases.resources->waits)
-        s->phases.resources->waits(s, &waiting);
+    waits(s, &waiting);
+}
+
+void scheduler_lose(scheduler_t *s, int32_t job)
+{
+    scheduler_leave(s, job);
+    if (s->ranks)
+        priority_ended(s, job);
+    if (s->learner)
+        learner_killed(s->learner, job);
+    s->changes++;
+    scheduler_requeue(s, job);
+}
+
+void scheduler_place_nobody(scheduler_t *s)
+{
+    s->places_nobody = 1;
+}
+
+void scheduler_take_away(scheduler_t *s, int64_t processors)
+{
+    s->free -= processors;
 }
 
 int32_t scheduler_queue(const scheduler_t *s, int32_t *queued)
@@ -262,23 +266,23 @@ int32_t scheduler_queue(const scheduler_t *s, int32_t *queued)
     return count;
 }
 
-void scheduler_reorder(scheduler_t *s, const int32_t *queued)
+int32_t scheduler_waiting(const scheduler_t *s)
 {
-    s->is_reordered = 1;
-    scheduler_close_gaps(s, 0);
-    for (int32_t i = s->head; i < s->tail; i++) {
-        int32_t job = queued[i - s->head];
-        s->queue[i] =
-            (waiting_t){.estimate_s = s->estimate_s[job], .job = job, .width = s->jobs.width[job]};
-    }
+    return s->n_waiting;
 }
 
 /****************************************************************
  * Starts
  ****************************************************************/
 
-static void runs(scheduler_t *s, int64_t now_s, int32_t job)
+/* The start was decided now; on a machine with watts the job runs from `begins_s` on, at this frequency. */
+static void runs(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, int64_t begins_s)
 {
+    if (s->power) {
+        s->level[job] = level;
+        s->since_s[job] = begins_s;
+        s->done_s[job] = 0;
+    }
     s->started_s[job] = now_s;
     s->has_started[job] = 1;
     scheduler_running_add(s, job);
@@ -286,11 +290,23 @@ static void runs(scheduler_t *s, int64_t now_s, int32_t job)
         learner_started(s->learner, now_s, job);
 }
 
-void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
+void scheduler_start_at(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, int64_t begins_s)
 {
     if (s->composition.shadow > 1.0)
         s->estimate_s[job] = estimates_planned(s, job);
-    runs(s, now_s, job);
+    runs(s, now_s, job, level, begins_s);
+}
+
+void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    scheduler_start_at(s, now_s, job, 0, now_s);
+}
+
+int scheduler_start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
+{
+    (void)level;
+    scheduler_start(s, now_s, job);
+    return 1;
 }
 
 /****************************************************************
@@ -328,17 +344,17 @@ int32_t scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, 
 {
     int64_t estimated_s = s->phases.estimate(s, submitted_s, job);
 
-    if (s->power && power_adopt(s, started_s, job, level) < 0)
+    if (s->phases.resources->adopt && s->phases.resources->adopt(s, started_s, job, level) < 0)
         return -1;
 
     s->submit_s[job] = submitted_s;
     s->estimate_s[job] = s->first_estimate_s[job] = estimate_s > 0 ? estimate_s : estimated_s;
     if (estimate_s > 0)
-        runs(s, started_s, job);
+        runs(s, started_s, job, greatest(level, 0), started_s);
     else
-        scheduler_start(s, started_s, job);
-    if (s->power)
-        power_adopted(s, job);
+        scheduler_start_at(s, started_s, job, greatest(level, 0), started_s);
+    if (s->phases.resources->adopted)
+        s->phases.resources->adopted(s, job);
     return 0;
 }
 
@@ -347,9 +363,7 @@ int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, i
 {
     if (scheduler_adopt(s, submitted_s, started_s, 0, job, -1) < 0)
         return -1;
-    scheduler_running_remove(s, job);
-    if (s->phases.resources->give_back)
-        s->phases.resources->give_back(s, job);
+    scheduler_leave(s, job);
     if (s->ranks)
         priority_past(s, ended_s, joules, job);
     estimates_learn(s, job);
@@ -359,9 +373,7 @@ int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, i
 void scheduler_withdraw(scheduler_t *s, int32_t job)
 {
     if (s->has_started[job]) {
-        scheduler_running_remove(s, job);
-        if (s->phases.resources->give_back)
-            s->phases.resources->give_back(s, job);
+        scheduler_leave(s, job);
         if (s->learner)
             learner_killed(s->learner, job);
         return;
@@ -372,6 +384,25 @@ void scheduler_withdraw(scheduler_t *s, int32_t job)
     s->n_waiting--;
     scheduler_close_gaps(s, 0);
     s->ranking.n_ordered = 0;
+}
+
+/****************************************************************
+ * Phases of the caller
+ ****************************************************************/
+
+void scheduler_set_own(scheduler_t *s, own_t *own)
+{
+    s->own = own;
+}
+
+void scheduler_runs(const scheduler_t *s, int64_t now_s, int32_t running, int64_t *end_s, int32_t *narrow)
+{
+    const running_t *first = s->running + s->n_running - running;
+    for (int32_t i = 0; i < running; i++) {
+        end_s[i] = ends_after(first[i].expected_end_s, now_s);
+        narrow[i] = first[i].job;
+        narrow[running + i] = first[i].width;
+    }
 }
 
 /****************************************************************
@@ -386,7 +417,7 @@ decisions_t scheduler_decisions(const scheduler_t *s)
         .corrections = s->corrections,
         .overtook = s->overtook,
     };
-    if (s->power)
-        power_decisions(s, &found);
+    if (s->decisions)
+        s->decisions(s, &found);
     return found;
 }

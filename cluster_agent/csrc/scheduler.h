@@ -12,18 +12,19 @@
 
 #include <stdint.h>
 
+#include "resources/site_limits.h"
 #include "orders/priority.h"
 #include "orders/score.h"
 #include "placement.h"
 #include "power.h"
-#include "resources/moldable.h"
-#include "resources/unlike_nodes.h"
+#include "resources/node_model.h"
 
 /* estimate: how long a job is taken to run */
 #define ESTIMATE_REQUESTED 0
 #define ESTIMATE_CLAIRVOYANT 1
 #define ESTIMATE_MEAN2 2
 #define ESTIMATE_LEARNED 3
+#define ESTIMATE_OWN 4 /* own_t */
 
 /* history: whose last two ended jobs ESTIMATE_MEAN2 takes */
 #define HISTORY_USER 0
@@ -45,6 +46,7 @@
 #define BACKFILL_CONSERVATIVE 2
 #define BACKFILL_COMPRESS 3
 #define BACKFILL_LIST 4
+#define BACKFILL_OWN 5 /* own_t */
 
 /* scan: the order in which jobs behind the head are tried */
 #define SCAN_QUEUE 0
@@ -143,8 +145,50 @@ int64_t scheduler_expected_end(const scheduler_t *scheduler, int32_t job);
 /* The queue in its order: writes the jobs and returns how many. `queued` holds n_jobs. */
 int32_t scheduler_queue(const scheduler_t *scheduler, int32_t *queued);
 
-/* The queue takes the order given, a permutation of what scheduler_queue wrote. */
-void scheduler_reorder(scheduler_t *scheduler, const int32_t *queued);
+/*
+ * An order that the caller works out, before a pass.
+ *
+ * Whether it matters: two jobs or more wait, and, if all it has answered are scores, one of them may fit. Scores do not
+ * depend on the order before; places may, so those are worked out for each pass.
+ */
+int32_t scheduler_needs_order(scheduler_t *scheduler, int64_t now_s);
+
+int32_t scheduler_waiting(const scheduler_t *scheduler);
+
+/*
+ * The waiting jobs, n of them, in their order, as columns with room for `room` rows: `wide` gets submit_s, which is the
+ * caller's column of all jobs, request_s and the estimate, s; `narrow` gets job, width and user.
+ */
+void scheduler_columns(const scheduler_t *scheduler, const int64_t *submit_s, int32_t n, int64_t room, int64_t *wide,
+                       int32_t *narrow);
+
+/* The lowest score is served first, equal ones in order of submission, what is no number last. One score for each row of
+ * scheduler_columns. 0, or -1: no memory. */
+int32_t scheduler_order_by(scheduler_t *scheduler, const double *scores);
+
+/* Rows of scheduler_columns in the order in which they are served. 0; -1: no memory; ORDER_NONE: not each row once, and
+ * the order is as it was. */
+#define ORDER_NONE (-2)
+int32_t scheduler_order_at(scheduler_t *scheduler, const int64_t *rows);
+
+/* Phases that are functions of the caller, to whom all of this belongs. */
+typedef struct {
+    void *context;
+    /* ESTIMATE_OWN: for how long the job, which is submitted now, is taken to run, s. */
+    int64_t (*estimate)(void *context, int64_t now_s, int32_t job);
+    /* BACKFILL_OWN, where the head cannot start, and another job may: writes the jobs that start, which are among
+     * scheduler_columns of `waiting` rows, the head the first, and fit into the free processors, and returns how many. */
+    int32_t (*backfill)(void *context, int64_t now_s, int32_t waiting, int32_t running, int64_t free, int32_t *starts);
+    int32_t *ended; /* has room for all jobs: those that have ended, in this order, */
+    int32_t n_ended; /* and how many */
+} own_t;
+
+/* Once, before anything else. */
+void scheduler_set_own(scheduler_t *scheduler, own_t *own);
+
+/* In BACKFILL_OWN, the jobs that have processors, `running` of them, in order of expected end: that, after now_s, and in
+ * `narrow` a column of the jobs and one of their widths. */
+void scheduler_runs(const scheduler_t *scheduler, int64_t now_s, int32_t running, int64_t *end_s, int32_t *narrow);
 
 /* Once, before anything else: from then on each pass orders the queue by priority. 0, or -1: no memory. */
 int32_t scheduler_set_priority(scheduler_t *scheduler, const priority_t *model);
@@ -156,23 +200,30 @@ int32_t scheduler_set_score(scheduler_t *scheduler, const score_t *model);
 void scheduler_order(scheduler_t *scheduler, int64_t now_s);
 
 /*
- * Once, before anything else: jobs can run in several ways. Processors are nodes, backfilling is EASY in nodes and watts,
- * and nothing else of the composition counts. A job's width and run time, in the columns of jobs_t, become known as it
- * starts. 0, or -1: no memory.
+ * Once, before anything else: jobs are counted on nodes, and their watts stay below a cap. Processors are the cores of all
+ * nodes. Where jobs can run in several ways processors are nodes, backfilling is EASY in nodes and watts, and nothing
+ * else of the composition counts; a job's width and run time, in the columns of jobs_t, become known as it starts. 0, or
+ * -1: no memory.
  */
-int32_t scheduler_set_moldable(scheduler_t *scheduler, const moldable_t *model);
+int32_t scheduler_set_nodes(scheduler_t *scheduler, const node_model_t *model);
 
-/* After that, in a pass: when the job could start in a row of its table if no other waited; INT64_MAX: never. */
+/* Before anything else: on a machine with watts, too, the caller gives out the processors, as with frees_at_estimate. */
+void scheduler_place_nobody(scheduler_t *scheduler);
+
+/* The running job's nodes have failed: it waits again, at its place of the queue. Only on processors. */
+void scheduler_lose(scheduler_t *scheduler, int32_t job);
+
+/* So many free processors go away until they come back (below 0). Only on processors that the caller gives out. */
+void scheduler_take_away(scheduler_t *scheduler, int64_t processors);
+
+/* Once, before anything else, with FCFS, EASY or list scheduling. The columns outlive the scheduler. 0, or -1: no memory. */
+int32_t scheduler_set_limits(scheduler_t *scheduler, const limits_t *limits);
+
+/* With several ways, in a pass: when the job could start in a row of its table if no other waited; INT64_MAX: never. */
 int64_t scheduler_earliest(scheduler_t *scheduler, int64_t now_s, int32_t job, int32_t row);
 
-/* After that, while nothing runs: writes for each job whether it could not even start now. */
+/* With several ways, while nothing runs: writes for each job whether it could not even start now. */
 void scheduler_impossible(scheduler_t *scheduler, uint8_t *never);
-
-/*
- * Once, before anything else: nodes differ, and the watts of jobs stay below a cap. Processors are the cores of all nodes.
- * 0, or -1: no memory.
- */
-int32_t scheduler_set_unlike(scheduler_t *scheduler, const unlike_t *model);
 
 /* After that: where the units of a job that was started are, on *count nodes. */
 const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int32_t *count);
@@ -180,10 +231,13 @@ const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int3
 /* The same for the running jobs, *count of them in the order of their starts. */
 const int32_t *scheduler_in_order(const scheduler_t *scheduler, int32_t *count);
 
+/* On nodes: what is free now, NODE_KINDS numbers a node. */
+const int64_t *scheduler_room(const scheduler_t *scheduler);
+
 /* The job has these nodes: before scheduler_adopt, or in place of those on which it was started. 0, or -1: no memory. */
 int32_t scheduler_place(scheduler_t *scheduler, int32_t job, const placed_t *placed, int32_t count);
 
-/* With either: from now on these caps are known, in place of all before. */
+/* On nodes: from now on these caps are known, in place of all before. */
 void scheduler_set_caps(scheduler_t *scheduler, const caps_t *caps);
 
 /* Before a pass with a plan: the nodes chosen for all jobs that are due in it. They belong to the caller. */
@@ -196,7 +250,7 @@ void scheduler_metered(scheduler_t *scheduler, int32_t job, double joules);
 double scheduler_used(const scheduler_t *scheduler, int64_t now_s, int32_t user);
 
 /*
- * On a machine with watts: once, before anything else. From then on the scheduler chooses processors too, since which
+ * On a machine with watts: once, before anything but limits. From then on the scheduler chooses processors too, since which
  * of them are switched off matters. 0, or -1: no memory. BACKFILL_NONE and BACKFILL_EASY only, and not with
  * frees_at_estimate.
  */
@@ -261,7 +315,7 @@ int64_t scheduler_extra_uw(const scheduler_t *scheduler, int32_t job, int32_t le
 int32_t scheduler_running(const scheduler_t *scheduler, int32_t *running);
 
 /* Of the running job's processors, those below `kept`. */
-int64_t scheduler_held_below(const scheduler_t *scheduler, int32_t job, int64_t kept);
+int64_t scheduler_width_below(const scheduler_t *scheduler, int32_t job, int64_t kept);
 
 /* How many processors of running jobs are where nodes should be off in the present row. */
 int64_t scheduler_beyond(const scheduler_t *scheduler);

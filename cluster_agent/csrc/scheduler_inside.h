@@ -1,4 +1,22 @@
-/* The inside of the scheduler. power_inside.h: the part that knows watts. */
+/*
+ * The inside of the scheduler. power_inside.h: the part that knows watts; resources/node_inside.h: the part that counts
+ * nodes. A unit calls only units on lines above its own: they are listed from the bottom up. What is above a unit it
+ * reaches by the tables of its phases (phases_t), which composing.c fills in.
+ *
+ *   memory, caps, fitting_index, node_room, swf
+ *   events, kinds, learner, meter, placement, profile, ranking
+ *   answering, estimates, idle_nodes, list_plan, priority, score, site_limits
+ *   scheduler, serial_plan
+ *   given, node_sums, partitions, power, processors
+ *   limited_pass
+ *   pass
+ *   budget, choices
+ *   nodes, power_pass
+ *   composing
+ *   steps
+ *   replay
+ *   jobs_csv, portfolio, replay_steps
+ */
 #ifndef CLUSTER_SCHEDULER_INSIDE_H
 #define CLUSTER_SCHEDULER_INSIDE_H
 
@@ -11,6 +29,15 @@
  * Waiting jobs (kinds.h): the queue keeps them in one array in queue order, from `head` to `tail`. Heads leave at the
  * front without moving the rest, and a pass over the whole queue reads memory in one direction.
  */
+
+enum { STRETCH = 64, WIDTH_CLASSES = 32 };
+
+/* A stretch of the queue, of so many places: no waiting job in it is narrower, and none in or below a class of widths
+ * (queue_class) is shorter. */
+typedef struct {
+    int32_t narrowest;
+    int64_t shortest_s[WIDTH_CLASSES];
+} stretch_t;
 
 /* A running job. The array is in order of expected end, so the free processors at any later time are a prefix sum. */
 typedef struct {
@@ -45,13 +72,13 @@ typedef struct {
     int64_t late_s;       /* a job that runs longer ends after the head is to start, */
     int64_t widest_late;  /* and can be no wider than this */
     int64_t least_uw;     /* the least power of a processor, if it is the same for all jobs; 0: not known */
+    int32_t is_reserved;  /* only with partitions: the head gets a reservation */
     double most_area;     /* until then a job cannot take more processor-seconds, for its joules; INFINITY: no limit */
 } offer_t;
 
 /*
  * The phases *admit*, *place* and *idle* of one kind of resources: what a job needs to start, and what there is of it.
- * resources/: processors alone; the nodes and watts of one of several configurations; nodes that differ, and watts.
- * power_pass.c: processors and watts. Functions that say so may be NULL.
+ * resources/: processors alone; nodes and watts. power_pass.c: processors and watts. Functions that say so may be NULL.
  */
 typedef struct {
     void (*begin)(scheduler_t *s, int64_t now_s); /* a pass begins; NULL */
@@ -73,7 +100,13 @@ typedef struct {
     void (*leaves)(scheduler_t *s, int32_t job); /* the waiting job is withdrawn; NULL */
     void (*occupy)(scheduler_t *s, int32_t job, int sign);   /* the running job is added (1), taken out (-1); NULL */
     void (*give_back)(scheduler_t *s, int32_t job);          /* it runs no longer; NULL */
+    /* The job runs since `started_s` and counts as running from here on: 0, or -1: no memory, or no free processors; and
+     * once it has its estimate. NULL */
+    int (*adopt)(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
+    void (*adopted)(scheduler_t *s, int32_t job);
     kinds_t *(*kinds)(scheduler_t *s); /* the waiting jobs by kind, where a kind can be refused as a whole; NULL */
+    int (*copy)(scheduler_t *to, const scheduler_t *from); /* what running jobs have (steps.h): 0, or -1: no memory; NULL */
+    int32_t is_width_all; /* a job that the profile has room for starts: it needs processors, and nothing else */
 } resources_t;
 
 typedef int64_t estimate_t(scheduler_t *s, int64_t now_s, int32_t job);
@@ -85,24 +118,57 @@ extern estimate_t *const ESTIMATES[];   /* by ESTIMATE_* */
 extern correct_t *const CORRECTIONS[];  /* by CORRECT_* */
 extern correct_t correct_at_any_moment; /* the estimate is a table's: the job is expected to end at any moment */
 extern backfill_t *const BACKFILLS[];   /* by BACKFILL_* */
-extern const resources_t PROCESSORS, PROCESSORS_AND_WATTS, CONFIGURATIONS, UNLIKE_NODES;
+extern const resources_t PROCESSORS, PARTITIONS, PROCESSORS_AND_WATTS, NODES;
+
+/* Before a pass: whose order and backfilling it follows. 0, or -1: no memory. */
+typedef int choose_t(scheduler_t *s, int64_t now_s);
 
 /* The phases that a policy is made of. */
 typedef struct {
     estimate_t *estimate;
     correct_t *correct;
     backfill_t *backfill;
+    choose_t *choose; /* NULL: there is no portfolio */
     const resources_t *resources;
 } phases_t;
 
 /* Only on a machine with watts (power_inside.h). */
 typedef struct power power_t;
 
-/* Only with jobs that can run in several ways (resources/moldable.h). */
-typedef struct ways ways_t;
+/* Only with jobs that are counted on nodes (resources/node_inside.h), */
+typedef struct on_nodes on_nodes_t;
+/* and that can run in several ways. */
+typedef struct choices choices_t;
 
-/* Only with nodes that differ (resources/unlike_nodes.h). */
-typedef struct nodes_and_watts nodes_and_watts_t;
+/* Only with limits or partitions (site_limits_inside.h). */
+typedef struct limited limited_t;
+
+/* Only with several members to choose from (replay/portfolio.h). */
+typedef struct portfolio portfolio_t;
+
+enum { MOST_SHARES = 256 }; /* ours */
+
+/* Run times of the jobs that ended last, as shares of their first estimates; once it is full the oldest goes first. */
+typedef struct {
+    double share[MOST_SHARES];
+    int64_t n_ended;
+} shares_t;
+
+enum { MOST_ARRIVALS = 8192 }; /* ours */
+
+/* A job that was submitted. */
+typedef struct {
+    int64_t submit_s, request_s, estimate_s;
+    int64_t run_s; /* 0: it has not ended */
+    int32_t job, width, user;
+} arrival_t;
+
+/* The last ones; once there are so many the oldest goes first. */
+typedef struct {
+    arrival_t arrival[MOST_ARRIVALS];
+    int64_t n_submitted;
+    int32_t *place; /* per job, of the last time that a job with this number came */
+} arrivals_t;
 
 /* Decayed usage, in units of `base` half-lives after the first submission. */
 typedef struct {
@@ -147,6 +213,9 @@ typedef struct {
     ranked_t *ranked, *merged; /* room for all jobs */
 } ranking_t;
 
+/* What scheduler_order_by and scheduler_order_at have been given so far. */
+enum { ANSWERED_NOTHING, ANSWERED_SCORES, ANSWERED_PLACES };
+
 typedef double rank_t(const scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 
 struct scheduler {
@@ -155,21 +224,33 @@ struct scheduler {
     phases_t phases;
     jobs_t jobs;
     power_t *power;
+    void (*decisions)(const scheduler_t *s, decisions_t *found); /* adds what was chosen for each job; NULL */
     ranks_t *ranks;
     scores_t *scores;
     ranking_t ranking;
-    ways_t *ways;
-    nodes_and_watts_t *unlike;
-    caps_t caps; /* only with one of these two */
+    int32_t answered; /* ANSWERED_*: by an order that the caller works out */
+    own_t *own; /* only with these */
+    on_nodes_t *on_nodes;
+    caps_t caps; /* only with these */
+    portfolio_t *portfolio;
+    limited_t *limited;
+    shares_t *shares; /* only where run times are drawn */
+    arrivals_t *arrivals; /* only where they come again */
+    int64_t changes;  /* submissions, ends, kills and corrected estimates */
     int64_t decides_from_s; /* only in a warm start: passes before that start nobody */
 
     waiting_t *queue;    /* in queue order */
     int32_t head, tail;
     int32_t n_waiting;   /* fewer than from head to tail where the scheduler that knows watts leaves gaps */
-    int32_t is_reordered; /* the order is not that of submission: scheduler_reorder has been called */
+    int32_t is_reordered; /* the order is not that of submission: the caller has given another */
+    int32_t places_nobody; /* processors are given out by the caller; without nodes that go off */
+    int32_t is_stepped;   /* a pass may see the queue in an order that the caller gives (steps.h) */
+    stretch_t *stretches; /* of the queue; valid if scheduler_is_in_order */
     waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
     int32_t n_shortest;
     int32_t narrowest;   /* a lower bound of the widths of waiting jobs */
+    waiting_t *kept;     /* the queue in its own order, during a pass that sees it in another; room for n_kept */
+    int32_t n_kept;
 
     running_t *running;
     int32_t n_running;
@@ -188,11 +269,16 @@ struct scheduler {
     int64_t *reserved_s; /* where BACKFILL_COMPRESS has placed it; meaningful if is_reserved */
     uint8_t *is_reserved;
     int64_t *started_s;
-    int64_t *delay_s;    /* from the start until nodes that boot for it are on; only with nodes that differ and go off */
     int64_t *estimate_s;
     int64_t *first_estimate_s;
     int32_t *corrections;
     uint8_t *overtook;
+    /* Its pace: until since_s, when it begins or its frequency has changed, it has done done_s seconds of its run at the
+     * highest frequency. Only where a job can begin later than it starts; the others only with frequencies, too. */
+    int64_t *since_s;
+    double *done_s;
+    int32_t *level;
+    const double *slowdown; /* per level */
     uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once, later */
 };
 
@@ -212,6 +298,26 @@ static inline int64_t ends_after(int64_t expected_end_s, int64_t now_s)
     return greatest(expected_end_s, now_s + 1);
 }
 
+/* Widths from 2^(k-1) to 2^k - 1 are class k; no job is in class 0. */
+static inline int32_t queue_class(int64_t width)
+{
+    return width < 1 ? 0 : width > INT32_MAX ? WIDTH_CLASSES - 1 : 32 - __builtin_clz((uint32_t)width);
+}
+
+/* Whether jobs keep their places in the queue, and their estimates, until they start. */
+static inline int scheduler_is_in_order(const scheduler_t *s)
+{
+    return !s->ranks && !s->scores && !s->is_reordered && !(s->composition.guard > 0.0) &&
+           s->composition.fixed == FIXED_AT_SUBMISSION;
+}
+
+/* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */
+static inline int asks_too_much(const offer_t *offer, int32_t width, int64_t estimate_s)
+{
+    return __builtin_expect(width > offer->widest, 1) || (estimate_s > offer->late_s && width > offer->widest_late) ||
+           (double)width * (double)least(estimate_s, offer->late_s) > offer->most_area;
+}
+
 static inline int is_shorter(const waiting_t *a, const waiting_t *b)
 {
     return a->estimate_s != b->estimate_s ? a->estimate_s < b->estimate_s : a->job < b->job;
@@ -223,8 +329,19 @@ static inline double joules(int64_t uw, int64_t seconds)
     return uw > 0 ? (double)uw * (double)seconds / 1e6 : 0.0;
 }
 
+/* composing.c */
+/* As scheduler_new, with columns that hold anything, and spare ones of `like`. */
+scheduler_t *scheduler_unwritten(const composition_t *composition, const jobs_t *jobs, const memory_t *like);
+
 /* scheduler.c */
+/* The running job runs no longer. */
+void scheduler_leave(scheduler_t *s, int32_t job);
+/* At the highest frequency, where there are several. */
 void scheduler_start(scheduler_t *s, int64_t now_s, int32_t job);
+/* At this one, on nodes that have booted by `begins_s`. */
+void scheduler_start_at(scheduler_t *s, int64_t now_s, int32_t job, int32_t level, int64_t begins_s);
+/* For resources_t, where a job has no frequency and needs what its place has: nothing is left to look at. */
+int scheduler_start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level);
 void scheduler_running_add(scheduler_t *s, int32_t job);
 void scheduler_running_remove(scheduler_t *s, int32_t job);
 /* Processors that a job may be given now. */
@@ -233,11 +350,24 @@ int64_t scheduler_free_now(const scheduler_t *s, int64_t now_s);
 int32_t scheduler_first_ahead(const scheduler_t *s, int64_t now_s);
 /* When anything changes after `at_s`: the next running job is expected to end, after so many, or the cap changes. */
 int64_t scheduler_next_change(const scheduler_t *s, int64_t at_s, int32_t ended);
+/* The jobs from one place of the queue to another, that of a stretch's first job or the tail, have changed. Nothing where
+ * the queue is not in order. */
+void scheduler_fill_stretches(scheduler_t *s, int32_t from, int32_t to);
+/* `narrowest` is that of the queue, where it may be a lower bound. */
+void scheduler_find_narrowest(scheduler_t *s);
 /* Jobs that no longer wait leave gaps in the arrays of those that do. At most so many gaps stay. */
 void scheduler_close_gaps(scheduler_t *s, int32_t bearable);
 
+/* site_limits.c */
+void limits_count(scheduler_t *s, int32_t job, int sign); /* the job runs (1), or no longer (-1) */
+
+/* limited_pass.c */
+int32_t limited_pass(scheduler_t *s, int64_t now_s, int32_t *starts);
+
 /* estimates.c */
 size_t estimates_places_alike(const scheduler_t *s);
+int by_shortest(const void *a, const void *b); /* waiting jobs, for qsort */
+void estimates_submitted(scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 void estimates_learn(scheduler_t *s, int32_t job); /* it has ended */
 int64_t estimates_planned(const scheduler_t *s, int32_t job);
 
@@ -250,6 +380,7 @@ void ranking_new_ones(scheduler_t *s, int64_t now_s, rank_t *rank);
 /* orders/score.c */
 void score_submitted(scheduler_t *s, int64_t now_s, const waiting_t *waiting);
 void score_order(scheduler_t *s, int64_t now_s);
+void score_all(scheduler_t *s, int64_t first_s); /* the queue was that of another scheduler */
 
 /* orders/priority.c */
 void priority_submitted(scheduler_t *s, int64_t now_s);
@@ -257,14 +388,5 @@ void priority_ended(scheduler_t *s, int32_t job); /* or was killed */
 void priority_past(scheduler_t *s, int64_t ended_s, double joules, int32_t job); /* it ended before all else */
 void priority_charge(scheduler_t *s, int64_t now_s);
 void priority_order(scheduler_t *s, int64_t now_s);
-
-/* resources/ */
-
-/* power.c */
-/* The job runs since `started_s` and counts as running from here on: 0, or -1: no memory, or no free processors; after
- * it has its estimate, power_adopted. */
-int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
-void power_adopted(scheduler_t *s, int32_t job);
-void power_decisions(const scheduler_t *s, decisions_t *found);
 
 #endif

@@ -23,6 +23,7 @@ from cluster_agent.scheduler.policy_phases import (
     Composition,
     clash,
 )
+from cluster_agent.scheduler.switches.limits import clash_of
 from foundation.shell.errors import nearest
 from foundation.wire.job_messages import MAX_START, JobStart, kind_of
 from foundation.wire.power_messages import PROTOCOL, pack
@@ -30,7 +31,7 @@ from foundation.wire.power_messages import PROTOCOL, pack
 CALIBRATION: Final = ["nodectl", "calibrate", "run"]
 """How a command begins that measures a node; emulated nodes run it too."""
 
-_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)\s*")
+_TIME: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:ms|s|min|h|)")
 """A time as emulated nodes read it; a bare number is in seconds."""
 
 
@@ -39,8 +40,9 @@ def check_live(
     has_watts: bool = False,
     can_switch: bool = False,
     has_configurations: bool = False,
+    has_limits: bool = False,
 ) -> None:
-    """``WrongUseError`` for a policy that needs what the partition does not have."""
+    """``WrongUseError`` for a policy that needs what the partition does not have, or does not go with its limits."""
     lacks = (
         (has_watts, WITHOUT_WATTS),
         (can_switch, WITHOUT_SWITCHING),
@@ -49,6 +51,11 @@ def check_live(
     partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
+    if has_limits:
+        owns_watts = composition.choose is not None or composition.placing is not None
+        reason = clash_of(composition, ("limits",))
+        if reason is not None or owns_watts:
+            raise WrongUseError(reason or "a policy that owns watts does not go with limits")
     if (time_s := composition.plan_time_s) is not None and time_s > LIVE_TIME_S:
         raise WrongUseError(f"time_s={time_s:g}: a live partition waits for no plan longer than {LIVE_TIME_S:g} s")
 
@@ -189,7 +196,7 @@ def _fits(word: str, name: str) -> bool:
 
 
 def _is_time(word: str) -> bool:
-    match = _TIME.fullmatch(word)
+    match = _TIME.fullmatch(word.strip())  # blanks in two places of it would be tried in all ways
     return match is not None and float(match[1]) > 0
 
 

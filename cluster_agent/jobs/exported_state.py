@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import floor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cluster_agent.jobs.job import ACTIVE, Job
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
+
+if TYPE_CHECKING:
+    from cluster_agent.store.job_store import JobStore
 
 PAST: Final = 1000
 """Ours: how many of the jobs that ended last a state has. The agent does nothing else while it reads them: 70 ms."""
@@ -25,7 +27,11 @@ def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, p
     """
     postponed = partition.postponed
     alive = [job for job in partition.jobs.values() if job.id not in postponed and job.state in ("queued", *ACTIVE)]
-    ended = [job for job in (store.ended(past) if past else []) if job.state in LEARNED and job.started_s is not None]
+    ended = [
+        job
+        for job in (store.ended(past, in_a_moment=True) if past else [])
+        if job.state in LEARNED and job.started_s is not None
+    ]
     jobs = sorted([*ended, *alive], key=lambda job: (job.queued_s, job.id))
     away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
     rows = [_row(job, floor(now_s)) for job in jobs]

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from foundation.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy
+from foundation.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy, filled, standard_output
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
 STATES: Final[tuple[State, ...]] = (
@@ -27,6 +27,9 @@ OVER: Final = ("done", "failed", "cancelled", "timeout", "lost")
 
 LONGEST_S: Final = 10 * 366 * 86_400
 """The longest walltime, about ten years."""
+
+LONGEST_NAME: Final = 96
+"""Ours: characters of a job's name."""
 
 Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 
@@ -47,7 +50,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
     workdir: Text
     script: Annotated[str, Meta(max_length=1 << 16)] = ""
-    name: Annotated[str, Meta(max_length=96)] = ""
+    name: Annotated[str, Meta(max_length=LONGEST_NAME)] = ""
     nodes: Annotated[int, Meta(ge=1)] = 1
     output: Text = ""
     error: Text = ""
@@ -256,28 +259,23 @@ class Job(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """Its name in tables."""
-        return self.spec.name or (self.spec.command[0].rpartition("/")[2] if self.spec.command else "script")
+        """Its name in tables. A program's name may have as many characters as a command, and each row has one."""
+        name = self.spec.name or (self.spec.command[0].rpartition("/")[2] if self.spec.command else "script")
+        return name[:LONGEST_NAME]
 
     def start_on(self, node: str) -> JobStart:
         """The message to one of its nodes. In output paths %j is the job, %n the node's rank, %N its name, %a the
         attempt."""
         spec, rank = self.spec, self.nodes.index(node)
-        own = {"%j": str(self.id), "%n": str(rank), "%N": node, "%a": str(self.attempt)}
-        standard = "job-%j.out" if len(self.nodes) == 1 else "job-%j-%n.out"
-
-        def filled(path: str) -> str:
-            for mark, text in own.items():
-                path = path.replace(mark, text)
-            return path
-
+        named = self.id, self.attempt, rank, node
         env = spec.env
         if self.configured is not None:
             env = {**env, "NODECTL_CORES": str(self.configured.cores)}
 
         return JobStart(
             job=self.id, attempt=self.attempt, uid=self.uid, command=spec.command, script=spec.script,
-            workdir=spec.workdir, output=filled(spec.output or standard), error=filled(spec.error), env=env,
+            workdir=spec.workdir, output=filled(spec.output or standard_output(len(self.nodes)), *named),
+            error=filled(spec.error, *named), env=env,
             walltime_s=self.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
             nodes=self.nodes, tag=spec.tag,
         )  # fmt: skip

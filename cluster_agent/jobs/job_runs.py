@@ -13,13 +13,15 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from cluster_agent.jobs.job import Account, Job, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.times import Times
 from foundation.wire.job_messages import JobForget, JobPart, JobSignal, Message, NodeJobs, Phase
+
+if TYPE_CHECKING:
+    from cluster_agent.store.job_store import JobStore
 
 Happening: TypeAlias = Literal["start", "end"]
 
@@ -67,7 +69,23 @@ class Run:
         part = self.parts[name]
         if part.last is None or part.is_over or not part.last.started_s:
             return None
-        return max(now_s - self.seen_s.get(name, max(part.last.started_s, self.job.started_s or 0.0)), 0.0)
+        return max(now_s - self.seen_s.get(name, self.began_s(name, now_s)), 0.0)
+
+    def began_s(self, name: str, now_s: float) -> float:
+        """When the part began there, by our clock: when its node says so, whose clock may differ from ours, but not
+        before we started it and not after we heard of it."""
+        part = self.parts[name]
+        heard_s = now_s if part.began_s is None else part.began_s
+        begun_s = part.last.started_s if part.last is not None else heard_s
+        return min(max(begun_s, self.job.started_s or 0.0), heard_s)
+
+    def ended_s(self, name: str, now_s: float) -> float:
+        """When the part that is over ended, by our clock: it lasted as long as its node says by one and the same
+        clock."""
+        last = self.parts[name].last
+        if last is None or not last.started_s:  # given up by us, at a time of ours
+            return last.ended_s if last is not None else now_s
+        return min(self.began_s(name, now_s) + max(last.ended_s - last.started_s, 0.0), now_s)
 
     def add_power(self, name: str, now_s: float, interval: PowerInterval) -> None:
         """Count the node's power until now in the job's account."""
@@ -142,8 +160,9 @@ class Runs:
         """By job, its account as it was stored last. People see these: what they have seen is not gone after a kill."""
 
     def on(self, node: Node) -> Run | None:
-        """The run that has the node."""
-        return self.by_row.get(node.run) if node.run is not None else None
+        """The run that has the node; None also where its part there is over."""
+        one = self.by_row.get(node.run) if node.run is not None else None
+        return None if one is None or one.parts[node.name].is_over else one
 
     def of(self, job: Job) -> Run:
         """The run of this job, which has one."""
@@ -287,9 +306,9 @@ class Runs:
         self._send(name, one.job.start_on(name))
 
     def _part_over(self, one: Run, node: Node) -> None:
-        """A part has ended; with the last part the job ends. A part that failed ends the others."""
+        """A part has ended; with the last part the job ends, and only then its nodes are free: the scheduler counts
+        them until then, and else a record would have two jobs on a node at once. A part that failed ends the others."""
         job = one.job
-        node.run = None
         self.happened.add("end")
         last = one.parts[node.name].last
         assert last is not None
@@ -299,7 +318,7 @@ class Runs:
         began_s = last.started_s or job.started_s or last.ended_s
         ran_s = self._now() - (job.started_s or began_s)  # by our own clock: the node's may be wrong, or lie
         job.account.node_s += min(max(last.ended_s - began_s, 0.0), max(ran_s, 0.0))
-        one.take_back(node.name, last.ended_s)
+        one.take_back(node.name, one.ended_s(node.name, self._now()))
         if all(part.is_over for part in one.parts.values()):
             del self.by_row[one.row]
             self._over(one)

@@ -19,18 +19,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import filterfalse
-from typing import Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from cluster_agent.cluster import Machine
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
-from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Table
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED, PAUSE_S
-from cluster_agent.jobs.owned_watts.owners import owner_of
+from cluster_agent.jobs.owned_watts.live_levels import CAPPED, PAUSE_S
+from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
@@ -40,7 +39,13 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.switches.limit_rules import Rule
+from cluster_agent.scheduler.switches.live_limits import Claim
+from cluster_agent.scheduler.world import LiveJobs
 from foundation.wire.job_messages import Message, NodeJobs
+
+if TYPE_CHECKING:
+    from cluster_agent.store.job_store import JobStore
 
 VOUCHED_S: Final = 12.0
 """Ours: a node without jobs reports that every few seconds only (``nodectl.member.cluster_cap``); for this long its
@@ -76,11 +81,15 @@ class Partition:
         machine: Machine | None = None,
         meter: Meter = unmetered,
         configurations: Mapping[str, Rows] | None = None,
+        mop_mw: Mapping[str, int] = MappingProxyType({}),
+        limits: Sequence[Rule] = (),
     ) -> None:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn;
-        ``configurations``: by application, for a policy that chooses among them."""
-        check_live(composition, machine is not None, power is not None, configurations is not None)
-        self.watts = owner_of(composition, machine, configurations, meter)
+        ``configurations``: by application, for a policy that chooses among them; ``mop_mw``: as of ``set_mops``;
+        ``limits``: what users may run at once."""
+        check_live(composition, machine is not None, power is not None, configurations is not None, bool(limits))
+        self.watts = Owner(composition, machine, configurations, meter, limits)
+        self.watts.set_mops(mop_mw)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
         self.outbox: list[tuple[str, Message]] = []
@@ -141,6 +150,8 @@ class Partition:
         )  # fmt: skip
         check_job(job, self.nodes, self.watts.most_nodes(job))
         check_runs(job, self.nodes.values())
+        if (limits := self.watts.counts.limits) is not None:
+            limits.check(Claim(user, spec.nodes))
         self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
@@ -196,14 +207,18 @@ class Partition:
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
         why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
                           self.watts.owns_watts)  # fmt: skip
-        rows_s = self.watts.planned_s
-        planned_s = {self._queued[row].id: at_s for row, at_s in rows_s.items() if row in self._queued}
-        add_plan(why, order, planned_s, self.watts.planner_trouble, self._now())
+        why |= self._over_limits(order)
+        add_plan(why, order, self.planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
             idle = len(self._free(job))
             which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
             why[job.id] = f"needs {job.spec.nodes} nodes {which}, and {idle} of those are idle"
         return why | {number: self._postponed.why(job) for number, job in self._postponed.jobs.items()}
+
+    @property
+    def planned_s(self) -> dict[int, int]:
+        """By job number, by when the policy plans to start it, on the clock of jobs."""
+        return {self._queued[row].id: at_s for row, at_s in self.watts.planned_s.items() if row in self._queued}
 
     @property
     def postponed(self) -> Collection[int]:
@@ -233,10 +248,12 @@ class Partition:
 
     @property
     def alarm(self) -> str:
-        """What has not ended in time, where that is so; empty: all has."""
+        """What has not ended in time, else why a model of the site does not predict; empty: neither."""
         late = list(self._timeouts.late.values())
+        if not late:
+            return self.watts.counts.trouble
         more = f" (and {len(late) - 1} more)" if late[1:] else ""
-        return f"{late[0]}{more}: it is killed again and again, and the node gets no other job" if late else ""
+        return f"{late[0]}{more}: it is killed again and again, and the node gets no other job"
 
     def spoke(self, name: str, boot_id: str) -> None:
         """A node has sent something, about its power or its jobs."""
@@ -323,14 +340,14 @@ class Partition:
         """Give the job its nodes."""
         started = self._queued.pop(job)
         del self._row_of[started.id]
-        width = self.watts.width(job, started)
+        width = self.watts.width(job)
         if sum(node.may_start for node in self.nodes.values()) < width:
             raise RuntimeError("defect: the scheduler started a job for which there are no nodes")
-        free = self.watts.nodes_for(self._scheduler, job, self._free(started), width)
+        free = self.watts.counts.nodes_for(self._scheduler, job, self._free(started), width)
         if len(free) < width:
             self._set_aside(job, started)
             return
-        self.watts.started(job, started)
+        self.watts.counts.started(job, started)
         for node in free:
             node.run = job
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
@@ -358,9 +375,8 @@ class Partition:
         row = self._occupy(one.job.nodes, now_s)
         one.is_killed, one.waits_as, one.row = True, job, row
         self.runs.by_row[row] = one
-        for name, part in one.parts.items():
-            if not part.is_over:
-                self.nodes[name].run = row
+        for name in one.parts:
+            self.nodes[name].run = row
         self._killed_s[row] = self._now()
         self._say(f"job {one.job.id}: {CAPPED}")
         self.runs.stop(one, CAPPED)
@@ -377,6 +393,10 @@ class Partition:
 
     # --- watts, where they are the policy's
 
+    def set_mops(self, mop_mw: Mapping[str, int]) -> None:
+        """What nodes draw at least, as far as they have declared it: from the next turn on idle nodes count that."""
+        self._has_grown |= self.watts.set_mops(mop_mw)
+
     def set_budget(self, budget: NodeBudget) -> bool:
         """From the next turn on the nodes may draw this; whether that is anything new."""
         return self.watts.set_budget(budget)
@@ -388,7 +408,11 @@ class Partition:
 
     def planned_mw(self) -> dict[str, int]:
         """The same, and the caps of nodes without a job that are not those of any idle node."""
-        return self.watts.idle_caps_mw() | self.caps_mw()
+        return {**self.watts.idle_caps_mw, **self.caps_mw()}
+
+    def wanted_mw(self) -> dict[str, int]:
+        """The same, as far as the budget is enough: the policy may plan with less."""
+        return self.planned_mw() | self.watts.wanted_mw(self.runs.by_row.values())
 
     # --- inside
 
@@ -410,8 +434,8 @@ class Partition:
             users = sorted({*priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
         table = GrowingJobs(self._rows_needed() + len(past), known=users)
         self._note_resources()
-        given = Table(table.jobs, list(self.nodes), table.uids, self._delays_pass, self._say)
-        return table, self.watts.begin(given)
+        live = LiveJobs(table.jobs, max(len(self.nodes), 1), table.uids, self._say)
+        return table, self.watts.begin(live, list(self.nodes), self._delays_pass)
 
     def _learn_from(self, past: list[Job]) -> None:
         """Jobs that ended before, for estimates, priorities and predictions."""
@@ -420,7 +444,7 @@ class Partition:
                 row = self._add(job, int(job.queued_s))
                 self._table.ran(row, round(job.ended_s - job.started_s))
                 times_s = int(job.queued_s), int(job.started_s), int(job.ended_s)
-                self.watts.ended(job)
+                self.watts.counts.ended(job)
                 self._scheduler.past(*times_s, row, job.account.joules if self.watts.full_w else None)
 
     def _delays_pass(self) -> bool:
@@ -538,7 +562,7 @@ class Partition:
             self._killed_s[row] = self._now()
         else:
             row = self._add(job, int(job.queued_s), len(job.nodes))
-            more = self.watts.adopted(row, job, now_s)
+            more = self.watts.counts.adopted(row, job, now_s)
             times_s = int(job.queued_s), int(job.started_s)
             expected_end_s = self._scheduler.adopt(*times_s, row, level=job.level, **more)
         one = known or Run(
@@ -550,8 +574,7 @@ class Partition:
         one.is_killed, one.waits_as = job.reason == CAPPED, None
         self.runs.by_row[row] = one
         for name in job.nodes:
-            if not one.parts[name].is_over:
-                self.nodes[name].run = row
+            self.nodes[name].run = row
         if expected_end_s <= now_s:
             heappush(self._overruns, (expected_end_s, row))
         else:
@@ -560,20 +583,27 @@ class Partition:
     def _add(self, job: Job, submit_s: int, nodes: int = 0) -> int:
         """``nodes``: how many it has, which a policy before a restart may have chosen; 0: those that it requests."""
         row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, nodes or job.spec.nodes)
-        self.watts.add(row, job)
+        self.watts.counts.add(row, job)
         return row
 
     def _occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S) -> int:
         """A row that has these nodes, which are away or have a job that is being killed, and draws what idle nodes
         do."""
         row = self._table.add(0, -1, now_s, length_s, len(names))
-        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, **self.watts.occupy(row, names))
+        self._scheduler.adopt(now_s, now_s, row, length_s, level=-1, **self.watts.counts.occupy(row, names))
         return row
 
     def _row(self, job: Job, now_s: int) -> int:
         row = self._add(job, min(int(job.queued_s), now_s))
         self._queued[row], self._row_of[job.id] = job, row
         return row
+
+    def _over_limits(self, jobs: Iterable[Job]) -> dict[int, str]:
+        """Why those of the waiting jobs, by number, wait whose users run as much as they may."""
+        if (limits := self.watts.counts.limits) is None:
+            return {}
+        running = [Claim(one.job.user, len(one.parts)) for one in self.runs.by_row.values()]
+        return limits.over(((job.id, Claim(job.user, job.spec.nodes)) for job in jobs), running)
 
     def _leave_queue(self, job: Job) -> None:
         row = self._row_of.pop(job.id, None)
@@ -594,9 +624,14 @@ class Partition:
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
             waiting = sorted(queued, key=lambda job: (job.queued_s, job.id))
+            over = self._over_limits(waiting)
             self.power.watch(
                 self.nodes.values(),
-                [Wanted(job.spec.nodes, self.watts.most_nodes(job), partial(can_run, job)) for job in waiting],
+                [
+                    Wanted(job.spec.nodes, self.watts.most_nodes(job), partial(can_run, job))
+                    for job in waiting
+                    if job.id not in over
+                ],
             )
 
     def _update_placeholders(self, now_s: int) -> None:
@@ -613,6 +648,8 @@ class Partition:
     def _run_over(self, one: Run) -> None:
         job = one.job
         job.nodes = list(one.parts)
+        for name in one.parts:
+            self.nodes[name].run = None
         assert job.started_s is not None
         if one.is_killed:
             self._scheduler.withdraw(one.row)
@@ -622,7 +659,7 @@ class Partition:
             self._table.ran(one.row, round(self._now() - job.started_s))
             self._ended.append(one.row)
             self._ended_nodes += len(one.parts)
-            self.watts.ended(job)
+            self.watts.counts.ended(job)
             if self.watts.full_w and (joules := job.account.joules) is not None:
                 self._scheduler.metered(one.row, joules)
         state, status, reason = one.outcome

@@ -16,14 +16,13 @@ No clock and no process here; times are Unix seconds that do not jump.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from cluster_agent.jobs.job_nodes import Node
-    from cluster_agent.jobs.job_store import JobStore
+    from cluster_agent.store.job_store import JobStore
 
 PowerState: TypeAlias = Literal["powering-off", "off", "booting", "failed"]
 
@@ -31,8 +30,7 @@ RETRY_S: Final = 10.0
 """Ours: how long after a failed command it is run again."""
 
 
-@dataclass(frozen=True, slots=True)
-class PowerTimes:
+class PowerTimes(msgspec.Struct, frozen=True):
     """``idle_off_s``: a node that was idle for so long is switched off; 0: never. ``keep_idle``: so many idle nodes
     stay on. ``off_within_s``, ``boot_within_s``: limit of each of 1 + ``retries`` tries; until then the command must
     have ended and the node must be silent or have booted."""

@@ -17,19 +17,21 @@ in their order; an ordinary replay of it gives the same schedule. The loop is na
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.answering import Answering
 from cluster_agent.scheduler.native.governor import Watts
-from cluster_agent.scheduler.power_phases import Power
-from cluster_agent.workloads.job_log import Workload
-from cluster_agent.workloads.job_watts import of_jobs
-from cluster_agent.workloads.swf import NUMBER, PRECEDING, THINK, WAIT, Finding
+from cluster_agent.scheduler.power_phases import Predictor
+from cluster_agent.workloads.swf import NUMBER, PRECEDING, THINK, Finding
+
+if TYPE_CHECKING:
+    from cluster_agent.scheduler.world import World
 
 PRECEDES: Final = "preceding"
 NONE_PRECEDES: Final = "no job of this trace says that it waits for an earlier one; choose another loop"
@@ -37,8 +39,7 @@ Precedes: TypeAlias = tuple[Int32s, Int64s]
 """For each job the place of the one before it, -1: none; and seconds after the end of that one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoop(msgspec.Struct, frozen=True):
     """``think_s`` and ``queue`` None: the think times of the log, of users or of jobs that others precede."""
 
     think_s: float | None = None
@@ -65,35 +66,65 @@ def closed_loop(text: str, seed: int) -> ClosedLoop:
     raise WrongUseError(f"--closed-loop {text}: give {known}")
 
 
-def answering(
-    workload: Workload, watts: Watts | None, power: Power | None, loop: ClosedLoop
-) -> tuple[Workload, Watts | None, Answering]:
-    """A workload to be filled in by a replay of the loop: the jobs as submitted, and their watts in that order.
+class Looped:
+    """A world whose jobs come as the loop says. ``jobs``: the table that a replay fills in, in the order of submission;
+    ``world``: the jobs as given, with the watts of that table."""
 
-    ``watts`` have the columns that the policy needs (``job_watts.of_jobs``).
-    """
-    columns = workload.log.columns[:, workload.row]
-    precedes: Precedes | None = None
-    if loop.is_preceding:
-        precedes, missing = _precedes(columns[NUMBER], columns[PRECEDING], columns[THINK])
-        if len(missing):
-            workload = replace(
-                workload, findings=(*workload.findings, _not_before(workload.log.lines[workload.row[missing]]))
-            )
-    jobs, answers = submissions(workload.jobs, columns[WAIT], loop, precedes)
-    table = answers.table
-    submitted = replace(workload, jobs=jobs, row=table(workload.row), is_cut=table(workload.is_cut))
-    if watts is not None:
-        is_predicted = watts.new_predictor is not None  # the predictor must see jobs in the order of submission
-        watts = replace(
+    def __init__(self, world: World, loop: ClosedLoop) -> None:
+        trace, precedes = world.trace, None
+        if loop.is_preceding and world.kind != "nodes":
+            columns = world.workload.log.columns[:, world.workload.row]
+            precedes, missing = _precedes(columns[NUMBER], columns[PRECEDING], columns[THINK])
+            if len(missing):
+                trace = replace(trace, findings=(*trace.findings, _not_before(trace.line[missing])))
+        self.jobs, self.answers = submissions(trace.jobs, trace.wait_s, loop, precedes)
+        self._order = self.answers.table(np.arange(len(trace.jobs)))
+        self.world = msgspec.structs.replace(world, source=trace, watts=self._watts(world.watts), loop=None)
+
+    def _watts(self, watts: Watts | None) -> Watts | None:
+        if watts is None:
+            return None
+        given, table = watts.new_predictor, self.answers.table
+        plan_uw = watts.job_plan_uw  # with a predictor the same for all, until they are submitted
+        return replace(
             watts,
             job_busy_uw=None if watts.job_busy_uw is None else table(watts.job_busy_uw),
-            job_plan_uw=None if watts.job_plan_uw is None or is_predicted else table(watts.job_plan_uw),
+            job_plan_uw=plan_uw if plan_uw is None or given is not None else table(plan_uw),
             job_lowest=None if watts.job_lowest is None else table(watts.job_lowest),
+            new_predictor=None if given is None else lambda: self.in_order(given()),
         )
-        if power is not None:
-            watts = of_jobs(watts, submitted, power)
-    return submitted, watts, answers
+
+    def in_order(self, predictor: Predictor) -> InOrder:
+        """The predictor, which knows the jobs by their places in the trace."""
+        return InOrder(predictor, self._order)
+
+    def came(self, submitted: int) -> World:
+        """After the replay: the world as its jobs were submitted."""
+        trace = self.world.trace
+        if len(never := self._order[submitted:]):
+            trace = replace(trace, findings=(*trace.findings, never_came(trace.line[never])))
+        world = msgspec.structs.replace(self.world, source=trace).only(self._order)
+        return world.with_jobs(replace(world.jobs, submit_s=self.jobs.submit_s))
+
+
+class InOrder(msgspec.Struct, frozen=True):
+    """A predictor, for jobs in the order of submission. ``order``: their places in the trace."""
+
+    predictor: Any  # ``Predictor``, or ``PowerSource`` where jobs can be metered
+    order: Int64s
+
+    def predict(self, job: int) -> float:
+        """Watts of the whole job."""
+        return float(self.predictor.predict(int(self.order[job])))
+
+    def learn(self, job: int, watts: float) -> None:
+        """The job has ended."""
+        self.predictor.learn(int(self.order[job]), watts)
+
+    def metered(self, job: int) -> float | None:
+        """The running job's power."""
+        found: float | None = self.predictor.metered(int(self.order[job]))
+        return found
 
 
 def submissions(
@@ -108,7 +139,7 @@ def submissions(
             raise WrongUseError(f"--closed-loop {PRECEDES}: {NONE_PRECEDES}")
         preceding, think_s = precedes
     answers = Answering(loop.queue or 0, jobs.submit_s, jobs.user, gap_s, think_s, preceding)
-    return Jobs(**{name: answers.table(getattr(jobs, name)) for name in Jobs.__slots__}), answers
+    return jobs.each(answers.table), answers
 
 
 def never_came(lines: Int64s) -> Finding:

@@ -1,42 +1,32 @@
-"""Replays side by side: reading their folders, and how certain a difference between two of them is.
-
-A paired difference is taken job by job over the jobs that both replays started. Its 95 % interval is a bootstrap over
-blocks of consecutive jobs (Künsch, Annals of Statistics 17(3), 1989): jobs of one time share a queue, so single jobs
-are not independent and would make the interval too narrow. The interval shows how much the figure depends on which
-parts of this log were replayed; it says nothing about jobs of another site.
-"""
+"""Replays side by side: reading their folders."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from cluster_agent import choosing
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.replay.measures import bounded_slowdown
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.policies import registry
-
-BLOCKS: Final = 50
-RESAMPLES: Final = 1000
-SEED: Final = 1
-"""Ours."""
+from cluster_agent.scheduler.switches import OPTIONS as SWITCHES
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """One replay's folder. Rows are its jobs that were started, in the order of jobs.csv."""
 
     folder: Path
     policy: str
-    group: str  # trace, machine, cap, state and closed loop: replays that can be compared
+    group: str  # trace, machine, cap, state, closed loop and switches: replays that can be compared
+    seed: int  # 0 where nothing is drawn
     trace: str
-    is_plain: bool  # on the log's own processors, without cap, closed loop or tables: as published figures are
+    is_plain: bool  # on the log's own processors, without cap, closed loop, tables or switches: as published figures
     not_modelled: dict[str, int]  # jobs of the log by what they state and the replay leaves out
     metrics: dict[str, Any]
     job: list[str]
@@ -46,6 +36,14 @@ class Run:
     width: Int64s
     places: list[str]
     power: tuple[Float64s, Float64s, Float64s] | None  # times, watts, caps (infinite: none)
+    sha256: str = ""  # of the trace
+    machine: str = ""  # as given, if that is more than a number of processors
+    machine_sha256: str = ""  # of its file
+
+    @property
+    def log(self) -> str:
+        """Which log it is, whatever its file is called."""
+        return self.sha256 or self.trace
 
     @property
     def wait_s(self) -> Int64s:
@@ -58,21 +56,10 @@ class Run:
         return bounded_slowdown(self.wait_s, self.end_s - self.start_s, int(self.metrics["bsld_tau_s"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A mean of paired differences, and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    jobs: int
-
-
 def name_of(policy: str) -> str:
     """``NAME:key=value,...`` as ``Run.policy`` has it."""
     choice = registry.choose(policy)
-    parameters = {key: getattr(choice.params, key) for key in choice.params.__struct_fields__}
-    return short_name(choice.policy.name, parameters, choice.origin.sha256 if choice.origin else "")
+    return short_name(choice.policy.name, choice.parameters, choice.origin.sha256 if choice.origin else "")
 
 
 def short_name(name: str, parameters: dict[str, Any], sha256: str = "") -> str:
@@ -81,27 +68,59 @@ def short_name(name: str, parameters: dict[str, Any], sha256: str = "") -> str:
     if sha256:
         given = [f"{key}={value}" for key, value in parameters.items() if value is not None]
         return ":".join([f"{name}@{sha256[:8]}", *([",".join(given)] if given else [])])
-    defaults = registry.policy(name).params()
-    given = [f"{key}={value}" for key, value in parameters.items() if value != getattr(defaults, key, None)]
+    defaults = choosing.flat(registry.policy(name).params())
+    given = [f"{key}={one}" for key, one in parameters.items() if one is not None and one != defaults.get(key)]
     return ":".join([name, *([",".join(given)] if given else [])])
 
 
 def find(folders: Sequence[str]) -> list[Run]:
-    """Every replay in and below the folders, by name or in the campaign's order; ``WrongUseError`` if there is none."""
-    found: list[Path] = []
-    for one in map(Path, folders):
-        table = one / "campaign.csv"
-        if table.exists():
-            try:
-                with table.open(newline="", encoding="utf-8-sig") as file:
-                    found += [one / row["folder"] for row in csv.DictReader(file)]
-            except (OSError, KeyError, TypeError, UnicodeDecodeError, csv.Error):
-                raise ClusterError(f"{table}: not as a campaign writes it; run the campaign again") from None
-        else:
-            found += [path.parent for path in sorted(one.rglob("metrics.json"))]
+    """Every replay in and below the folders, once, by name or in the campaign's order; ``WrongUseError`` names a folder
+    that has none."""
+    found: dict[Path, Path] = {}  # by where it is: two folders may be one, spelled in two ways
+    for given in folders:
+        for folder in _below(Path(given)):
+            found.setdefault(folder.resolve(), folder)
+    return _apart([read(folder) for folder in found.values()])
+
+
+def _apart(runs: Sequence[Run]) -> list[Run]:
+    """With longer names for logs that are called alike, and for machines of one size: they cannot be compared."""
+    logs: dict[str, set[str]] = {}
+    machines: dict[str, set[str]] = {}
+    files: dict[str, set[str]] = {}
+    for run in runs:
+        logs.setdefault(run.trace, set()).add(run.sha256)
+        machines.setdefault(run.group, set()).add(run.machine + run.machine_sha256)
+        files.setdefault(run.machine, set()).add(run.machine_sha256)
+
+    def named(run: Run) -> Run:
+        trace = f"{run.trace} {run.sha256[:8]}" if len(logs[run.trace]) > 1 else run.trace
+        machine = f", {run.machine}" if len(machines[run.group]) > 1 and run.machine else ""
+        machine += f" {run.machine_sha256[:8]}" if machine and len(files[run.machine]) > 1 else ""
+        return msgspec.structs.replace(run, trace=trace, group=trace + run.group.removeprefix(run.trace) + machine)
+
+    return [named(run) for run in runs]
+
+
+def _below(root: Path) -> list[Path]:
+    table = root / "campaign.csv"
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            listed = [root / row["folder"] for row in csv.DictReader(file)]
+        # Cells that were recorded since, by a campaign that works still or was killed, are not in its table yet.
+        found = list(dict.fromkeys([*listed, *(path.parent for path in sorted(root.glob("*/campaign.json")))]))
+        if absent := [folder for folder in listed if not folder.is_dir()]:
+            raise ClusterError(f"{absent[0]}: {table.name} lists it, but it is not there; run the campaign again")
+    except (FileNotFoundError, NotADirectoryError):
+        whole = [path.parent for path in sorted(root.rglob("metrics.json"))]
+        # A folder with a dot is a campaign's own: cells that are claimed or superseded.
+        found = [folder for folder in whole if not any(part[0] == "." for part in folder.relative_to(root).parts)]
+    except (OSError, KeyError, TypeError, UnicodeDecodeError, csv.Error):
+        raise ClusterError(f"{table}: not as a campaign writes it; run the campaign again") from None
     if not found:
-        raise WrongUseError(f"{folders[0]}: no replay in it (metrics.json); make one with `clusterctl replay --out`")
-    return [read(folder) for folder in dict.fromkeys(found)]
+        why = "no replay in it (metrics.json)" if root.is_dir() else "there is no such folder"
+        raise WrongUseError(f"{root}: {why}; make one with `clusterctl replay --out`")
+    return found
 
 
 def read(folder: Path) -> Run:
@@ -110,17 +129,21 @@ def read(folder: Path) -> Run:
     try:
         manifest = msgspec.json.decode((folder / name).read_bytes())
         name = "metrics.json"
-        metrics = msgspec.json.decode((folder / name).read_bytes())
+        metrics = _numbers(msgspec.json.decode((folder / name).read_bytes()))
         name = "manifest.json"
         chosen, trace = manifest["policy"], manifest["trace"]
         policy = short_name(chosen["name"], chosen["parameters"], chosen.get("origin", {}).get("sha256", ""))
         machine = manifest["machine"].get("processors", manifest["machine"].get("nodes"))
-        loop = f"{manifest['closed_loop']}, seed {manifest['seed']}" if manifest.get("closed_loop") else None
-        parts = {"machine": machine, "cap": manifest["cap"], "closed loop": loop}
+        given = _given(manifest["machine"])
+        seed = int(manifest["seed"] or 0)
+        parts = {"machine": machine, "cap": manifest["cap"], "closed loop": manifest.get("closed_loop")}
         parts["job watts"] = manifest.get("job_watts")
         state = manifest.get("state")
         parts["state"] = f"{Path(state['path']).name} {state['sha256'][:8]}" if state else None
         parts["configurations"] = manifest.get("configurations", {}).get("given")
+        parts |= {name: manifest.get(name) for name in SWITCHES}  # another machine for the same jobs
+        if of_file := manifest.get("failures_sha256"):
+            parts["failures"] = f"{Path(parts['failures']).name} {of_file[:8]}"
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         is_plain = manifest["machine"].get("given_by") == "MaxProcs" and not any(list(parts.values())[1:])
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
@@ -139,14 +162,27 @@ def read(folder: Path) -> Run:
         end_s, width = column("finish_time"), column("requested_number_of_resources")
         name = "power.csv"
         return Run(
-            folder, policy, group, title, is_plain, dict(trace.get("not_modelled", {})), metrics,
+            folder, policy, group, seed, title, is_plain, dict(trace.get("not_modelled", {})), metrics,
             [row["job_id"] for row in rows], submit_s, start_s, end_s, width,
-            [row["allocated_resources"] for row in rows], _power(folder),
+            [row["allocated_resources"] for row in rows], _power(folder), trace["sha256"], given,
+            manifest["machine"].get("sha256", ""),
         )  # fmt: skip
     except OSError as error:
         raise ClusterError(f"{folder / name}: {error.strerror}; replay again with --out") from None
-    except (KeyError, ValueError, TypeError, msgspec.DecodeError):
+    except (AttributeError, KeyError, ValueError, TypeError, msgspec.DecodeError):
         raise ClusterError(f"{folder / name}: not as a replay writes it; replay again with --out") from None
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """All of metrics.json; ``ValueError`` for a text in place of a number."""
+    if any(isinstance(value, str) for value in metrics.values()) or metrics["bsld_tau_s"] is None:
+        raise ValueError("no number")
+    return metrics
+
+
+def _given(machine: dict[str, Any]) -> str:
+    """The manifest's machine as it was given; nothing for a number of processors."""
+    return Path(machine.get("given_by" if "nodes" in machine else "given") or "").name
 
 
 def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
@@ -156,25 +192,3 @@ def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
         rows = [[float(one or "inf") for one in row] for row in list(csv.reader(file))[1:]]
     table = np.array(rows, np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
-
-
-def paired(values: Float64s, jobs: Sequence[str], base: Float64s, base_jobs: Sequence[str]) -> Difference | None:
-    """``values`` - ``base`` over the jobs of both; None if there are fewer than two. In order of ``base_jobs``."""
-    at = {job: i for i, job in enumerate(jobs)}
-    common = [(at[job], i) for i, job in enumerate(base_jobs) if job in at]
-    if len(common) < 2:
-        return None
-    mine, theirs = (np.array(one) for one in zip(*common, strict=True))
-    difference = values[mine] - base[theirs]
-    mean = float(difference.mean())
-    low, high = interval(difference)
-    return Difference(mean, low, high, len(difference))
-
-
-def interval(values: Float64s) -> tuple[float, float]:
-    """The 95 % interval of the mean, by resampling blocks of consecutive values."""
-    blocks = np.array_split(values, min(BLOCKS, len(values)))
-    total, count = (np.array([f(one) for one in blocks], np.float64) for f in (np.sum, len))
-    chosen: Int32s = np.random.default_rng(SEED).integers(0, len(blocks), (RESAMPLES, len(blocks)), np.int32)
-    low, high = np.percentile(total[chosen].sum(1) / count[chosen].sum(1), [2.5, 97.5])
-    return float(low), float(high)

@@ -36,6 +36,9 @@ from foundation.shell.plain_text import read_utf8
 
 VERSION = 2
 
+DAMAGED = (TypeError, ValueError, LookupError, OverflowError, RecursionError)
+"""What a line raises that is none of ours; msgspec's errors are of the second kind."""
+
 
 class Setting(msgspec.Struct, frozen=True):
     """The inputs of a replay, as given on the command line."""
@@ -52,14 +55,22 @@ class Setting(msgspec.Struct, frozen=True):
     state: str | None = None
     """Without a trace of its own it is ``trace``, too."""
     plan_from: str | None = None
+    limits: str | None = None
+    partitions: str | None = None
+    memory: str | None = None
+    failures: str | None = None
 
 
-class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
+class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first line: of which replay the log is, and the marks of the files that decide with it."""
+
     event_log: int
     setting: Setting
     sha256: str  # of the trace
     origin: Origin | None = None  # of a policy that does not ship with nodectl
     state_sha256: str = ""
+    model: Origin | None = None  # that predicts watts
+    profile: Origin | None = None  # of a budget of joules
 
 
 class LoggedScheduler:
@@ -122,15 +133,13 @@ class LoggedScheduler:
 
 
 @contextmanager
-def writing(
-    path: str, setting: Setting, sha256: str, origin: Origin | None = None, state_sha256: str = ""
-) -> Iterator[IO[bytes]]:
+def writing(path: str, header: Header) -> Iterator[IO[bytes]]:
     """The file, with its first line written; gzipped if it is called so. ``ClusterError`` if it cannot be written."""
     with (
         written_whole.one_file(path, "--log") as made,
         gzip.open(made, "wb", 1) if path.endswith(".gz") else made.open("wb") as file,
     ):
-        file.write(msgspec.json.encode(_Header(VERSION, setting, sha256, origin, state_sha256)) + b"\n")
+        file.write(msgspec.json.encode(header) + b"\n")
         yield file  # type: ignore[misc]  # a GzipFile writes bytes too
 
 
@@ -176,18 +185,14 @@ class LogMeter:
 
 def write_log(
     path: str,
-    setting: Setting,
-    sha256: str,
+    header: Header,
     scheduler: Scheduler,
     machine: Machine,
     start_s: Int64s,
     meter: ReplayMeter | None = None,
-    origin: Origin | None = None,
-    state_sha256: str = "",
 ) -> None:
     """Run the engine's loop and log it. ``start_s``: when a replay of whole logs started each job, -1 never.
-    ``meter``: that of the scheduler. ``origin``: of a policy that does not ship with nodectl. ``state_sha256``: of the
-    state that it starts from, if it does.
+    ``meter``: that of the scheduler.
 
     ``ClusterError`` if the loop starts a job at another time.
     """
@@ -195,7 +200,7 @@ def write_log(
     from cluster_agent.scheduler.loop import run
 
     clock, started = JumpingClock(), _Started(machine)
-    with writing(path, setting, sha256, origin, state_sha256) as file:
+    with writing(path, header) as file:
         if meter is not None:
             meter.follow(clock, file)
         run(LoggedScheduler(scheduler, clock, file), clock, started)
@@ -234,7 +239,7 @@ class EventLog:
             raise ClusterError(f"{path}: cannot read the event log: {error.strerror}") from None
         first, *self._lines = content.splitlines() or [b""]
         try:
-            header = msgspec.json.decode(first, type=_Header)
+            header = msgspec.json.decode(first, type=Header)
         except (ValueError, RecursionError):  # msgspec's errors, what it says of no UTF-8, and of lists in lists
             raise ClusterError(f"{path}:1: not an event log; write one with `clusterctl replay --log`") from None
         if header.event_log != VERSION:
@@ -243,6 +248,8 @@ class EventLog:
         self.sha256 = header.sha256
         self.origin = header.origin
         self.state_sha256 = header.state_sha256
+        self.model = header.model
+        self.profile = header.profile
 
     def check(self, scheduler: Scheduler, jobs: int, meter: LogMeter | None = None) -> int:
         """Give ``scheduler`` (and its ``meter``) the inputs of the log; returns how many lines were compared.
@@ -255,7 +262,7 @@ class EventLog:
             try:
                 kind, now_s, *values = msgspec.json.decode(line)
                 decided = feeder.feed(kind, now_s, values)
-            except (TypeError, ValueError, OverflowError, RecursionError):  # msgspec's errors are of the second kind
+            except DAMAGED:
                 raise ClusterError(f"{where}: damaged line, or one out of order; write the log again") from None
             if decided != values:
                 given, found = (msgspec.json.encode(one).decode() for one in (values, decided))

@@ -1,4 +1,4 @@
-"""What a schedule was worth, in the measures of the field.
+"""What a schedule was worth, in the measures of the field: the one table of ``metrics.json``.
 
 The bounded slowdown of a job is max(1, (wait + run) / max(run, tau)) with tau = 10 s (Feitelson et al., JSSPP 1997);
 AVEbsld is its mean over all jobs. A figure that this replay cannot know is None, never 0.
@@ -6,18 +6,28 @@ AVEbsld is its mean over all jobs. A figure that this replay cannot know is None
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.cluster import UW
-from cluster_agent.replay.log_run import Result
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.energy_window import Budget
-from cluster_agent.scheduler.job_columns import Float64s, Int64s
+from cluster_agent.scheduler.job_columns import RESOURCES, Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.world import Kind
+
+if TYPE_CHECKING:
+    from cluster_agent.replay.drawn import EmptyNodes, PowerOverTime
 
 TAU_S: Final = 10
+NODES_TAU_S: Final = 60
+"""The tau of bounded slowdown in the published figures for Eurora, not the usual 10 s."""
 
 
 def bounded_slowdown(wait_s: Int64s, run_s: Int64s, tau_s: int = TAU_S) -> npt.NDArray[np.float64]:
@@ -28,52 +38,217 @@ def bounded_slowdown(wait_s: Int64s, run_s: Int64s, tau_s: int = TAU_S) -> npt.N
 
 def measure(result: Result) -> dict[str, Any]:
     """The content of ``metrics.json``. Means and the like are over the jobs that were started."""
-    jobs, schedule = result.workload.jobs, result.schedule
-    start_s = schedule.start_s
-    has_started = start_s >= 0
-    start_s, run_s, width = start_s[has_started], result.run_s[has_started], jobs.width[has_started]
-    wait_s = start_s - jobs.submit_s[has_started]
-    bsld = bounded_slowdown(wait_s, run_s)
-    from_s = int(jobs.submit_s[0]) if result.from_s is None else result.from_s
-    span_s = max(int((start_s + run_s).max()) - from_s, 1)  # the last jobs of a state may end with it
-    busy_s = start_s + run_s - np.maximum(start_s, from_s)
+    seen = _Seen(result)
+    measures = (one for one in MEASURES if result.world.kind in one.of)
+    return {name: value for one in measures for name, value in one.values(seen).items()}
+
+
+class _Seen:
+    """A result, and the columns of the jobs that were started."""
+
+    def __init__(self, result: Result) -> None:
+        self.result, self.world, self.schedule, self.jobs = result, result.world, result.schedule, result.jobs
+        start_s = result.start_s
+        self.has_started = has_started = start_s >= 0
+        self.start_s, self.run_s = start_s[has_started], result.run_s[has_started]
+        self.end_s = self.start_s + self.run_s
+        self.wait_s = self.start_s - self.jobs.submit_s[has_started]
+        self.tau_s = NODES_TAU_S if self.world.kind == "nodes" else TAU_S
+        self.bsld = bounded_slowdown(self.wait_s, self.run_s, self.tau_s)
+        first_s = 0 if self.world.kind == "nodes" else int(self.jobs.submit_s[0])
+        self.from_s = first_s if result.from_s is None else result.from_s
+        self.span_s = max(int(self.end_s.max(initial=0)) - self.from_s, 1)  # the last jobs of a state may end with it
+        self.lasts_s = self.end_s - np.maximum(self.start_s, self.from_s)
+
+    @cached_property
+    def power(self) -> PowerOverTime:
+        """Of jobs, where these are all that counts."""
+        from cluster_agent.replay.drawn import power_over_time  # only here: a short replay is as long as its imports
+
+        return power_over_time(self.result)
+
+    @cached_property
+    def empty(self) -> EmptyNodes:
+        """What nodes without a job drew."""
+        from cluster_agent.replay.drawn import empty_nodes  # as above
+
+        return empty_nodes(self.result)
+
+    @property
+    def has_watts(self) -> bool:
+        """Whether any are known, of a job or of a node."""
+        nodes = self.world.nodes
+        return nodes is None or bool(self.jobs.watts.any() or any(group.idle_w for group in nodes.group))
+
+    @cached_property
+    def energy_j(self) -> float:
+        """Of jobs."""
+        if self.world.kind == "nodes":
+            return float((self.jobs.watts[self.has_started] * self.lasts_s).sum())
+        return float((self.power.watts[:-1] * np.diff(self.power.time_s)).sum())
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Measures of one kind, by name. ``of``: the resources that have them."""
+
+    of: tuple[Kind, ...]
+    values: Callable[[_Seen], dict[str, Any]]
+
+
+def _counts(seen: _Seen) -> dict[str, Any]:
+    trace = seen.world.trace
     return {
-        "jobs": len(jobs),
-        "ended": schedule.ended,
-        "unstarted": result.unstarted,
-        "dropped": result.workload.dropped,
-        "ended_at_request": int(result.workload.is_cut.sum()),
-        **measure_waits(wait_s, run_s, bsld),
-        "makespan_s": span_s,
-        "utilisation": float((width * busy_s).sum() / (result.workload.processors * span_s)),
-        "throughput_jobs_per_h": schedule.ended * 3600 / span_s,
-        **measure_power(schedule),
-        "overtook": int(schedule.overtook.sum()),
-        "corrections": int(schedule.corrections.sum()),
-        "passes": schedule.passes,
-        "users": jobs.n_users,
-        "fairness": _jain(bsld, jobs.user[has_started]),
+        "jobs": len(seen.jobs),
+        "ended": seen.schedule.ended,
+        "unstarted": seen.result.unstarted,
+        "dropped": trace.dropped,
+        "ended_at_request": int(trace.is_cut.sum()),
     }
 
 
-def measure_waits(wait_s: Int64s, run_s: Int64s, bsld: Float64s) -> dict[str, Any]:
-    """How long jobs that ran had waited. ``bsld``: their bounded slowdowns with ``TAU_S``."""
+def _waits(seen: _Seen) -> dict[str, Any]:
+    wait_s, run_s = seen.wait_s, seen.run_s
     return {
-        "AVEbsld": float(bsld.mean()),
-        "max_bsld": float(bsld.max()),
-        "bsld_tau_s": TAU_S,
+        "AVEbsld": float(seen.bsld.mean()),
+        "max_bsld": float(seen.bsld.max(initial=0.0)),
+        "bsld_tau_s": seen.tau_s,
         "wait_s": spread(wait_s),
         "turnaround_s": spread(wait_s + run_s),
         "stretch": spread((wait_s + run_s) / run_s),
     }
 
 
-def running_w(times_s: Int64s, start_s: Int64s, end_s: Int64s, watts: Float64s) -> Float64s:
-    """Watts of all jobs that run from each of ``times_s`` to the next: all starts and ends are among these, sorted."""
-    begun = np.bincount(np.searchsorted(times_s, start_s), watts, len(times_s))
-    ended = np.bincount(np.searchsorted(times_s, end_s), watts, len(times_s))
-    running: Float64s = np.cumsum(begun - ended)
-    return running
+def _throughput(seen: _Seen) -> dict[str, Any]:
+    return {"makespan_s": seen.span_s, "throughput_jobs_per_h": len(seen.start_s) * 3600 / seen.span_s}
+
+
+def _used(seen: _Seen) -> dict[str, Any]:
+    """Of processors, or of nodes where jobs have configurations."""
+    given = np.array([one.nodes for one in seen.result.chosen if one is not None], np.int64)
+    width = given if len(given) else seen.jobs.width[seen.has_started]
+    return {"utilisation": float((width * seen.lasts_s).sum() / (seen.world.workload.processors * seen.span_s))}
+
+
+def _used_of_nodes(seen: _Seen) -> dict[str, Any]:
+    assert seen.world.nodes is not None
+    busy, has = (
+        (seen.jobs.total()[seen.has_started] * seen.lasts_s[:, None]).sum(axis=0),
+        seen.world.nodes.has.sum(axis=0),
+    )
+    shares = {name: float(busy[at] / (has[at] * seen.span_s)) if has[at] else None for at, name in enumerate(RESOURCES)}
+    return {"utilisation": shares}
+
+
+def _requested(seen: _Seen) -> dict[str, Any]:
+    given = np.array([one.nodes for one in seen.result.chosen if one is not None], np.int64)
+    return {"nodes_over_asked": float(given.mean() / seen.jobs.width[seen.has_started].mean())}
+
+
+def _drawn(seen: _Seen) -> dict[str, Any]:
+    """Of jobs; idle nodes are not counted. None where neither the jobs nor the nodes have watts."""
+    if not seen.has_watts:
+        return dict.fromkeys(("energy_j", "mean_w", "peak_w", "over_cap_ws"))
+    power = seen.power
+    return {
+        "energy_j": seen.energy_j,
+        "mean_w": seen.energy_j / seen.span_s,
+        "peak_w": float(power.watts.max()),
+        "over_cap_ws": power.over_j,
+    }
+
+
+def _without_jobs(seen: _Seen) -> dict[str, Any]:
+    if not seen.has_watts:
+        return dict.fromkeys(("idle_j", "off_j", "switching_j", "boots"))
+    empty = seen.empty
+    parts = {"idle_j": empty.idle_j, "off_j": empty.off_j, "switching_j": empty.switching_j}
+    return {**parts, "boots": len(empty.boots)}
+
+
+def _promised(seen: _Seen) -> dict[str, Any]:
+    max_wait_s = seen.jobs.max_wait_s[seen.has_started]
+    return {"waits_by_promise": promised_waits(seen.wait_s, max_wait_s)}
+
+
+def _of_nodes(seen: _Seen) -> dict[str, Any]:
+    plans = {"plans": plans_of(seen.result)} if seen.result.outcomes else {}
+    known = float(seen.jobs.knows_watts.mean())
+    return {"watts_known": known, "longest_queue": seen.schedule.longest_queue, **plans}
+
+
+def _decided(seen: _Seen) -> dict[str, Any]:
+    looked = {} if seen.result.looked is None else {"portfolio": seen.result.looked}
+    return {"corrections": int(seen.schedule.corrections.sum()), **looked}
+
+
+def _failed(seen: _Seen) -> dict[str, Any]:
+    """Runs that nodes which failed have ended; their joules are those of ``measure_power``."""
+    return {"kills": int(seen.schedule.kills.sum()), "lost_processor_s": int(seen.schedule.lost.sum())}
+
+
+def _fair(seen: _Seen) -> dict[str, Any]:
+    user, start_s = seen.jobs.user[seen.has_started], seen.start_s
+    # elsewhere the order of the queue may be a plan's, and differ where the plan is repeated: by starts alone
+    overtook = seen.schedule.overtook if seen.world.kind == "processors" else start_s < np.maximum.accumulate(start_s)
+    return {
+        "overtook": int(overtook.sum()),
+        "users": seen.jobs.n_users,
+        "fairness": _jain(seen.bsld, user),
+    }
+
+
+EVERYWHERE: Final[tuple[Kind, ...]] = get_args(Kind)
+
+MEASURES: Final = (
+    Measure(EVERYWHERE, _counts),
+    Measure(EVERYWHERE, _waits),
+    Measure(EVERYWHERE, _throughput),
+    Measure(("processors", "configurations"), _used),
+    Measure(("nodes",), _used_of_nodes),
+    Measure(("configurations",), _requested),
+    Measure(("processors",), lambda seen: measure_power(seen.schedule)),
+    Measure(("processors",), lambda seen: _failed(seen) if seen.world.failures is not None else {}),
+    Measure(("nodes", "configurations"), _drawn),
+    Measure(("nodes",), _without_jobs),
+    Measure(("nodes",), _promised),
+    Measure(("processors",), _decided),
+    Measure(("processors", "nodes"), lambda seen: {"passes": seen.schedule.passes}),
+    Measure(("nodes",), _of_nodes),
+    Measure(EVERYWHERE, _fair),
+    Measure(EVERYWHERE, lambda seen: {"switches": dict(seen.result.switches)} if seen.result.switches else {}),
+)
+"""Everything in ``metrics.json``, in its order."""
+
+
+def timed(result: Result) -> dict[str, float]:
+    """How long deciding took, in seconds of processor time: AO and MO of Bridi ch. 4; where an order is in Python. Not
+    the same from run to run."""
+    if not result.schedule.pass_s or result.world.kind != "nodes":
+        return {}
+    pass_s = np.array(result.schedule.pass_s)
+    found = {"pass_mean_s": float(pass_s.mean()), "pass_max_s": float(pass_s.max())}
+    if result.outcomes:  # none of these if the plan was repeated
+        found |= {"plan_mean_s": float(np.mean(result.plan_s or 0.0)), "plan_max_s": max(result.plan_s, default=0.0)}
+    return found
+
+
+def plans_of(result: Result) -> dict[str, Any]:
+    """How many passes the planner decided, and how many the list schedule: it raised, was late, or invalid."""
+    reasons = Counter(one.reason.split(":")[0].split()[0] for one in result.outcomes if one.decided_by == "list")
+    return {"planner": len(result.outcomes) - reasons.total(), "list": reasons.total(), "reasons": dict(reasons)}
+
+
+def promised_waits(wait_s: Int64s, max_wait_s: Int64s) -> dict[str, float]:
+    """Bridi ch. 4 over jobs whose queue promises a wait: WQT, NL, TR and WT."""
+    has_promise = max_wait_s > 0
+    wait_s, max_wait_s = wait_s[has_promise], max_wait_s[has_promise]
+    late_s = np.maximum(wait_s - max_wait_s, 0)
+    return {
+        "WQT": float((wait_s / max_wait_s).sum()),
+        "NL": int((late_s > 0).sum()),
+        "TR": float(late_s.sum()),
+        "WT": float((late_s / max_wait_s).sum()),
+    }
 
 
 def measure_power(schedule: NativeReplay) -> dict[str, Any]:

@@ -5,18 +5,22 @@ jobs are rows of ``jobs.csv``, nodes those of the machine, both from 0:
 
 [time, "planner" or "list", reason, [[job, [[node, units], ...]], ...]]   started in this order, on these nodes
 
-``list``: the policy's own list schedule decided; ``reason`` says why.
+``list``: the policy's own list schedule decided; ``reason`` says why. Of a portfolio there is a line for each look,
+with the number of the member that is in force from then on, and what each member cost:
+
+[time, member, [cost, ...]]
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.scheduler.plans.looks import Look
 from cluster_agent.scheduler.plans.planning import DecidedBy, Outcome
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.job_log import LONGEST_S
@@ -43,13 +47,14 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_S)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-_Line = tuple[_Seconds, DecidedBy, str, list[tuple[_Number, list[tuple[_Number, _Number]]]]]
+_Line: TypeAlias = tuple[_Seconds, DecidedBy, str, list[tuple[_Number, list[tuple[_Number, _Number]]]]]
+_LookLine: TypeAlias = tuple[_Seconds, _Number, tuple[float, ...]]
+_One = TypeVar("_One")
 
 
 def written(outcomes: Sequence[Outcome], setting: Setting, sha256: str) -> bytes:
     """The content of the file."""
-    lines: list[Any] = [_header(setting, sha256)]
-    lines += [
+    planned = [
         (
             one.now_s,
             one.decided_by,
@@ -58,11 +63,36 @@ def written(outcomes: Sequence[Outcome], setting: Setting, sha256: str) -> bytes
         )
         for one in outcomes
     ]
-    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    return _lines(planned, setting, sha256)
+
+
+def written_looks(looks: Sequence[Look], setting: Setting, sha256: str) -> bytes:
+    """The same of a portfolio."""
+    return _lines(looks, setting, sha256)
+
+
+def _lines(content: Sequence[Any], setting: Setting, sha256: str) -> bytes:
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in [_header(setting, sha256), *content])
 
 
 def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
     """The outcomes; one line of error if the file is damaged, or of another replay."""
+    return _read(path, setting, sha256, _outcome)
+
+
+def read_looks(path: str, setting: Setting, sha256: str, members: int) -> list[Look]:
+    """The same of a portfolio with so many members."""
+
+    def look(line: bytes | str) -> Look:
+        one = Look(*msgspec.json.decode(line, type=_LookLine))
+        if one.member >= members or len(one.costs) != members:
+            raise ValueError("each member has its cost, and one of them is in force")
+        return one
+
+    return _read(path, setting, sha256, look)
+
+
+def _read(path: str, setting: Setting, sha256: str, one_of: Callable[[bytes | str], _One]) -> list[_One]:
     try:
         first, *lines = read_utf8(path).splitlines() or [b""]
     except OSError as error:
@@ -87,13 +117,17 @@ def read(path: str, setting: Setting, sha256: str) -> list[Outcome]:
     found = []
     for number, line in enumerate(lines, 2):
         try:
-            now_s, decided_by, reason, started = msgspec.json.decode(line, type=_Line)
-            if bool(reason.partition(":")[0].strip()) != (decided_by == "list"):
-                raise ValueError("the planner needs no reason, the list schedule one")
+            found.append(one_of(line))
         except (ValueError, RecursionError):  # msgspec's errors are of the first kind
             raise ClusterError(f"{path}:{number}: damaged line; record the plan again") from None
-        found.append(Outcome(now_s, decided_by, reason, tuple((job, _placed(on)) for job, on in started)))
     return found
+
+
+def _outcome(line: bytes | str) -> Outcome:
+    now_s, decided_by, reason, started = msgspec.json.decode(line, type=_Line)
+    if bool(reason.partition(":")[0].strip()) != (decided_by == "list"):
+        raise ValueError("the planner needs no reason, the list schedule one")
+    return Outcome(now_s, decided_by, reason, tuple((job, _placed(on)) for job, on in started))
 
 
 def _header(setting: Setting, sha256: str) -> _Header:

@@ -1,27 +1,23 @@
 """The state of a replayed machine at an instant (``workloads.state_file``), as the replay went.
 
-What happened to the jobs of a result by one of its moments is ``past_of`` it, ``on_nodes`` where nodes differ and
-``with_ways`` where jobs have configurations. For how long jobs would run that had not ended is left out.
+What happened to the jobs of a result by one of its moments is ``past_of`` it. For how long jobs would run that had not
+ended is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
 
-from cluster_agent.replay.log_run import Result
 from cluster_agent.replay.measures import joules_between
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.job_columns import Int32s, Int64s, Jobs
+from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.moment import Moment
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
 from cluster_agent.workloads.swf import EXECUTABLE, USER
-
-if TYPE_CHECKING:
-    from cluster_agent.replay.moldable_run import MoldableResult
-    from cluster_agent.replay.node_run import NodeResult
 
 ROUNDING_S = 1.5
 """Ours: ends are whole seconds, so what a job has done is known to about one."""
@@ -29,14 +25,17 @@ ROUNDING_S = 1.5
 
 def state_at(at_s: int, result: Result, policy: str, zero_unix_s: int | None) -> MachineState:
     """All that happened before ``at_s``, one of the result's moments."""
-    workload, moment = result.workload, result.moments[at_s]
-    user, application = workload.log.columns[[USER, EXECUTABLE]][:, workload.row]
+    world, found = result.world, past_of(result, result.moments[at_s])
+    processors = len(world.nodes) if world.nodes is not None else world.workload.processors
+    if world.kind != "processors":
+        return MachineState(VERSION, "replay", policy, at_s, processors, found)
+    user, application = world.workload.log.columns[[USER, EXECUTABLE]][:, world.workload.row]
     found = [
         replace(one, user=int(user[job]), application=str(application[job]) if application[job] >= 0 else "")
-        for job, one in enumerate(past_of(result, moment))
+        for job, one in enumerate(found)
     ]
     stored_j = _stored_j(at_s, result)
-    return MachineState(VERSION, "replay", policy, at_s, workload.processors, found, zero_unix_s, stored_j=stored_j)
+    return MachineState(VERSION, "replay", policy, at_s, processors, found, zero_unix_s, stored_j=stored_j)
 
 
 def departure(state: MachineState, ours: Sequence[StateJob]) -> int | None:
@@ -55,11 +54,21 @@ def _compared(job: StateJob) -> tuple[object, ...]:
 
 
 def past_of(result: Result, moment: Moment) -> list[StateJob]:
-    """On processors, with watts or without."""
-    workload, watts = result.workload, result.schedule.watts
-    found = _past(workload.jobs, workload.jobs.width, moment, workload.has_requests)
-    if watts is None or moment.level is None or moment.kills is None:
-        return found
+    """The jobs that had come. On nodes ``width`` is units, each on one of these; with configurations the nodes that a
+    job was given, else those that it requests."""
+    jobs, width = result.jobs, result.jobs.width
+    if result.world.kind == "nodes":
+        return [_on_nodes(result, job, one) for job, one in enumerate(_past(jobs, jobs.units, moment))]
+    if result.world.kind == "configurations":
+        given = [0 if way is None else way.nodes for way in result.chosen]
+        return _past(jobs, np.where(moment.start_s < 0, width, given), moment)
+    found = _past(jobs, width, moment, result.world.workload.has_requests)
+    return found if result.schedule.watts is None else _with_watts(found, result.schedule.watts, moment)
+
+
+def _with_watts(found: list[StateJob], watts: Watts, moment: Moment) -> list[StateJob]:
+    """With their frequencies, and whether they were killed."""
+    assert moment.level is not None and moment.kills is not None
     for job, one in enumerate(found):
         level = int(moment.level[job]) if one.start_s is not None else 0
         is_killed = one.end_s is not None and not watts.requeues and bool(moment.kills[job] > 0)
@@ -72,22 +81,11 @@ def past_of(result: Result, moment: Moment) -> list[StateJob]:
     return found
 
 
-def on_nodes(result: NodeResult, moment: Moment) -> list[StateJob]:
-    """Where nodes differ: ``width`` units, each on one of these."""
-    found = _past(result.trace.jobs.jobs, result.trace.jobs.units, moment)
-    for job, one in enumerate(found):
-        if one.start_s is not None:
-            placed = result.schedule.placed(job)
-            nodes = np.sort(np.repeat(placed.node, placed.count)).tolist()
-            found[job] = replace(one, nodes=[str(node) for node in nodes])
-    return found
-
-
-def with_ways(result: MoldableResult, moment: Moment) -> list[StateJob]:
-    """Where jobs have configurations: ``width`` nodes that one was given, else those that it requests."""
-    jobs = result.jobs.jobs
-    width = [int(wide) if way is None else way.nodes for wide, way in zip(jobs.width, result.chosen, strict=True)]
-    return _past(jobs, np.where(moment.start_s < 0, jobs.width, width), moment)
+def _on_nodes(result: Result, job: int, one: StateJob) -> StateJob:
+    if one.start_s is None:
+        return one
+    placed = result.schedule.placed(job)
+    return replace(one, nodes=[str(node) for node in np.sort(np.repeat(placed.node, placed.count)).tolist()])
 
 
 def _past(jobs: Jobs, width: Int64s | Int32s, moment: Moment, has_requests: bool = True) -> list[StateJob]:
@@ -114,5 +112,5 @@ def _stored_j(at_s: int, result: Result) -> float | None:
     budget = result.schedule.watts.budget if result.schedule.watts is not None else None
     if budget is None or budget.rule == "powercap" or not budget.from_s <= at_s < budget.to_s:
         return None
-    from_s = max(budget.from_s, int(result.workload.jobs.submit_s[0]))
+    from_s = max(budget.from_s, int(result.jobs.submit_s[0]))
     return budget.stored_j + budget.limit_w * max(at_s - from_s, 0) - joules_between(result.schedule, from_s, at_s)

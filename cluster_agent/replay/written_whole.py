@@ -11,7 +11,7 @@ from cluster_agent.errors import ClusterError
 
 
 @contextmanager
-def folder(directory: str) -> Iterator[Path]:
+def folder(directory: str, option: str = "--out") -> Iterator[Path]:
     """An empty folder. What is written there is moved to ``directory`` at the end, and replaces files of these names.
 
     ``ClusterError`` if anything cannot be written.
@@ -31,21 +31,41 @@ def folder(directory: str) -> Iterator[Path]:
                 file.unlink()
             made.rmdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in a path
-        raise ClusterError(f"{directory}: {_reason(error)}; choose another --out") from None
+        raise ClusterError(f"{directory}: {_reason(error)}; choose another {option}") from None
 
 
 @contextmanager
 def one_file(path: str, option: str) -> Iterator[Path]:
-    """A path next to ``path``, which gets that name at the end; ``ClusterError`` names the ``option``."""
+    """A path next to ``path``, which gets that name at the end; ``ClusterError`` names the ``option``.
+
+    A terminal, a pipe or another device is written to as it is: a rename would put a file in its place.
+    """
     try:
-        made = Path(f"{path}.writing-{os.getpid()}")
+        at = Path(path)
+        if at.exists() and not (at.is_file() or at.is_dir()):
+            yield at
+            return
+        target = os.path.realpath(at)  # a link, such as /dev/stdout, stays
+        made = Path(f"{target}.writing-{os.getpid()}")
         try:
-            if Path(path).is_dir():
+            if at.is_dir():
                 raise IsADirectoryError(None, "Is a directory")
             yield made
-            made.replace(path)
+            made.replace(target)
         finally:
             made.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"{path}: {_reason(error)}; choose another {option}") from None
+
+
+def check_one_file(path: str, option: str) -> None:
+    """``ClusterError`` before a long run, in place of one after it, if the file cannot be written."""
+    if Path(path).is_dir():
+        raise ClusterError(f"{path}: Is a directory; choose another {option}")
+    made = Path(f"{path}.writing-{os.getpid()}")
+    try:
+        made.touch()
+        made.unlink()
     except (OSError, ValueError) as error:
         raise ClusterError(f"{path}: {_reason(error)}; choose another {option}") from None
 

@@ -26,10 +26,12 @@ then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from cluster_agent.cluster import UW
+from foundation.shell.extension import Origin
 
 Rule: TypeAlias = Literal["energybud", "reducepc", "powercap"]
 Test: TypeAlias = Literal["path", "job", "whole"]
@@ -38,8 +40,7 @@ MOST_UW: Final = 2**55
 """36 GW: effectively no limit, and its products fit the engine's whole numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """See above. ``joules`` are the whole cluster's, idle nodes included."""
 
     joules: float
@@ -49,6 +50,7 @@ class Budget:
     test: Test = "path"
     tick_s: int = 60  # thesis, ch. 5
     stored_j: float = 0.0  # when the window begins
+    profile: Origin | None = None  # the file that the joules and the window come from
 
     @property
     def limit_w(self) -> float:
@@ -61,8 +63,7 @@ class Budget:
         return MOST_UW if self.limit_w * UW > MOST_UW else round(self.limit_w * UW)
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """The store of a budget whose window is open, as it outlives its scheduler: ``stored_j`` at ``at_s``, since when
     ``drawn_uw`` may be drawn. Jobs only end while no scheduler runs, so no more is."""
 

@@ -14,7 +14,7 @@ al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 - Nodes that a plan switches off for a window (``powercap:mode=shut``) are the plan's while it lasts, and idle then.
 - A job that is killed while its nodes boot leaves them off. Chassis and racks stay on.
 
-On unlike nodes (``csrc/resources/unlike_nodes.c``) a cap is one of jobs' watts, of which an idle node draws none:
+On unlike nodes (``csrc/resources/nodes.c``) a cap is one of jobs' watts, of which an idle node draws none:
 
 - A node goes off whatever the cap. Until a job begins it counts the watts of the nodes that boot for it, if these are
   more than its own. They are free again with the next pass: a begin is no event.

@@ -1,6 +1,7 @@
 """The engine's event loop, live and replayed.
 
-A replay of a whole log takes the same steps in C (``csrc/replay.c``); a property test checks that both are equal.
+A replay of a whole log takes the same steps in C (``csrc/replay/replay.c``); a property test checks that both are
+equal.
 """
 
 from __future__ import annotations

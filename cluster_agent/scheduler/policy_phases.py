@@ -6,12 +6,12 @@ admit      may the head start? Here: are there enough free processors
 place      which processors it gets: the free ones with the lowest numbers
 backfill   which jobs behind a head that cannot start may start before it
 
-These are pure: their only inputs are the queue, the running jobs and the time. All but *order* are native, and so are
-the orders by priorities and by a formula; an *order* written in Python is called once per pass with the whole queue as
-arrays. On a
-machine that knows watts *admit* checks those too, and there are two phases more, *react* (to power caps) and *idle*
-(switching nodes off): see ``power_phases`` and ``idle_off``. On unlike nodes a policy may *plan*, which comes after
-*order* and chooses the jobs that *admit* looks at: see ``plans.plan_phase``.
+These are pure: their only inputs are the queue, the running jobs and the time. What ships is native, but for the orders
+of rules. An *order* in Python gets the whole queue as arrays before a pass, where it can matter; *estimate* and
+*backfill* may be functions, too, on processors without watts, in replays. On a machine that knows watts *admit* checks
+those too, and there are two phases more, *react* (to power caps) and *idle* (switching nodes off): see ``power_phases``
+and ``idle_off``. On unlike nodes a policy may *plan*, which comes after *order* and chooses the jobs that *admit* looks
+at: see ``plans.plan_phase``.
 
 What cannot go together is not listed anywhere: each phase declares what it needs of the others and what it takes from
 them, and so does each kind of resources (``Declared``, ``clash``).
@@ -20,20 +20,21 @@ them, and so does each kind of resources (``Declared``, ``clash``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Busy, Float64s, Int32s, Int64s, Past, Submitted
 from cluster_agent.scheduler.power_phases import Admitted, Power
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.configurations.choices import Choose, Rule
     from cluster_agent.scheduler.orders.priority import Priority
     from cluster_agent.scheduler.orders.score_formula import Score
+    from cluster_agent.scheduler.plans.looks import Portfolio
     from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Planner
 
 Estimate: TypeAlias = Literal["requested", "clairvoyant", "mean2", "learned"]
@@ -104,6 +105,8 @@ class Queue(msgspec.Struct, frozen=True):
     promise_s: Float64s = _UNKNOWN  # the wait that the job's queue promises
 
     def __post_init__(self) -> None:
+        if self.units is not _UNKNOWN is not self.promise_s:  # all are given: an order gets many of these
+            return
         for name in KNOWN_SOMEWHERE:
             if getattr(self, name) is _UNKNOWN:
                 msgspec.structs.force_setattr(self, name, np.full(len(self.job), np.nan))
@@ -121,16 +124,31 @@ class Queue(msgspec.Struct, frozen=True):
 KNOWN_SOMEWHERE: Final = Queue.__struct_fields__[6:]
 """The columns that not every kind of resources has."""
 
-Order: TypeAlias = Callable[[Queue, int], Int64s | Float64s]
+Order: TypeAlias = Callable[[Queue, int], Int64s | npt.NDArray[np.floating[Any]]]
 """``order(queue, now_s)``: whole numbers are the queue's positions in the order in which their jobs are to be served;
-others are scores, the lowest served first, equal ones in order of submission, NaN last."""
+others are scores, the lowest served first, equal ones in order of submission, NaN last.
+
+It is called where its answer can matter. Scores follow from the columns of the jobs and from the time, not from the
+queue's present order: they are worked out only where two jobs wait and one may fit. Positions may follow from that
+order, too: they are worked out wherever two jobs wait."""
+
+OrderAt: TypeAlias = Literal["choices", "passes"]
+"""When *order* is called: where its answer can matter; or before every pass, as one must be that counts its calls or
+follows what it has seen."""
+
+OwnEstimate: TypeAlias = Callable[[Submitted, Past], float]
+"""``estimate(submitted, past)``: for how many seconds the job will run; what counts are whole ones, from 1 to its
+request. Called once for each job, when it is submitted."""
+
+OwnBackfill: TypeAlias = Callable[[Queue, Busy, int], Sequence[int] | npt.NDArray[np.integer[Any]]]
+"""``backfill(queue, busy, now_s)``: the positions in the queue of the jobs that start now, which fit together into what
+is free; called where the head, which is position 0, does not fit, and one of the others may."""
 
 Known: TypeAlias = Callable[[Int32s], Mapping[str, Float64s]]
 """``known(job)``: the columns of ``KNOWN_SOMEWHERE`` that a kind of resources has, of these jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Learning:
+class Learning(msgspec.Struct, frozen=True):
     """The variant of ``estimate=learned``. The default is the one that the thesis selects (E-Loss)."""
 
     model: Model = "thesis"
@@ -159,6 +177,9 @@ JOB_WATTS: Final = "the watts of jobs in advance"
 NODE_PREDICTIONS: Final = "predictions on nodes that differ"
 CONFIGURATIONS: Final = "a table of configurations"
 REPLAY: Final = "a replay"
+PAST: Final = "all that has happened before"
+STARTS: Final = "the choice of who starts"
+BUDGETS: Final = "joules that are counted"
 
 NODES: Final = "nodes"
 BOOTS: Final = "boots"
@@ -198,6 +219,20 @@ LIVE: Final = Declared(
         OTHERS_WATTS: "counts none: give the policy power=Power()",
     },
 )
+STEPPED: Final = Declared(
+    "a stepped world",
+    takes={
+        CONFIGURATIONS: "has none: give a log of processors, or a trace with nodes",
+        EARLY: "has none: it decides once all of an instant has happened",
+        PAST: "is forked without it: choose another one",
+        STARTS: "leaves that to its caller: choose another policy",
+        BUDGETS: "counts none: leave the budget out",
+        BOOTS: "knows none: leave idle_off_s out",
+        REPLAY: "is none: leave one of them out",
+    },
+)
+"""Where the caller decides, step by step (``stepping``)."""
+A_WARM_START: Final = Declared("a warm start", (PAST,))
 WITHOUT_WATTS: Final = Declared(
     "a live partition without `machine`", takes={WATTS: "does not know them: give one in [jobs]"}
 )
@@ -222,12 +257,11 @@ def clash(declared: Sequence[Declared]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(msgspec.Struct, frozen=True):
     """A policy, ready to run, on any kind of resources that has what its phases need. ``order`` None is the order of
     submission."""
 
-    estimate: Estimate = "requested"
+    estimate: Estimate | OwnEstimate = "requested"
     history: History = "user"
     fixed: Fixed = "submission"
     correct: Correction = "requested"
@@ -237,11 +271,12 @@ class Composition:
     estimate."""
     learning: Learning = Learning()
     order: Order | None = None
+    order_at: OrderAt = "choices"
     priority: Priority | None = None
     """The native *order* by age, size and past usage."""
     score: Score | None = None
     """The native *order* by a formula. One of the three."""
-    backfill: Backfill = "none"
+    backfill: Backfill | OwnBackfill = "none"
     scan: Scan = "queue"
     ties: Ties = "instant"
     idle_off_s: int | None = None
@@ -260,19 +295,25 @@ class Composition:
     plan: Planner | None = None
     """Which starts a pass tries (``plans``); where there is no plan, order and backfill decide."""
     plan_budget: PlanBudget | None = None
+    portfolio: Portfolio | None = None
+    """Its members order and backfill in place of these phases (``plans.looks``)."""
     choose: Choose | Rule | None = None
     """In which of its configurations a job runs: a choice in Python, or one that is native."""
 
     def __post_init__(self) -> None:
         for phase, known in _NAMED.items():
-            if (name := getattr(self, phase)) not in known:
-                raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(filter(None, known))}")
+            name, may_be_own = getattr(self, phase), phase in ("estimate", "backfill")
+            if name not in known and not (may_be_own and callable(name)):
+                more = ", or a function" if may_be_own else ""
+                raise ValueError(f"no {phase} is called {name!r}: one of {', '.join(filter(None, known))}{more}")
         if not self.shadow >= 1:
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
         if self.plan is not None and self.backfill != "list":
             raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
+        if self.portfolio is not None and (self.backfill, self.scan) != ("easy", "queue"):
+            raise ValueError("the members of a portfolio backfill: leave backfill and scan to them")
         if reason := clash(self.declared):
             raise ValueError(reason)
 
@@ -282,8 +323,17 @@ class Composition:
         keeps_places = {HEAD: "gives every job a place"}
         has_nodes = self.placing is not None
         phases = [
-            (Declared(f"estimate={self.estimate}", (ESTIMATES,)), self.estimate != "requested"),
+            (
+                Declared(f"estimate={self.estimate}", (ESTIMATES,)),
+                self.estimate != "requested" and not callable(self.estimate),
+            ),
+            (Declared("an estimate in Python", (ESTIMATES, REPLAY)), callable(self.estimate)),
+            (
+                Declared("a backfill in Python", (PROCESSORS, REPLAY), {WATTS: "counts processors alone"}),
+                callable(self.backfill),
+            ),
             (Declared("estimate=clairvoyant", (RUN_TIMES,)), self.estimate == "clairvoyant"),
+            (Declared("estimate=learned", (PAST,)), self.estimate == "learned"),
             (Declared("correct=incremental", (FIRST_ESTIMATES,)), self.correct == "incremental"),
             (Declared(f"shadow={self.shadow:g}", takes={FIRST_ESTIMATES: "plans for longer"}), self.shadow > 1),
             (
@@ -292,7 +342,7 @@ class Composition:
             ),
             (Declared("an order by a rule", (OTHERS_WATTS,)), WATTS in self.needs and self.power is None),
             (
-                Declared("an order by priorities", (ORDER, PROCESSORS), {ORDER: "orders it, too"}),
+                Declared("an order by priorities", (ORDER, PROCESSORS, PAST), {ORDER: "orders it, too"}),
                 self.priority is not None,
             ),
             (Declared("an order by a score", (ORDER, PROCESSORS), {ORDER: "orders it, too"}), self.score is not None),
@@ -302,8 +352,9 @@ class Composition:
             (Declared("backfill=compress", (KEPT, PROCESSORS), keeps_places), self.backfill == "compress"),
             (Declared("ties=sc15", (EARLY, PROCESSORS)), self.ties == "sc15"),
             (Declared(f"placing={self.placing}", (NODES,), {PROCESSORS: "is for nodes that differ"}), has_nodes),
-            (Declared("a plan", (NODES,), {BOOTS: "knows none: leave one of them out"}), self.plan is not None),
-            (Declared("a choice among configurations", (CONFIGURATIONS, WATTS)), self.choose is not None),
+            (Declared("a plan", (NODES, STARTS), {BOOTS: "knows none: leave one of them out"}), self.plan is not None),
+            (Declared("a portfolio", (ORDER, PROCESSORS, PAST), _NOT_LOOKED_AT), self.portfolio is not None),
+            (Declared("a choice among configurations", (CONFIGURATIONS, WATTS), _NOT_CHOSEN), self.choose is not None),
             (Declared("a choice in Python", (REPLAY,)), callable(self.choose)),
             (
                 Declared("idle_off_s", (WATTS, BOOTS), {KEPT: "boots nodes first"}),
@@ -343,6 +394,7 @@ class Composition:
 def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:
     """What the phases that know watts declare, and whether each is used."""
     until_end, admitted = "counts a job's watts until it has ended", power.admitted
+    is_predicted = admitted is not None and admitted != "given"
     return [
         (
             Declared("a policy that knows watts", (WATTS,), {KEPT: "plans again in each pass", EARLY: until_end}),
@@ -354,15 +406,31 @@ def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:
         (Declared("a cap that is unknown until it begins", (PROCESSORS,)), not power.looks_ahead),
         (Declared("watts of a busy node", (PROCESSORS,)), power.node_w is not None),
         (Declared("is_metered", (NODES,)), power.is_metered),
-        (Declared("a budget of joules", (PROCESSORS,)), power.budget is not None),
+        (Declared("a budget of joules", (PROCESSORS, BUDGETS)), power.budget is not None),
         (
             Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
             power.budget is not None and power.budget.rule == "reducepc",
         ),
         (Declared("of=given", (JOB_WATTS,)), admitted == "given" and not has_nodes),
-        (Declared(f"of={admitted}", (NODE_PREDICTIONS,)), admitted in ("average", "maximum") and has_nodes),
+        (Declared(f"of={admitted}", (NODE_PREDICTIONS,)), is_predicted and has_nodes),
+        (Declared(f"of={admitted}", (PAST,)), is_predicted),
     ]
 
+
+_NOT_LOOKED_AT: Final = {
+    ORDER: "has members that order it: leave one of them out",
+    WATTS: "counts none: leave one of them out",
+    EARLY: "has none: leave one of them out",
+}
+"""What does not go with a portfolio, and why."""
+
+_NOT_CHOSEN: Final = {
+    PROCESSORS: "counts nodes: leave one of them out",
+    ESTIMATES: "takes the times of its rows: choose estimate=requested",
+    SWITCHING: "has none: leave one of them out",
+    BOOTS: "knows none: leave one of them out",
+}
+"""What does not go with configurations, and why."""
 
 _NAMED: Final[dict[str, tuple[str | None, ...]]] = {
     "estimate": get_args(Estimate),
@@ -372,6 +440,7 @@ _NAMED: Final[dict[str, tuple[str | None, ...]]] = {
     "backfill": get_args(Backfill),
     "scan": get_args(Scan),
     "ties": get_args(Ties),
+    "order_at": get_args(OrderAt),
     "placing": (*get_args(Placing), None),
 }
 """The fields of ``Composition`` that take one of some names, and these."""

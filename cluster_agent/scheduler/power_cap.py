@@ -1,23 +1,79 @@
-"""A power cap that changes at announced times."""
+"""A power cap as a step function of time: the caps of a file, of a profile, of a live budget, or one for ever."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from math import ceil, floor, inf
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
+from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Int64s
 
+NO_CAP: Final = 2**63 - 1
+"""As many microwatts as anybody wants."""
 
-class PowerCap(msgspec.Struct, frozen=True):
-    """Steps of (time, watts), times ascending. The first cap is in force from 0 on and the last one without end."""
+ROUNDING_UW: Final = 1e-3
+"""Ours: rounding errors of doubles, in microwatts, are less."""
 
-    time_s: tuple[int, ...]
-    watts: tuple[float, ...]
+
+def whole_uw(watts: float) -> int:
+    """A bound as schedulers compare with it: whole microwatts, rounded down; infinite is ``NO_CAP``."""
+    return NO_CAP if watts == inf else floor(watts * UW + ROUNDING_UW)
+
+
+def drawn_uw(watts: float) -> int:
+    """What a job draws, as schedulers add it up: whole microwatts, rounded up."""
+    return ceil(watts * UW - ROUNDING_UW)
+
+
+class PowerCap(tuple[Cap, ...]):
+    """Caps in order of time that do not overlap, none between them. As a step function, the first step is in force from
+    0 on and the last one without end."""
+
+    def __new__(cls, time_s: Sequence[int], watts: Sequence[float]) -> PowerCap:
+        """Steps, all known from the start: each lasts until the next one, and the first one counts before it, too."""
+        if time_s[0] > 0:
+            time_s, watts = (0, *time_s), (watts[0], *watts)
+        return cls.of(map(Cap, time_s, [*time_s[1:], FOREVER_S], watts))
+
+    @classmethod
+    def of(cls, caps: Iterable[Cap]) -> PowerCap:
+        """These caps."""
+        return super().__new__(cls, caps)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes."""
+        return PowerCap.of, (tuple(self),)
+
+    @cached_property
+    def _steps(self) -> dict[int, float]:
+        steps: dict[int, float] = {0: float("inf")}
+        for cap in self:
+            steps[cap.from_s] = cap.watts
+            if cap.to_s < FOREVER_S:
+                steps[cap.to_s] = float("inf")
+        return dict(sorted(steps.items()))
+
+    @cached_property
+    def time_s(self) -> tuple[int, ...]:
+        """When each step begins."""
+        return tuple(self._steps)
+
+    @cached_property
+    def watts(self) -> tuple[float, ...]:
+        """Of each step; infinite: no cap."""
+        return tuple(self._steps.values())
+
+    @property
+    def uw(self) -> tuple[int, ...]:
+        """The steps in whole microwatts."""
+        return tuple(map(whole_uw, self.watts))
 
     def at(self, now_s: int) -> float:
         """The cap in force."""
@@ -51,15 +107,4 @@ def constant(watts: float) -> PowerCap:
     return PowerCap((0,), (watts,))
 
 
-def from_caps(caps: Sequence[Cap]) -> PowerCap:
-    """The caps of a file, all known from the start: a node scheduler also keeps the caps to come."""
-    steps: dict[int, float] = {0: float("inf")}
-    for cap in caps:
-        steps[cap.from_s] = cap.watts
-        if cap.to_s < FOREVER_S:
-            steps[cap.to_s] = float("inf")
-    times_s = sorted(steps)
-    return PowerCap(tuple(times_s), tuple(steps[time_s] for time_s in times_s))
-
-
-UNCAPPED = constant(float("inf"))
+UNCAPPED = PowerCap.of(())

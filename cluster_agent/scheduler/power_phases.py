@@ -13,7 +13,6 @@ node are charged by their cores (our reading; Glesser 2016 §4.5 counts a partly
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -27,6 +26,8 @@ from cluster_agent.scheduler.job_columns import Int32s, Int64s
 
 if TYPE_CHECKING:
     from cluster_agent.prediction.admitted_power import Guard
+    from cluster_agent.prediction.models import Model
+    from foundation.shell.extension import Extension
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -104,12 +105,16 @@ class Predictor(Protocol):
         ...
 
 
-Admitted: TypeAlias = Literal["given", "average", "maximum"]
-"""The watts that a job is admitted with: those of its trace, or a prediction from the submission."""
+Admitted: TypeAlias = Literal["given", "average", "maximum", "expected"]
+"""The watts that a job is admitted with: those of its trace, or a prediction from the submission: of similar jobs the
+geometric mean, the highest, or the mean, which is right for sums."""
 
 
-@dataclass(frozen=True, slots=True)
-class Power:
+Levels: TypeAlias = Literal["all", "highest"]
+"""Of ``Power.lowers_caps``, as policies that have it call it."""
+
+
+class Power(msgspec.Struct, frozen=True):
     """The part of a composition that knows watts."""
 
     floor_mhz: int | None = None
@@ -138,8 +143,13 @@ class Power:
     margin: float = 1.0
     guard: Guard | None = None
     """How rarely a job may draw more than it was admitted with (``prediction.admitted_power``)."""
+    model: Extension[Model] | None = None
+    """Who predicts (``prediction.models``); None: the nearest past jobs."""
     is_metered: bool = False
     """On nodes that differ: whether a job counts with its measured power from the pass after its start on."""
+    lowers_caps: bool = False
+    """Live: a job is admitted with the watts of its nodes at their lowest frequency, to which their caps can be lowered
+    when the budget drops or another job starts; what the budget leaves raises them all alike, up to the highest."""
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
 

@@ -1,40 +1,20 @@
-"""The queue as the columns that an *order* phase gets, and its result."""
+"""What an *order* phase answers, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.policy_phases import Known, Order, Queue
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
+from cluster_agent.scheduler.policy_phases import Order, Queue
 from foundation.shell.extension import in_one_line
 
 
 def nothing_known(job: Int32s) -> Mapping[str, Float64s]:
     """Of processors without watts."""
     return {}
-
-
-def columns(
-    jobs: Jobs,
-    queued: Sequence[int] | Int32s,
-    estimate_s: Mapping[int, int] | Int64s,
-    known: Known = nothing_known,
-) -> Queue:
-    """The waiting jobs ``queued``, in that order."""
-    job = np.asarray(queued, np.int32)
-    estimates = estimate_s[job] if isinstance(estimate_s, np.ndarray) else [estimate_s[one] for one in queued]
-    return Queue(
-        job=job,
-        submit_s=jobs.submit_s[job],
-        request_s=jobs.request_s[job],
-        estimate_s=np.asarray(estimates, np.int64),
-        width=jobs.width[job],
-        user=jobs.user[job],
-        **known(job),
-    )
 
 
 def patient(order: Order, say: Callable[[str], None]) -> Order:
@@ -70,9 +50,14 @@ def served(order: Order, queue: Queue, now_s: int) -> Int64s:
     is_served = np.zeros(n, np.bool_)
     is_served[positions[(positions >= 0) & (positions < n)]] = True
     if positions.shape != (n,) or not is_served.all():
-        raise ClusterError(
-            f"the policy's order must return each of the positions 0 to {n - 1} of the waiting jobs once, as an"
-            f" array of integers, or a score for each as an array of floats; at {now_s} s it returned"
-            f" {positions.size} values that are not these"
-        )
+        raise no_order(n, positions.size, now_s)
     return positions
+
+
+def no_order(waiting: int, size: int, now_s: int) -> ClusterError:
+    """What is said of an answer of so many values that is no order of the waiting jobs."""
+    return ClusterError(
+        f"the policy's order must return each of the positions 0 to {waiting - 1} of the waiting jobs once, as an"
+        f" array of integers, or a score for each as an array of floats; at {now_s} s it returned {size} values that"
+        " are not these"
+    )

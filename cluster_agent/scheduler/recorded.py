@@ -17,7 +17,7 @@ class StartsError(RuntimeError):
 
 
 class Start(NamedTuple):
-    """``recorded_t`` in ``csrc/replay.h``. ``level``: the frequency, 0 the highest."""
+    """``recorded_t`` in ``csrc/replay/replay.h``. ``level``: the frequency, 0 the highest."""
 
     start_s: int
     job: int

@@ -1,7 +1,8 @@
 """Tables of the Eurora jobs with their predicted power (../shared/data/eurora, from Borghesi's PA-HPC-SIM).
 
 ``jobs`` (CSV, plain or gzipped, or Parquet with a column ``instance``): ``job, queue, submit, start, end, req_nodes,
-req_cores, cores, gpus, mics, mem_kb, walltime_s, app, nodes, predicted_power_w``. A job has one unit per node that it
+req_cores, cores, gpus, mics, mem_kb, walltime_s, app, nodes, predicted_power_w``, and if need be ``max_wait_s``, the
+wait that the job is promised, in place of its queue's. A job has one unit per node that it
 used, each with its share of ``cores``, ``gpus``, ``mics`` and ``mem_kb``. ``instances``, ``nodes``, ``queues`` and
 ``power_caps`` are tables in the same folder.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,9 @@ from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder, Unusable
+from cluster_agent.workloads.parquet_tables import read_columns
 from cluster_agent.workloads.swf import TraceError
-from cluster_agent.workloads.text_tables import first_line, rows_of
+from cluster_agent.workloads.text_tables import rows_of
 from foundation.shell.errors import nearest
 
 COLUMNS: Final = ("job", "queue", "submit", "start", "end", "cores", "gpus", "mics", "mem_kb", "walltime_s", "nodes")
@@ -80,7 +82,7 @@ def _job(row: Mapping[str, Any]) -> dict[str, Any]:
         "memory_kib": counts["mem_kb"],
         "watts": _float(power, "predicted_power_w") if power else None,
         "queue": queue,
-        "max_wait_s": QUEUES.get(queue, RESERVATION_WAIT_S),
+        "max_wait_s": _number(row, "max_wait_s") if row.get("max_wait_s") else QUEUES.get(queue, RESERVATION_WAIT_S),
         "ignored": () if queue in QUEUES and queue != "reservation" else ("belong to a reservation",),
     }
 
@@ -118,7 +120,7 @@ def _float(value: Any, column: str) -> float:
 def instances(path: str) -> list[str]:
     """The instances of a table of jobs: of its ``instances`` column, or of ``instances.csv`` in the same folder."""
     if path.endswith(".parquet"):
-        return sorted({str(one) for one in _parquet_table(path, ["instance"]).column("instance").to_pylist()})
+        return sorted({str(one) for one in read_columns(path, ["instance"])["instance"]})
     return [row["instance"] for _, row in rows_of(str(_neighbour(Path(path), "instances")))[0]]
 
 
@@ -211,25 +213,14 @@ def read_cap_profile(path: str, profile: str | None) -> PowerCap:
 # --- Parquet
 
 
-def _parquet_table(path: str, columns: Sequence[str] | None = None, filters: Any = None) -> Any:
-    try:
-        import pyarrow.parquet as pq  # large, and only needed here
-    except ModuleNotFoundError:
-        raise TraceError(f"{path}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    first_line(path)  # a missing file gets our own error
-    try:
-        return pq.read_table(path, columns=columns, filters=filters)
-    except (ValueError, OSError) as error:
-        raise TraceError(f"{path}: not a table of jobs in Parquet ({error}); fetch it again") from None
-
-
 def _parquet(path: str, instance: str | None) -> tuple[Iterator[tuple[int, dict[str, Any]]], str]:
-    names = instances(path)
     if instance is None:
+        names = instances(path)
         example = f"{len(names)} of them, such as {names[0]}" if names else "there are none"
         raise WrongUseError(f"{path}: it has several instances; choose one with --instance NAME ({example})")
-    if instance not in names:
-        raise WrongUseError(f"--instance {instance}: {path} has no instance of that name{nearest(instance, names)}")
-    table = _parquet_table(path, None, [("instance", "=", instance)])
-    rows = enumerate(table.to_pylist(), 1)
-    return iter(rows), hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    columns = read_columns(path, ("instance", *COLUMNS), ("predicted_power_w", "max_wait_s"), ("instance", instance))
+    if not columns["instance"]:
+        near = nearest(instance, instances(path))
+        raise WrongUseError(f"--instance {instance}: {path} has no instance of that name{near}")
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return enumerate(rows, 1), hashlib.sha256(Path(path).read_bytes()).hexdigest()

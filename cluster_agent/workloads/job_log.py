@@ -7,10 +7,12 @@ schedule means nothing without knowing of which jobs it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
 from cluster_agent.workloads.swf import (
@@ -26,6 +28,7 @@ from cluster_agent.workloads.swf import (
     STATUS,
     SUBMIT,
     USER,
+    WAIT,
     WANTED,
     Finding,
     Log,
@@ -39,8 +42,7 @@ LONGEST_S = 1 << 40
 PRECEDED: Final = "wait for a preceding job"
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """The jobs of a log for one machine. ``row`` is each job's row in ``log.columns``."""
 
     log: Log
@@ -62,18 +64,58 @@ class Workload:
         """Job lines of the log that are not replayed."""
         return sum(finding.count for finding in self.findings if finding.done == "dropped")
 
+    @property
+    def path(self) -> str:
+        """Of the log."""
+        return self.log.path
 
-def not_modelled(workload: Workload) -> dict[str, int]:
-    """How many jobs state what no replay on processors looks at, by what it is. Queues and partitions matter where
-    there are several: jobs outside of the largest one may have had other rules or other processors."""
-    columns, row = workload.log.columns, workload.row
-    found = {
-        "are in another queue than most": _outside_largest(columns[QUEUE, row]),
-        "are in another partition than most": _outside_largest(columns[PARTITION, row]),
-        "request memory": int((columns[MEMORY_WANTED, row] > 0).sum()),
-        PRECEDED: int((columns[PRECEDING, row] > 0).sum()),
-    }
-    return {what: jobs for what, jobs in found.items() if jobs}
+    @property
+    def sha256(self) -> str:
+        """Of the log's file."""
+        return self.log.sha256
+
+    @property
+    def name(self) -> str:
+        """The file's name without its endings; commas would break a table."""
+        name = Path(self.path).name
+        for ending in (".gz", ".swf"):
+            name = name.removesuffix(ending)
+        return name.replace(",", "_")
+
+    @property
+    def line(self) -> Int64s:
+        """Of each job."""
+        return self.log.lines[self.row]
+
+    @property
+    def wait_s(self) -> Int64s:
+        """In the log's own schedule; below 0 where it is unknown."""
+        return self._column(WAIT)
+
+    @property
+    def user(self) -> Int64s:
+        """The log's number of each job's user."""
+        return self._column(USER)
+
+    def _column(self, column: int) -> Int64s:
+        found: Int64s = self.log.columns[column, self.row]
+        return found
+
+    def only(self, rows: Int64s | Bools) -> Workload:
+        """The jobs ``rows``, in that order."""
+        return replace(self, jobs=self.jobs.only(rows), row=self.row[rows], is_cut=self.is_cut[rows])
+
+    def not_modelled(self) -> dict[str, int]:
+        """How many jobs state what no replay on processors looks at, by what it is. Queues and partitions matter where
+        there are several: jobs outside of the largest one may have had other rules or other processors."""
+        columns, row = self.log.columns, self.row
+        found = {
+            "are in another queue than most": _outside_largest(columns[QUEUE, row]),
+            "are in another partition than most": _outside_largest(columns[PARTITION, row]),
+            "request memory": int((columns[MEMORY_WANTED, row] > 0).sum()),
+            PRECEDED: int((columns[PRECEDING, row] > 0).sum()),
+        }
+        return {what: jobs for what, jobs in found.items() if jobs}
 
 
 def _outside_largest(values: Int64s) -> int:

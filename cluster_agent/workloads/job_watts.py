@@ -8,11 +8,11 @@ with its share of the nodes' idle watts; or ``generated``, random with a seed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.choosing import read_params
 from cluster_agent.cluster import MOST_W, UW
@@ -21,11 +21,11 @@ from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.power_phases import Admitted, Power, Volunteers
 from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.parquet_tables import read_columns
 from cluster_agent.workloads.swf import EXECUTABLE, GROUP, QUEUE, USER, TraceError
 from cluster_agent.workloads.text_tables import rows_of
 
 if TYPE_CHECKING:
-    from cluster_agent.prediction.admitted_power import Guard
     from cluster_agent.prediction.job_power import Submission
 
 GENERATED: Final = "generated"
@@ -48,14 +48,15 @@ class JobWatts(msgspec.Struct, frozen=True):
     findings: tuple[str, ...]
 
 
-def read_job_watts(text: str, workload: Workload, watts: Watts) -> JobWatts:
-    """``generated[:seed=N,spread=S]`` or a file; ``WrongUseError`` or ``TraceError`` in one line."""
+def read_job_watts(of_jobs: str | Mapping[int, float], workload: Workload, watts: Watts) -> JobWatts:
+    """``generated[:seed=N,spread=S]``, a file, or watts by number; ``WrongUseError`` or ``TraceError`` in one line."""
+    text = of_jobs if isinstance(of_jobs, str) else "job_watts"
     if text.partition(":")[0] == GENERATED:
         params = read_params("--job-watts", text, GENERATED, Generated)
         if params.seed < 0 or not 0 <= params.spread < 1:
             raise WrongUseError(f"--job-watts {text}: seed must be 0 or more, spread at least 0 and below 1")
         return JobWatts(_generated(params, workload, watts), ("watts of jobs are generated",))
-    given = _table(text)
+    given = _table(text) if isinstance(of_jobs, str) else _checked(of_jobs)
     width = workload.jobs.width
     uw = np.full(len(width), watts.busy_uw[0], np.int64)
     known = np.array([number in given for number in workload.jobs.number.tolist()], np.bool_)
@@ -72,6 +73,13 @@ def read_job_watts(text: str, workload: Workload, watts: Watts) -> JobWatts:
     if high := int((uw > watts.plan_uw[0]).sum()):
         findings.append(f"jobs that draw more than the machine's highest watts: {high}; they may exceed a cap")
     return JobWatts(uw, tuple(findings))
+
+
+def _checked(of_jobs: Mapping[int, float]) -> Mapping[int, float]:
+    for number, power_w in of_jobs.items():
+        if not isinstance(power_w, int | float) or not 0 < power_w < MOST_W:
+            raise TraceError(f"job_watts: job {number} has {power_w!r:.60} W: give watts above 0 and below {MOST_W:g}")
+    return of_jobs
 
 
 def _table(path: str) -> Mapping[int, float]:
@@ -102,21 +110,11 @@ def _csv(path: str) -> list[tuple[int, object, object]]:
 
 
 def _parquet(path: str) -> list[tuple[int, object, object]]:
-    try:
-        import pyarrow.lib
-        import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise TraceError(f"{path}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    try:
-        columns = pq.read_table(path).to_pydict()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}; name a readable table") from None
-    except pyarrow.lib.ArrowException as error:
-        raise TraceError(f"{path}: damaged Parquet file ({error}); make it again") from None
-    name = "job" if "job" in columns else "job_id"
-    if name not in columns or "watts" not in columns:
-        raise TraceError(f"{path}: no columns job and watts; there are {', '.join(columns)}")
-    return [(row, *values) for row, values in enumerate(zip(columns[name], columns["watts"], strict=True), 1)]
+    columns = read_columns(path, ("watts",), ("job", "job_id"))
+    job = columns.get("job") or columns.get("job_id")
+    if job is None:
+        raise TraceError(f"{path}: no column job or job_id; name one so")
+    return [(row, *values) for row, values in enumerate(zip(job, columns["watts"], strict=True), 1)]
 
 
 def _generated(params: Generated, workload: Workload, watts: Watts) -> Int64s:
@@ -154,7 +152,7 @@ def _planned(watts: Watts, workload: Workload, admitted: Admitted, power: Power)
     return replace(
         watts,
         job_plan_uw=nobody,
-        new_predictor=lambda: _Predicted(workload, watts, admitted, power.guard),
+        new_predictor=lambda: _Predicted(workload, watts, admitted, power),
         margin=power.margin,
     )
 
@@ -162,36 +160,38 @@ def _planned(watts: Watts, workload: Workload, admitted: Admitted, power: Power)
 class _Predicted:
     """The power predictor (``prediction.job_power``) on a log's columns: user, application, group, queue, request."""
 
-    def __init__(self, workload: Workload, watts: Watts, of: Admitted, guard: Guard | None) -> None:
+    def __init__(self, workload: Workload, watts: Watts, of: Admitted, power: Power) -> None:
         from cluster_agent.prediction.admitted_power import AdmittedPower  # only here: few replays predict
 
-        self._columns = workload.log.columns
-        self._row = workload.row
-        self._jobs = workload.jobs
-        self._admitted = AdmittedPower(lambda job: job.units * watts.plan_uw[0] / UW, lambda job: 0.0, of, guard)
-
-    def _submission(self, job: int) -> Submission:
-        from cluster_agent.prediction.job_power import Submission
-
-        column, width = self._columns[:, self._row[job]], int(self._jobs.width[job])
-        return Submission(
-            user=str(column[USER]),
-            text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}",
-            units=width,
-            cores=width,
-            gpus=0,
-            mics=0,
-            memory_kib=0,
-            request_s=int(self._jobs.request_s[job]),
+        self._workload = workload
+        self._admitted = AdmittedPower(
+            lambda job: job.units * watts.plan_uw[0] / UW, lambda job: 0.0, of, power.guard, power.model
         )
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        return self._admitted.admit(job, self._submission(job))
+        return self._admitted.admit(job, submission(self._workload, job))
 
     def learn(self, job: int, watts: float) -> None:
         """The job's watts are taken as both mean and maximum."""
-        self._admitted.learn(job, self._submission(job), watts)
+        self._admitted.learn(job, submission(self._workload, job), watts)
+
+
+def submission(workload: Workload, job: int) -> Submission:
+    """What was known of ``job`` when it was submitted."""
+    from cluster_agent.prediction.job_power import Submission
+
+    column, width = workload.log.columns[:, workload.row[job]], int(workload.jobs.width[job])
+    return Submission(
+        user=str(column[USER]),
+        text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}",
+        units=width,
+        cores=width,
+        gpus=0,
+        mics=0,
+        memory_kib=0,
+        request_s=int(workload.jobs.request_s[job]),
+    )
 
 
 def volunteers(workload: Workload, choice: Volunteers) -> Bools:

@@ -15,28 +15,35 @@ round; jobs without a number use the number of their user.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.choosing import read_params
-from cluster_agent.cluster import MOST_PROCESSORS, MOST_W
+from cluster_agent.cluster import MOST_PROCESSORS, MOST_W, NodeGroup
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.configurations.cab_table import cab_table
 from cluster_agent.scheduler.configurations.configuration_model import Errors, predicted
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, ScaledRows, full_row
+from cluster_agent.scheduler.configurations.table import (
+    COLUMNS,
+    Configuration,
+    Rows,
+    ScaledRows,
+    above_idle,
+    full_row,
+)
 from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.world import Ways
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import EXECUTABLE, USER, Finding, TraceError
 from cluster_agent.workloads.text_tables import rows_of
 from foundation.shell.errors import nearest
 
 GENERATED: Final = "cab"
-COLUMNS: Final = ("application", "nodes", "cores", "cap_w", "time_s", "watts")
 
 
 class TableParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,8 +55,7 @@ class TableParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(msgspec.Struct, frozen=True):
     """Configurations by application: as they are, and as the policy knows them."""
 
     text: str
@@ -64,9 +70,17 @@ class Tables:
         """Whether the rows are generated, not measured."""
         return self.sha256 is None
 
+    def above_idle(self, node: NodeGroup) -> Tables:
+        """With the watts that nodes draw above idle ones, as a partition's budget counts them."""
+        true, known = (
+            {name: tuple(above_idle(row, node) for row in rows) for name, rows in one.items()}
+            for one in (self.true, self.known)
+        )
+        return replace(self, true=true, known=known)
+
     def manifest(self) -> dict[str, Any]:
         """Its entry in manifest.json."""
-        errors = {name: getattr(self.errors, name) for name in Errors.__slots__} if self.errors else None
+        errors = msgspec.structs.asdict(self.errors) if self.errors else None
         return {
             "given": self.text,
             "sha256": self.sha256,
@@ -137,8 +151,9 @@ def _read(path: str) -> tuple[str, dict[str, Rows]]:
 
 def moldable(
     workload: Workload, tables: Tables, cores: int, is_strict: bool = False
-) -> tuple[MoldableJobs, list[int], list[Finding]]:
-    """The jobs on nodes of so many cores, their indices in the workload, and findings about jobs that are left out."""
+) -> tuple[Jobs, Ways, list[int], list[Finding]]:
+    """The jobs on nodes of so many cores, their ways to run, their indices in the workload, and findings about
+    jobs that are left out."""
     jobs, names = workload.jobs, list(tables.true)
     table = _table_of_jobs(workload, tables)
     nodes = -(-jobs.width.astype(np.int64) // cores)
@@ -167,9 +182,8 @@ def moldable(
     of_jobs = [table[job] for job in kept]
     known = ScaledRows(list(tables.known.values()), of_jobs, scale)
     truth = None if tables.errors is None else ScaledRows(list(tables.true.values()), of_jobs, scale)
-    columns = {name: getattr(jobs, name)[kept].copy() for name in Jobs.__slots__}
-    columns["width"] = nodes[kept].astype(np.int32)
-    return MoldableJobs(Jobs(**columns), known, truth), kept, findings
+    left = replace(jobs.each(lambda column: column[kept].copy()), width=nodes[kept].astype(np.int32))
+    return left, Ways(known, truth, cores, tables), kept, findings
 
 
 def _table_of_jobs(workload: Workload, tables: Tables) -> list[int]:

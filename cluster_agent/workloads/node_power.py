@@ -6,9 +6,11 @@ from typing import Final
 
 from cluster_agent.prediction.admitted_power import AdmittedPower, Guard
 from cluster_agent.prediction.job_power import Submission
+from cluster_agent.prediction.models import Model
 from cluster_agent.scheduler.power_phases import Admitted
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes
 from cluster_agent.workloads.node_trace import NodeTrace
+from foundation.shell.extension import Extension
 
 LEAST_W: Final = 1.0
 """Ours: the least watts with which a job is admitted."""
@@ -27,7 +29,7 @@ def submission(trace: NodeTrace, job: int) -> Submission:
         gpus=int(need[GPUS]),
         mics=int(need[MICS]),
         memory_kib=int(need[MEMORY]),
-        request_s=int(jobs.jobs.request_s[job]),
+        request_s=int(jobs.request_s[job]),
     )
 
 
@@ -39,7 +41,10 @@ def tdp_w(nodes: Nodes, job: Submission) -> float:
 class PredictedPower:
     """``PowerSource`` of a replay."""
 
-    def __init__(self, trace: NodeTrace, nodes: Nodes, of: Admitted, guard: Guard | None = None) -> None:
+    def __init__(
+        self, trace: NodeTrace, nodes: Nodes, of: Admitted, guard: Guard | None = None,
+        model: Extension[Model] | None = None,
+    ) -> None:  # fmt: skip
         self._submissions = [submission(trace, job) for job in range(len(trace.jobs))]
         self._power_w = trace.jobs.watts
         self._admitted = AdmittedPower(
@@ -47,6 +52,7 @@ class PredictedPower:
             lambda job: nodes.gpu_w * job.gpus + nodes.mic_w * job.mics,
             of,
             guard,
+            model,
         )
 
     def predict(self, job: int) -> float:

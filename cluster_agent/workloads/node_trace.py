@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from cluster_agent.cluster import MOST_PROCESSORS
-from cluster_agent.scheduler.job_columns import Bools, Int64s, Jobs
+from cluster_agent.cluster import MOST_PROCESSORS, MOST_W
+from cluster_agent.scheduler.job_columns import RESOURCES, Bools, Int64s, Jobs
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import impossible
-from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import Finding, TraceError
 
@@ -37,21 +39,21 @@ class Unusable(Exception):  # noqa: N818
         self.fix = fix
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTrace:
+class NodeTrace(msgspec.Struct, frozen=True):
     """The jobs of a table in order of submission, which begins at 0 s. ``text``: the other text of the submission."""
 
     path: str
     sha256: str
-    jobs: NodeJobs
+    jobs: Jobs
     user: tuple[str, ...]  # "" where unknown
     text: tuple[str, ...]
     wait_s: Int64s  # as it was in the table's own schedule
     is_cut: Bools  # ran beyond its request in the table, and is ended at it here
     line: Int64s
     findings: tuple[Finding, ...]
-    ignored: tuple[tuple[str, ...], ...]  # what each job states and no replay looks at, as ``not_modelled`` words it
+    ignored: tuple[tuple[str, ...], ...]  # what each job states and no replay looks at, as ``not_modelled`` says it
     is_measured: bool = False  # by meters, which may be wrong; else the watts are predictions
+    within: tuple[tuple[str, ...], ...] = ()  # groups of nodes, by name, that each job may be on; () for all jobs: all
 
     @property
     def dropped(self) -> int:
@@ -64,6 +66,8 @@ class NodeTrace:
         assumed = replace(
             self.jobs, watts=np.where(known, self.jobs.watts, nodes.assumed_w(self.jobs)), knows_watts=known
         )
+        if self.within:
+            assumed = replace(assumed, within=nodes.bits_of(self.within))
         trace = replace(self, jobs=assumed, findings=findings)
         cannot = impossible(trace.jobs, nodes, cap)
         if not cannot:
@@ -99,6 +103,18 @@ class NodeTrace:
         finding = Finding(what, "taken as unmeasured", len(lines), int(lines.min()), fix)
         return known & ~wrong, (*self.findings, finding)
 
+    @property
+    def name(self) -> str:
+        """The file's name; commas would break a table."""
+        return Path(self.path).name.replace(",", "_")
+
+    def not_modelled(self) -> dict[str, int]:
+        """How many jobs state what no replay on nodes looks at, by what it is."""
+        queues = Counter(queue for queue in self.jobs.queue if queue)
+        found = {"are in another queue or partition than most": queues.total() - max(queues.values(), default=0)}
+        found |= Counter(what for one in self.ignored for what in one)
+        return {what: jobs for what, jobs in found.items() if jobs}
+
     def only(self, rows: Int64s) -> NodeTrace:
         """The jobs ``rows``, in that order."""
         return replace(
@@ -110,15 +126,8 @@ class NodeTrace:
             is_cut=self.is_cut[rows],
             line=self.line[rows],
             ignored=tuple(self.ignored[row] for row in rows),
+            within=tuple(self.within[row] for row in rows) if self.within else (),
         )
-
-
-def not_modelled(trace: NodeTrace) -> dict[str, int]:
-    """How many jobs state what no replay on nodes looks at, by what it is (as ``job_log.not_modelled``)."""
-    queues = Counter(queue for queue in trace.jobs.queue if queue)
-    found = {"are in another queue or partition than most": queues.total() - max(queues.values(), default=0)}
-    found |= Counter(what for one in trace.ignored for what in one)
-    return {what: jobs for what, jobs in found.items() if jobs}
 
 
 class NodeTraceBuilder:
@@ -134,10 +143,10 @@ class NodeTraceBuilder:
 
     def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
         """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
-        together of ``cores, gpus, mics, memory_kib``, ``watts`` or None, and if known ``max_wait_s, user,
-        text, ignored``, and ``notes``: what was corrected, as arguments of ``note``."""
+        together of ``RESOURCES``, ``watts`` or None, and if known ``max_wait_s, user,
+        text, ignored, within``, and ``notes``: what was corrected, as arguments of ``note``."""
         try:
-            row = dict(read())
+            row = dict.fromkeys(RESOURCES, 0) | dict(read())
             self._check(row)
         except Unusable as error:
             self.note(line, error.what, "dropped", error.fix)
@@ -166,12 +175,12 @@ class NodeTraceBuilder:
             row["watts"] = None
         self._rows.append(row)
 
-    def note(self, line: int, what: str, done: str, fix: str) -> None:
-        """Count a row that was corrected or dropped; ``TraceError`` if ``is_strict``."""
+    def note(self, line: int, what: str, done: str, fix: str, rows: int = 1) -> None:
+        """Count a row, or several, that was corrected or dropped; ``TraceError`` if ``is_strict``."""
         if self._is_strict:
             raise TraceError(f"{self._path}:{line}: {what}: {fix}, or leave out --strict")
         known = self._found.get((what, done))
-        count, first = (known.count + 1, known.first_line) if known else (1, line)
+        count, first = (known.count + rows, known.first_line) if known else (rows, line)
         self._found[what, done] = Finding(what, done, count, first, known.fix if known else fix)
 
     def finish(self) -> NodeTrace:
@@ -179,7 +188,8 @@ class NodeTraceBuilder:
         findings = tuple(self._found.values())
         if not self._rows:
             reasons = "; ".join(map(str, findings)) or "it has no rows"
-            raise TraceError(f"{self._path}: no job in it ({reasons}); name another table")
+            fix = f": {findings[0].fix}" if findings else "; name another table"
+            raise TraceError(f"{self._path}: no job in it ({reasons}){fix}")
         longest_s = max(row["request_s"] for row in self._rows)
         for row in self._rows:
             if row["request_s"] == 0:
@@ -199,6 +209,7 @@ class NodeTraceBuilder:
             tuple(self._found.values()),
             tuple(tuple(row.get("ignored", ())) for row in rows),
             self._is_measured,
+            tuple(row["within"] for row in rows) if "within" in rows[0] else (),
         )
 
     @staticmethod
@@ -207,36 +218,39 @@ class NodeTraceBuilder:
             raise Unusable("jobs that end before they start", "swap or correct its times")
         if row["wait_s"] < 0:
             raise Unusable("jobs that start before their submission", "swap or correct its times")
-        if row["units"] < 1 or row["cores"] + row["gpus"] + row["mics"] + row["memory_kib"] < 1:
-            raise Unusable("jobs without resources", "write what it requests, or delete it")
-        if min(row["cores"], row["gpus"], row["mics"], row["memory_kib"]) < 0:
-            raise Unusable("jobs with a negative amount of something", "write 0 where it requests none")
-        counts = max(row["units"], row["cores"], row["gpus"], row["mics"])
-        if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB:
-            raise Unusable("jobs with more of something than any machine has", "correct the number, or delete it")
+        _check_amounts(row)
         if max(row["run_s"], row["wait_s"], abs(row["submit_s"]), row["request_s"] or 0) > LONGEST_S:
             raise Unusable(f"jobs with a time beyond {LONGEST_S} s", "delete it")
         if row["request_s"] is not None and row["request_s"] <= 0:
             raise Unusable("jobs with a requested time that is not above 0", "write the limit in seconds")
 
 
-def _jobs(rows: list[dict[str, Any]]) -> NodeJobs:
+def _check_amounts(row: Mapping[str, Any]) -> None:
+    amounts = [row[kind] for kind in RESOURCES]
+    if row["units"] < 1 or sum(amounts) < 1:
+        raise Unusable("jobs without resources", "write what it requests, or delete it")
+    if min(amounts) < 0:
+        raise Unusable("jobs with a negative amount of something", "write 0 where it requests none")
+    counts = max(row["units"], *(row[kind] for kind in RESOURCES if kind != "memory_kib"))
+    if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB or (row["watts"] or 0.0) > MOST_W:
+        raise Unusable("jobs with more of something than any machine has", "correct the number, or delete it")
+
+
+def _jobs(rows: list[dict[str, Any]]) -> Jobs:
     units = _column(rows, "units")
-    whole = np.stack([_column(rows, kind) for kind in ("cores", "gpus", "mics", "memory_kib")], axis=1)
+    whole = np.stack([_column(rows, kind) for kind in RESOURCES], axis=1)
     knows_watts = np.array([row["watts"] is not None for row in rows], np.bool_)
     given_w = np.array([np.nan if row["watts"] is None else row["watts"] for row in rows], np.float64)
     submit_s = _column(rows, "submit_s")
     _, user = np.unique([str(row.get("user", "")) for row in rows], return_inverse=True)
     names = tuple(str(row["name"]) for row in rows)
-    return NodeJobs(
-        jobs=Jobs(
-            number=np.array([int(name) if _is_number(name) else at for at, name in enumerate(names, 1)], np.int64),
-            submit_s=submit_s - submit_s.min(),
-            run_s=_column(rows, "run_s"),
-            request_s=_column(rows, "request_s"),
-            width=whole[:, 0].astype(np.int32),
-            user=user.astype(np.int32),
-        ),
+    return Jobs(
+        number=np.array([int(name) if _is_number(name) else at for at, name in enumerate(names, 1)], np.int64),
+        submit_s=submit_s - submit_s.min(),
+        run_s=_column(rows, "run_s"),
+        request_s=_column(rows, "request_s"),
+        width=whole[:, 0].astype(np.int32),
+        user=user.astype(np.int32),
         name=names,
         units=units,
         # amounts that do not divide evenly are rounded up, so that no unit has too little

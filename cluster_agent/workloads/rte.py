@@ -10,7 +10,6 @@ load to watts: the line is ours.
 from __future__ import annotations
 
 from datetime import date, datetime
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -18,10 +17,15 @@ import msgspec
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.choosing import read_params
 from cluster_agent.errors import WrongUseError
+from cluster_agent.workloads.parquet_tables import read_columns
+from cluster_agent.workloads.swf import TraceError
 
 NAME: Final = "rte"
 DAY_S: Final = 86_400
 COLUMNS: Final = ("local_date", "local_time", "load_mw")
+MOST_MW: Final = 1_000_000
+"""Ours: five times what France has ever drawn; no table of loads has more."""
+
 MOST_CAPS: Final = 10_000
 """Ours: a schedule under more would take long."""
 
@@ -55,7 +59,11 @@ def rte_caps(text: str) -> list[Cap]:
     if params.days < 1 or params.every_s < 900 or params.days * DAY_S // params.every_s > MOST_CAPS:
         raise WrongUseError(f"{where}: days must be at least 1, every_s at least 900, the caps at most {MOST_CAPS}")
     load: dict[int, int] = {}
-    for at_s, load_mw in _loads(where, path, first):
+    try:
+        loads = _loads(path, first)
+    except TraceError as error:
+        raise WrongUseError(f"{where}: {error}") from None
+    for at_s, load_mw in loads:
         if 0 <= at_s < params.days * DAY_S:
             span = at_s // params.every_s
             load[span] = max(load.get(span, 0), load_mw)
@@ -69,25 +77,21 @@ def rte_caps(text: str) -> list[Cap]:
     return [Cap(*one) for one in zip(begins_s, ends_s, watts, strict=True)]
 
 
-def _loads(where: str, path: str, first: date) -> list[tuple[int, int]]:
+def _loads(path: str, first: date) -> list[tuple[int, int]]:
     """(Seconds from midnight of ``first``, MW) of every row that has a load."""
-    try:
-        import pyarrow.lib
-        import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise WrongUseError(f"{where}: reading Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    if not Path(path).is_file():
-        raise WrongUseError(f"{where}: {path or 'FILE'}: there is no such file")
-    try:
-        table = pq.read_table(path, columns=list(COLUMNS)).to_pydict()
-        rows = zip(*(table[name] for name in COLUMNS), strict=True)
-    except OSError as error:
-        raise WrongUseError(f"{where}: {path}: {error.strerror or error}") from None
-    except (KeyError, pyarrow.lib.ArrowException):
-        raise WrongUseError(f"{where}: {path}: not a table with the columns {', '.join(COLUMNS)}") from None
+    columns = read_columns(path, COLUMNS)
     found, midnight = [], datetime.combine(first, datetime.min.time())
-    for day, clock, load_mw in rows:
-        if load_mw is not None:
-            at = datetime.fromisoformat(f"{day}T{clock}")
-            found.append((int((at - midnight).total_seconds()), int(load_mw)))
+    for row, (day, clock, load_mw) in enumerate(zip(*(columns[name] for name in COLUMNS), strict=True), 1):
+        if load_mw is None:
+            continue
+        try:
+            at_s = int((datetime.fromisoformat(f"{day}T{clock}") - midnight).total_seconds())
+            load = int(load_mw)
+        except (TypeError, ValueError, OverflowError):  # of another calendar or with a zone, and loads that are none
+            raise TraceError(
+                f"{path}: row {row} has no local date, local time and load in MW; correct or delete it"
+            ) from None
+        if not 0 <= load <= MOST_MW:
+            raise TraceError(f"{path}: row {row} has a load of {load_mw} MW, which no country draws; correct it")
+        found.append((at_s, load))
     return found

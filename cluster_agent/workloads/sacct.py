@@ -37,7 +37,7 @@ from cluster_agent.cluster import MOST_PROCESSORS
 from cluster_agent.workloads import sacct_values as values
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder, Unusable
 from cluster_agent.workloads.swf import TraceError
-from cluster_agent.workloads.text_tables import text_of
+from cluster_agent.workloads.text_tables import header_at, text_of
 
 COLUMNS: Final = (
     "JobID", "JobIDRaw", "JobName", "User", "Account", "Partition", "Submit", "Start", "End", "Elapsed", "ElapsedRaw",
@@ -123,9 +123,13 @@ def _allocations(path: str, text: str, builder: NodeTraceBuilder) -> list[_Alloc
 
 def _rows(path: str, text: str, builder: NodeTraceBuilder) -> Iterator[tuple[int, type_row]]:
     """The rows by column. A name or comment with an end of line in it makes one row of several lines."""
-    lines = iter(enumerate(text.split("\n"), 1))
-    first, header = next(((number, line) for number, line in lines if line.strip()), (1, ""))
-    mark, names = _columns(f"{path}:{first}", header)
+    all_lines = text.split("\n")
+    header = header_at(all_lines)
+    mark, names = _columns(f"{path}:{header + 1}", all_lines[header])
+    for number, line in enumerate(all_lines[:header], 1):
+        if line.strip():
+            builder.note(number, "lines above the names of the columns", "left out", "export it with 2>/dev/null")
+    lines = enumerate(all_lines[header + 1 :], header + 2)
     parts: list[tuple[int, str]] = []  # lines that are too short so far
     marks = 0
     for number, line in lines:
@@ -173,6 +177,8 @@ def _columns(where: str, header: str) -> tuple[str, list[str]]:
 
 def _check_needed(where: str, names: list[str]) -> None:
     missing = [choice[0] for choice in NEEDED if not set(choice) & set(names)]
+    if names[0].startswith(('"', "'")):
+        raise TraceError(f"{where}: its columns are in quotes, which sacct does not write; export it with --parsable2")
     if len(missing) == len(NEEDED):
         raise TraceError(f"{where}: it does not name the columns of sacct; export it again without --noheader")
     if missing:

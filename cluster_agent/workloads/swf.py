@@ -82,7 +82,7 @@ def read_swf(path: str) -> Log:
     )
     findings = _findings(found)
     if not found.jobs:
-        seen = f"; {findings[0]}" if findings else ""
+        seen = f"; {findings[0]}: {findings[0].fix}" if findings else ""
         raise TraceError(f"{path}: no job lines{seen}; a job line of the Standard Workload Format has 18 columns")
     columns, lines, partial = _without_parts(columns[:, : found.jobs], lines[: found.jobs])
     return Log(path, sha256, _header(raw), columns, lines, (*findings, *partial))
@@ -101,7 +101,8 @@ def _bytes(path: str) -> bytes:
 
 
 def _header(raw: bytes) -> dict[str, str]:
-    """The ``; Key: value`` lines before the first job; of repeated keys the first counts, but notes are joined."""
+    """The ``; Key: value`` lines before the first job; of repeated keys the first counts, but notes are joined, and so
+    are the lines of queues and partitions."""
     header: dict[str, str] = {}
     for line in BytesIO(raw):
         text = line.decode("utf-8", "replace").strip()
@@ -110,7 +111,8 @@ def _header(raw: bytes) -> dict[str, str]:
         key, colon, value = text.lstrip("; \t").partition(":")
         key, value = key.strip(), value.strip()
         if colon and value and " " not in key:
-            header[key] = f"{header[key]}; {value}" if key == "Note" and key in header else header.get(key, value)
+            mark = {"Note": "; ", "Queue": "\n", "Partition": "\n"}.get(key)
+            header[key] = f"{header[key]}{mark}{value}" if mark and key in header else header.get(key, value)
     return header
 
 
@@ -148,7 +150,7 @@ def _findings(found: ffi.CData) -> tuple[Finding, ...]:
                 "dropped",
                 count,
                 found.first_line[lib.SWF_NO_NUMBER],
-                f"column {column} is no number: write -1 if it is unknown",
+                f"column {column} is no number such as 12 or 12.5: write -1 if it is unknown",
             )
         )
     if found.cut:

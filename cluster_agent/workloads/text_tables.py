@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,17 @@ FIRST_BYTES: Final = 1 << 14
 """Ours: the longest header of a table."""
 
 
+LINES_ABOVE: Final = 10
+"""Ours: a login shell and a job manager say no more than this above a table."""
+
+
 def first_line(path: str) -> str:
-    """The first line that is not empty, without reading the rest of a file that is not packed by bzip2 or xz;
-    ``TraceError`` if there is no such file."""
+    """The first line that is not empty; ``TraceError`` if there is no such file."""
+    return next((line for line in _beginning(path).split("\n") if line.strip()), "")
+
+
+def _beginning(path: str) -> str:
+    """The first lines, without reading the rest of a file that is not packed by bzip2 or xz."""
     try:
         with open(path, "rb") as file:
             raw = file.read(FIRST_BYTES)
@@ -26,10 +35,9 @@ def first_line(path: str) -> str:
                 raw = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(raw, FIRST_BYTES)
             elif raw.startswith((b"BZh", b"\xfd7zXZ")):
                 raw = unpacked(raw + file.read())
-        text = foreign_text(raw[: len(raw) & ~3], "replace")  # whole characters, also of UTF-32
+        return foreign_text(raw[: len(raw) & ~3], "replace")  # whole characters, also of UTF-32
     except (OSError, zlib.error) as error:
         raise _unreadable(path, error) from None
-    return next((line for line in text.split("\n") if line.strip()), "")
 
 
 def text_of(path: str) -> tuple[str, str]:
@@ -48,12 +56,28 @@ def is_eurora(path: str) -> bool:
 
 
 def is_sacct(path: str) -> bool:
-    """Whether it is the text of sacct (``sacct``), by its first line: it names the columns, or it has so many bars that
-    nothing else can have been meant."""
-    line = first_line(path)
-    if line.lstrip().startswith(";"):  # a comment of a job log
+    """Whether it is the text of sacct (``sacct``), by the line that names its columns, or because its first line has so
+    many bars that nothing else can have been meant. ``TraceError`` if it is what sacct writes and nobody reads here."""
+    lines = _beginning(path).split("\n")
+    line = next((line.strip() for line in lines if line.strip()), "")
+    if line.startswith(";"):  # a comment of a job log
         return False
-    return line.count("|") >= 3 or re.search(r"\bjobid(raw)?\b", line, re.IGNORECASE) is not None
+    if line.startswith(("{", "[", "---", "jobs:")):
+        raise TraceError(f"{path}: it is JSON or YAML, which is not read here: export it with sacct --parsable2")
+    return line.count("|") >= 3 or _names_job(lines[header_at(lines)])
+
+
+def header_at(lines: Sequence[str]) -> int:
+    """Which line names the columns of sacct: the first that is not empty, unless it is a message (of sacct on stderr,
+    of a login) and one of the next few does."""
+    filled = list(islice((at for at, line in enumerate(lines) if line.strip()), LINES_ABOVE + 1))
+    if not filled or _names_job(lines[filled[0]]):
+        return filled[0] if filled else 0
+    return next((at for at in filled[1:] if _names_job(lines[at]) and "submit" in lines[at].lower()), filled[0])
+
+
+def _names_job(line: str) -> bool:
+    return re.search(r"\bjobid(raw)?\b", line, re.IGNORECASE) is not None
 
 
 def has_nodes(path: str) -> bool:

@@ -12,11 +12,12 @@ it ends when it did, or when what is left of it is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.scheduler import recorded
@@ -44,8 +45,7 @@ FIRST_LINE: Final = 2
 """The line of the first job in a state that was exported."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Where a warm replay starts. ``slowdown``: of the machine's frequencies; None: it has no watts, and levels do not
     count."""
 
@@ -55,8 +55,7 @@ class Start:
     slowdown: Sequence[float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Warm:
+class Warm(msgspec.Struct, frozen=True):
     """``recorded`` None: the policy's own past. ``in_no_log``: jobs that wait or run in the state, and of which no log
     says for how long they run."""
 

@@ -7,10 +7,10 @@ was taken and the state does not have is dropped, and counted.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.scheduler.recorded import Recorded, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
@@ -30,12 +30,12 @@ class NodeStart(msgspec.Struct, frozen=True):
 def warm_on(nodes: Nodes, path: str, state: MachineState, trace: NodeTrace) -> tuple[NodeTrace, NodeStart]:
     """The jobs, and when and where those of the state were started; ``StateError`` if they do not fit."""
     of = {job.job: job for job in state.jobs}
-    is_kept = (trace.jobs.jobs.submit_s >= state.t0_s) | np.isin(trace.jobs.jobs.number, list(of))
+    is_kept = (trace.jobs.submit_s >= state.t0_s) | np.isin(trace.jobs.number, list(of))
     findings = trace.findings
     if not is_kept.all():
         findings = (*findings, not_in_state(trace.line[~is_kept]))
     trace = trace.only(np.flatnonzero(is_kept))
-    jobs = trace.jobs.jobs
+    jobs = trace.jobs
     index = {number: job for job, number in enumerate(jobs.number.tolist())}
     run_s, request_s = jobs.run_s.copy(), jobs.request_s.copy()
     starts, on = [], dict[int, Placed]()
@@ -53,7 +53,7 @@ def warm_on(nodes: Nodes, path: str, state: MachineState, trace: NodeTrace) -> t
         starts.append(Start(job.start_s, row))
         on[row] = _placed(path, job, len(nodes))
     jobs = replace(jobs, run_s=run_s, request_s=request_s)
-    trace = replace(trace, jobs=replace(trace.jobs, jobs=jobs), findings=findings)
+    trace = replace(trace, jobs=jobs, findings=findings)
     start = NodeStart(Recorded(sorted(starts), state.t0_s), on)
     if reason := _without_room(nodes, trace, start):
         raise StateError(f"{path}: {reason}")
@@ -73,11 +73,11 @@ def _without_room(nodes: Nodes, trace: NodeTrace, start: NodeStart) -> str | Non
     jobs = trace.jobs
     free = nodes.has.copy()
     steps = [(one.start_s, 1, one.job) for one in start.recorded.starts]
-    steps += [(one.start_s + int(jobs.jobs.run_s[one.job]), 0, one.job) for one in start.recorded.starts]
+    steps += [(one.start_s + int(jobs.run_s[one.job]), 0, one.job) for one in start.recorded.starts]
     for at_s, is_start, job in sorted(steps):
         on = start.on[job]
         free[on.node] += (-1 if is_start else 1) * on.count[:, None] * jobs.need[job][: free.shape[1]]
         if is_start and (free[on.node] < 0).any():
             node = int(on.node[(free[on.node] < 0).any(axis=1)][0])
-            return f"job {jobs.jobs.number[job]} has no room on node {node} at {at_s} s: correct its nodes or times"
+            return f"job {jobs.number[job]} has no room on node {node} at {at_s} s: correct its nodes or times"
     return None

@@ -77,21 +77,37 @@ int64_t power_csv_write(const power_step_t *steps, int64_t n_steps, char *out)
     return out - begin;
 }
 
+void words_of_numbers(word_t *words, int32_t n_words)
+{
+    char text[LONGEST_NUMBER];
+    for (int32_t i = 0; i < n_words; i++) {
+        words[i].length = (uint8_t)(put_number(text, i) - text);
+        memcpy(words[i].text, text, sizeof words[i].text);
+    }
+}
+
+static inline char *put_word(char *out, const word_t *words, int32_t n_words, int32_t number)
+{
+    if (__builtin_expect(number >= n_words, 0))
+        return put_number(out, number);
+    memcpy(out, &words[number], sizeof *words); /* what is behind the text is written over */
+    return out + words[number].length;
+}
+
 int64_t processors_write(const interval_t *intervals, const int64_t *first, const int32_t *count, int64_t n_jobs,
-                         int64_t *offsets, char *out)
+                         const word_t *words, int32_t n_words, int64_t *offsets, char *out)
 {
     char *begin = out;
     for (int64_t j = 0; j < n_jobs; j++) {
         offsets[j] = out - begin;
         for (const interval_t *one = intervals + first[j], *end = one + count[j]; one < end; one++) {
-            if (out > begin + offsets[j])
-                *out++ = ' ';
-            out = put_number(out, one->first);
-            if (one->last != one->first) {
-                *out++ = '-';
-                out = put_number(out, one->last);
-            }
+            char *behind = put_word(out, words, n_words, one->first);
+            char *behind_last = put_word(behind + 1, words, n_words, one->last);
+            *behind = '-';
+            out = one->last != one->first ? behind_last : behind; /* no branch: nobody can foresee it */
+            *out++ = ' ';
         }
+        out -= count[j] > 0; /* no space at the end */
     }
     offsets[n_jobs] = out - begin;
     return out - begin;

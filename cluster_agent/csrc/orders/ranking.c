@@ -1,8 +1,10 @@
 /* The waiting jobs in the order of a number that each of them has. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "scheduler_inside.h"
+#include "search.h"
 
 int ranking_new(scheduler_t *s)
 {
@@ -11,23 +13,23 @@ int ranking_new(scheduler_t *s)
     return memory_status(&s->memory);
 }
 
+enum { MOVES_A_JOB = 4 }; /* ours: as much as merging a few times */
+
+/* What is no number ranks last. */
 static inline int is_behind(const ranked_t *a, const ranked_t *b)
 {
-    return a->rank != b->rank ? a->rank < b->rank : a->waiting.job > b->waiting.job;
+    if (a->rank < b->rank)
+        return 1;
+    if (a->rank > b->rank)
+        return 0;
+    int is_none = isnan(a->rank) != 0;
+    return is_none != (isnan(b->rank) != 0) ? is_none : a->waiting.job > b->waiting.job;
 }
 
 /* How many of `count` ordered ones come before `one`. */
 static int32_t ahead_of(const ranked_t *ordered, int32_t count, const ranked_t *one)
 {
-    int32_t low = 0, high = count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (is_behind(one, &ordered[middle]))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return FIRST(i, 0, count, !is_behind(one, &ordered[i]));
 }
 
 /* Merges ordered runs, two neighbours at a time, and moves only what is not in its place. From pass to pass few jobs
@@ -53,6 +55,20 @@ static void merge_runs(ranked_t *ranked, ranked_t *merged, int32_t count)
     }
 }
 
+/* Moves one after the other to its place, which most have not left by far. How many it left unmoved, since there were too
+ * many moves. */
+static int32_t insert_each(ranked_t *ranked, int32_t count, int32_t from)
+{
+    for (int64_t moves = MOVES_A_JOB * (int64_t)count; from < count && moves > 0; from++) {
+        const ranked_t one = ranked[from];
+        int32_t to = from;
+        for (; to > 0 && is_behind(&ranked[to - 1], &one); to--, moves--)
+            ranked[to] = ranked[to - 1];
+        ranked[to] = one;
+    }
+    return count - from;
+}
+
 void ranking_all(scheduler_t *s)
 {
     ranked_t *ranked = s->ranking.ranked;
@@ -63,7 +79,8 @@ void ranking_all(scheduler_t *s)
         i++;
     if (i >= count) /* it is in order */
         return;
-    merge_runs(ranked, s->ranking.merged, count);
+    if (insert_each(ranked, count, i))
+        merge_runs(ranked, s->ranking.merged, count);
     for (i = 0; i < count; i++)
         queue[i] = ranked[i].waiting;
 }
@@ -73,16 +90,8 @@ void ranking_new_ones(scheduler_t *s, int64_t now_s, rank_t *rank)
     waiting_t *queue = s->queue + s->head;
     for (int32_t count = s->tail - s->head, ordered = s->ranking.n_ordered; ordered < count; ordered++) {
         ranked_t one = {.rank = rank(s, now_s, &queue[ordered]), .waiting = queue[ordered]};
-        int32_t low = 0, high = ordered;
-        while (low < high) {
-            int32_t middle = low + (high - low) / 2;
-            ranked_t other = {.rank = rank(s, now_s, &queue[middle]), .waiting = queue[middle]};
-            if (is_behind(&one, &other))
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(queue + low + 1, queue + low, (size_t)(ordered - low) * sizeof *queue);
-        queue[low] = one.waiting;
+        int32_t to = FIRST(i, 0, ordered, !is_behind(&one, &(ranked_t){rank(s, now_s, &queue[i]), queue[i]}));
+        memmove(queue + to + 1, queue + to, (size_t)(ordered - to) * sizeof *queue);
+        queue[to] = one.waiting;
     }
 }

@@ -27,7 +27,7 @@ int32_t scheduler_set_score(scheduler_t *s, const score_t *model)
     scores->model.follows_time |= s->composition.fixed == FIXED_AT_START;
     scores->steps = column(&s->memory, model->n_steps, sizeof *scores->steps);
     scores->rank = column(&s->memory, scores->model.follows_time ? 0 : s->jobs.n_jobs, sizeof *scores->rank);
-    if (ranking_new(s) < 0)
+    if (!s->ranking.ranked && ranking_new(s) < 0)
         return -1;
     memcpy(scores->steps, model->steps, (size_t)model->n_steps * sizeof *scores->steps);
     return 0;
@@ -204,6 +204,20 @@ void score_order(scheduler_t *s, int64_t now_s)
         }
     }
     ranking_all(s);
+}
+
+void score_all(scheduler_t *s, int64_t first_s)
+{
+    scores_t *scores = s->scores;
+    scores->first_s = first_s;
+    scores->has_begun = 1;
+    for (int32_t from = s->head; !scores->model.follows_time && from < s->tail; from += BLOCK) {
+        double block[BLOCK];
+        int32_t size = s->tail - from < BLOCK ? s->tail - from : BLOCK;
+        work_out(s, first_s, s->queue + from, size, block); /* it goes by no time */
+        for (int32_t i = 0; i < size; i++)
+            scores->rank[s->queue[from + i].job] = rank_of_score(block[i]);
+    }
 }
 
 void scheduler_order(scheduler_t *s, int64_t now_s)

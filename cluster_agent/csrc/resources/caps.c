@@ -1,14 +1,14 @@
 #include "resources/caps.h"
 
+#include "search.h"
+
 int32_t caps_after(const caps_t *caps, int64_t now_s)
 {
-    int32_t low = 0, high = caps->n;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (caps->from_s[middle] <= now_s)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return FIRST(k, 0, caps->n, caps->from_s[k] > now_s);
+}
+
+int64_t caps_at(const caps_t *caps, int64_t now_s)
+{
+    int32_t k = caps_after(caps, now_s);
+    return caps->uw[k ? k - 1 : 0];
 }

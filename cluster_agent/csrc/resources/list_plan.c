@@ -2,10 +2,10 @@
  * List schedules, many of them: a local search over orders asks for the cost of each order it tries.
  *
  * Time jumps from one expected end, or change of the cap, to the next, and at each of these every job that still waits
- * is tried in the order of the list, exactly as a pass of the scheduler would (unlike_nodes.c): the same nodes, and watts
- * added in the order of starts. So the starts that are due now are those of a pass with this order. Most jobs are refused
- * by a compare: of watts, or of what all nodes together have free, which bounds what one has. Cost: O(ends x (waiting
- * jobs + running jobs)) compares, and O(nodes) for each job that passes them.
+ * is tried in the order of the list, exactly as a pass of the scheduler would (nodes.c): the same nodes. So the starts
+ * that are due now are those of a pass with this order. Most jobs are refused by a compare: of watts, or of what all
+ * nodes together have free, which bounds what one has. Cost: O(ends x (waiting jobs + running jobs)) compares, and
+ * O(nodes) for each job that passes them.
  */
 #include "resources/list_plan.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "memory.h"
-#include "resources/node_room.h"
+#include "resources/list_plan_inside.h"
 
 /* Ours: what a job that never starts is taken to wait, ten years. Orders in which it starts are better. */
 #define NEVER_WAIT_S 315360000.0
@@ -22,11 +22,14 @@
 /* A job that runs in the schedule. */
 typedef struct {
     int64_t end_s;
-    double watts;
+    int64_t uw;
     const int64_t *need;
     const placed_t *placed;
     int32_t count;
 } runs_t;
+
+/* Ours: so many requests that no nodes had room for are remembered. */
+enum { REFUSED = 8 };
 
 struct list_plan {
     memory_t memory;
@@ -35,23 +38,41 @@ struct list_plan {
     int64_t all[NODE_KINDS]; /* the same over all nodes */
     runs_t *runs;      /* in the order of starts */
     int32_t n_runs;
-    double running_w;
+    int64_t running_uw;
     int32_t *left;     /* who still waits, in the order of the list */
     int64_t *start_s;
     placed_t *found;   /* of all positions, n_found so far */
     int64_t n_found, *first;
     int32_t *count;
     node_room_t *candidates;
+    ask_t refused[REFUSED]; /* of this instant, by nodes: room only shrinks until the next */
+    int32_t n_refused;
 };
+
+int64_t list_plan_most_placed(const list_situation_t *of)
+{
+    int64_t most = of->model.n_nodes; /* room to try one more job */
+    for (int32_t i = 0; i < of->n_waiting; i++) /* a job is on no more nodes than it has units */
+        most += of->model.units[i] < of->model.n_nodes ? of->model.units[i] : of->model.n_nodes;
+    return most;
+}
+
+ask_t list_plan_ask(const list_situation_t *of, int32_t position)
+{
+    const node_model_t *model = &of->model;
+    return (ask_t){
+        .units = model->units[position],
+        .uw = model->admitted_uw[position],
+        .length_s = of->span_s[position],
+        .need = model->need + (int64_t)position * NODE_KINDS,
+    };
+}
 
 list_plan_t *list_plan_new(const list_situation_t *of)
 {
     list_plan_t *p = calloc(1, sizeof *p);
     if (!p)
         return NULL;
-    int64_t most = 0; /* a job is on no more nodes than it has units */
-    for (int32_t i = 0; i < of->n_waiting; i++)
-        most += of->model.units[i] < of->model.n_nodes ? of->model.units[i] : of->model.n_nodes;
     p->of = *of;
     p->room = column(&p->memory, of->model.n_nodes * NODE_KINDS, sizeof *p->room);
     p->runs = column(&p->memory, of->n_running + of->n_waiting, sizeof *p->runs);
@@ -59,7 +80,7 @@ list_plan_t *list_plan_new(const list_situation_t *of)
     p->start_s = column(&p->memory, of->n_waiting, sizeof *p->start_s);
     p->first = column(&p->memory, of->n_waiting, sizeof *p->first);
     p->count = column(&p->memory, of->n_waiting, sizeof *p->count);
-    p->found = column(&p->memory, most + of->model.n_nodes, sizeof *p->found);
+    p->found = column(&p->memory, list_plan_most_placed(of), sizeof *p->found);
     p->candidates = column(&p->memory, of->model.n_nodes, sizeof *p->candidates);
     if (!p->memory.is_short)
         return p;
@@ -97,7 +118,7 @@ static void begin(list_plan_t *p, const int32_t *order)
         int32_t i = p->n_runs;
         p->runs[i] = (runs_t){
             .end_s = of->end_s[i],
-            .watts = of->running_w[i],
+            .uw = of->running_uw[i],
             .need = of->running_need + (int64_t)i * NODE_KINDS,
             .placed = of->placed + of->placed_first[i],
             .count = (int32_t)(of->placed_first[i + 1] - of->placed_first[i]),
@@ -111,71 +132,94 @@ static void begin(list_plan_t *p, const int32_t *order)
     }
 }
 
-/* Jobs that have ended by `at_s` leave; the watts of the others are added again, as a pass does. */
+/* Jobs that have ended by `at_s` leave. */
 static void settle(list_plan_t *p, int64_t at_s)
 {
     int32_t kept = 0;
-    p->running_w = 0.0;
+    p->running_uw = 0;
+    p->n_refused = 0;
     for (int32_t i = 0; i < p->n_runs; i++) {
         if (p->runs[i].end_s <= at_s) {
             change(p, &p->runs[i], 1);
             continue;
         }
-        p->running_w += p->runs[i].watts;
+        p->running_uw += p->runs[i].uw;
         p->runs[kept++] = p->runs[i];
     }
     p->n_runs = kept;
 }
 
-static double watts_after(const list_plan_t *p, int64_t at_s)
+static int64_t drawn_after_uw(const list_plan_t *p, int64_t at_s)
 {
-    double watts = 0.0;
+    int64_t uw = 0;
     for (int32_t i = 0; i < p->n_runs; i++)
         if (p->runs[i].end_s > at_s)
-            watts += p->runs[i].watts;
-    return watts;
+            uw += p->runs[i].uw;
+    return uw;
 }
 
-static int watts_fit(const list_plan_t *p, int64_t at_s, int64_t end_s, double watts)
+static int watts_fit(const list_plan_t *p, int64_t at_s, int64_t end_s, int64_t uw)
 {
     const caps_t *caps = &p->of.model.caps;
-    int32_t k = caps_after(caps, at_s);
-    if (p->running_w + watts > caps->watts[k ? k - 1 : 0])
+    if (p->running_uw + uw > caps_at(caps, at_s))
         return 0;
-    for (; k < caps->n && caps->from_s[k] < end_s; k++)
-        if (watts_after(p, caps->from_s[k]) + watts > caps->watts[k])
+    for (int32_t k = caps_after(caps, at_s); k < caps->n && caps->from_s[k] < end_s; k++)
+        if (drawn_after_uw(p, caps->from_s[k]) + uw > caps->uw[k])
             return 0;
     return 1;
+}
+
+/* Whether a request for no more units, each of no more, was refused at this instant. */
+static int is_hopeless(const list_plan_t *p, const ask_t *ask)
+{
+    for (int32_t i = 0; i < p->n_refused; i++) {
+        int is_less = ask->units < p->refused[i].units;
+        for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+            is_less |= ask->need[kind] < p->refused[i].need[kind];
+        if (!is_less)
+            return 1;
+    }
+    return 0;
+}
+
+static int is_released(const list_situation_t *of, int32_t job, int64_t at_s)
+{
+    return !of->release_s || of->release_s[job] <= at_s;
 }
 
 static int start(list_plan_t *p, int64_t at_s, int32_t job)
 {
-    const unlike_t *model = &p->of.model;
-    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
-    double watts = model->admitted_w[job];
-    int64_t end_s = at_s + p->of.span_s[job];
+    const ask_t ask = list_plan_ask(&p->of, job);
+    int64_t end_s = at_s + ask.length_s;
 
-    if (!watts_fit(p, at_s, end_s, watts))
+    if (!is_released(&p->of, job, at_s))
+        return 0;
+    if (!watts_fit(p, at_s, end_s, ask.uw))
         return 0;
     for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        if (need[kind] * model->units[job] > p->all[kind])
+        if (ask.need[kind] * ask.units > p->all[kind])
             return 0;
-    placed_t *found = p->found + p->n_found;
-    int32_t count = node_room_find(model, p->room, job, NULL, p->candidates, found);
-    if (!count)
+    if (is_hopeless(p, &ask))
         return 0;
+    placed_t *found = p->found + p->n_found;
+    int32_t count = node_room_find(&p->of.model, p->room, &ask, NULL, p->candidates, found);
+    if (!count) {
+        if (p->n_refused < REFUSED)
+            p->refused[p->n_refused++] = ask;
+        return 0;
+    }
     p->start_s[job] = at_s;
     p->first[job] = p->n_found;
     p->count[job] = count;
     p->n_found += count;
-    p->runs[p->n_runs] = (runs_t){.end_s = end_s, .watts = watts, .need = need, .placed = found, .count = count};
+    p->runs[p->n_runs] = (runs_t){.end_s = end_s, .uw = ask.uw, .need = ask.need, .placed = found, .count = count};
     change(p, &p->runs[p->n_runs++], -1);
-    p->running_w += watts;
+    p->running_uw += ask.uw;
     return 1;
 }
 
 /* When anything changes after `at_s`; INT64_MAX: never. */
-static int64_t next_change(const list_plan_t *p, int64_t at_s)
+static int64_t next_change(const list_plan_t *p, int64_t at_s, int32_t n_left)
 {
     const caps_t *caps = &p->of.model.caps;
     int32_t k = caps_after(caps, at_s);
@@ -183,17 +227,34 @@ static int64_t next_change(const list_plan_t *p, int64_t at_s)
     for (int32_t i = 0; i < p->n_runs; i++)
         if (p->runs[i].end_s < next_s)
             next_s = p->runs[i].end_s;
-    return next_s;
+    for (int32_t i = 0; p->of.release_s && i < n_left; i++) {
+        int64_t released_s = p->of.release_s[p->left[i]];
+        if (released_s > at_s && released_s < next_s)
+            next_s = released_s;
+    }
+    return !p->of.until_s || next_s < p->of.until_s ? next_s : INT64_MAX;
 }
 
 /****************************************************************
  * The schedule
  ****************************************************************/
 
+static double wait_s(const list_situation_t *of, int64_t at_s)
+{
+    return at_s < INT64_MAX ? (double)(at_s - of->now_s) : NEVER_WAIT_S;
+}
+
+double list_plan_cost_of(const list_situation_t *of, int32_t position, int64_t at_s)
+{
+    double late = of->late && at_s > of->due_s[position] ? of->late[position] : 0.0;
+    return of->weight[position] * wait_s(of, at_s) + late;
+}
+
 double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
 {
     const list_situation_t *of = &p->of;
     double cost = 0.0, waiting = 0.0; /* of those that have started; weight of those that wait */
+    double never = 0.0;               /* what those cost more that never start */
     int32_t n_left = of->n_waiting;
 
     begin(p, order);
@@ -202,22 +263,26 @@ double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
     for (int64_t at_s = of->now_s; n_left > 0;) {
         int32_t kept = 0;
         settle(p, at_s);
+        int may_start = 1;
         for (int32_t i = 0; i < n_left; i++) {
             int32_t job = p->left[i];
-            if (!start(p, at_s, job)) {
+            if (!may_start || !start(p, at_s, job)) {
                 p->left[kept++] = job;
+                may_start &= !(of->is_strict && is_released(of, job, at_s));
                 continue;
             }
-            cost += of->weight[job] * (double)(at_s - of->now_s);
+            cost += list_plan_cost_of(of, job, at_s);
             waiting -= of->weight[job];
         }
         n_left = kept;
-        at_s = next_change(p, at_s);
-        double wait_s = at_s < INT64_MAX ? (double)(at_s - of->now_s) : NEVER_WAIT_S;
-        if (n_left > 0 && cost + waiting * wait_s >= bound)
+        at_s = next_change(p, at_s, n_left);
+        for (int32_t i = 0; of->late && at_s == INT64_MAX && i < n_left; i++)
+            never += of->late[p->left[i]];
+        double at_least = n_left > 0 ? cost + waiting * wait_s(of, at_s) + never : cost;
+        if (n_left > 0 && at_least >= bound)
             return INFINITY;
         if (at_s == INT64_MAX)
-            return n_left > 0 ? cost + waiting * NEVER_WAIT_S : cost;
+            return at_least;
     }
     return cost < bound ? cost : INFINITY;
 }

@@ -8,12 +8,12 @@ enum { CORES, GPUS, MICS };
 /* Ours: which node a job without accelerators blocks last. On Eurora jobs request GPUs far more often than MICs. */
 enum { GPU_RANK = 2, MIC_RANK = 1 };
 
-static int64_t units_that_fit(const int64_t *room, const int64_t *need, int64_t most)
+int64_t node_room_units(const int64_t *room, const int64_t *need, int64_t most)
 {
     for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        if (need[kind] > 0 && room[kind] / need[kind] < most)
-            most = room[kind] / need[kind];
-    return most > 0 ? most : 0; /* a node that is away while its job runs on has less than no place */
+        if (need[kind] > 0 && room[kind] < need[kind] * most) /* a division costs more than all else here */
+            most = room[kind] < need[kind] ? 0 : room[kind] / need[kind];
+    return most; /* a node that is away while its job runs on has less than no place */
 }
 
 static int by_place(const void *a, const void *b)
@@ -28,16 +28,22 @@ static int by_place(const void *a, const void *b)
     return x->node < y->node ? -1 : 1;
 }
 
-int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, const uint8_t *is_cold,
+/* The same, 0 on nodes on which it may not be. */
+static inline int64_t fits_on(const node_model_t *model, int32_t node, const int64_t *room, const ask_t *ask)
+{
+    return ask->within && !(ask->within & model->group[node]) ? 0 : node_room_units(room, ask->need, ask->units);
+}
+
+int32_t node_room_find(const node_model_t *model, const int64_t *room, const ask_t *ask, const uint8_t *is_cold,
                        node_room_t *candidates, placed_t *found)
 {
-    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
-    int64_t units = model->units[job], fitting = 0;
+    const int64_t *need = ask->need;
+    int64_t units = ask->units, fitting = 0;
     int32_t count = 0, n_found = 0;
 
     for (int32_t node = 0; node < model->n_nodes; node++, room += NODE_KINDS) {
         node_room_t *one = &candidates[count];
-        *one = (node_room_t){.fits = units_that_fit(room, need, units), .node = node, .is_cold = is_cold && is_cold[node]};
+        *one = (node_room_t){.fits = fits_on(model, node, room, ask), .node = node, .is_cold = is_cold && is_cold[node]};
         fitting += one->fits;
         count += one->fits > 0;
         if (model->placing == PLACE_PACK) {
@@ -60,12 +66,11 @@ int32_t node_room_find(const unlike_t *model, const int64_t *room, int32_t job, 
     return n_found;
 }
 
-int32_t node_room_as_chosen(const unlike_t *model, const int64_t *room, int32_t job, const placed_t *chosen,
-                            int32_t count, placed_t *found)
+int32_t node_room_as_chosen(const int64_t *room, const ask_t *ask, const placed_t *chosen, int32_t count,
+                            placed_t *found)
 {
-    const int64_t *need = model->need + (int64_t)job * NODE_KINDS;
     for (int32_t i = 0; i < count; i++)
-        if (units_that_fit(room + (int64_t)chosen[i].node * NODE_KINDS, need, chosen[i].count) < chosen[i].count)
+        if (node_room_units(room + (int64_t)chosen[i].node * NODE_KINDS, ask->need, chosen[i].count) < chosen[i].count)
             return 0;
     memcpy(found, chosen, (size_t)count * sizeof *found);
     return count;

@@ -69,18 +69,12 @@ static int claim(const scheduler_t *s, const waiting_t *waiting, int32_t level, 
     return 0;
 }
 
-static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t level)
-{
-    (void)level;
-    scheduler_start(s, now_s, job);
-    return 1;
-}
-
 const resources_t PROCESSORS = {
     .start_head = start_head,
     .reserve = reserve,
     .start_behind = start_behind,
     .plan = plan,
     .claim = claim,
-    .start_placed = start_placed,
+    .start_placed = scheduler_start_placed,
+    .is_width_all = 1,
 };

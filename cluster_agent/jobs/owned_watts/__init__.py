@@ -1,1 +1,1 @@
-"""The watts of a live partition whose policy owns them: of like nodes, of nodes that differ, of configurations."""
+"""The watts of a live partition whose policy owns them: one owner, and what it counts of each kind of resources."""

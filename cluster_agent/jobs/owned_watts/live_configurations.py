@@ -1,6 +1,6 @@
 """The watts of a live partition whose policy chooses for each job one of several configurations: nodes, cores, a cap.
 
-The engine is that of replays (``csrc/resources/moldable.c``). As in ``live_nodes``, idle nodes draw from the same
+The engine is that of replays (``csrc/resources/nodes.c``). As in ``live_nodes``, idle nodes draw from the same
 budget: the bound is the budget less what all nodes draw idle, and a row counts what its nodes draw above that. The
 table has watts of packages; the machine file says what a busy node draws besides (``rest_w``), so a row is a cap for
 each of its nodes, which goes through the ledger.
@@ -20,20 +20,20 @@ from msgspec.structs import replace
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Configured, Job
-from cluster_agent.jobs.owned_watts.live_owner import Engine, NodeBudget, Owner, Table
+from cluster_agent.jobs.owned_watts.live_counts import Counts, counted, mw
 from cluster_agent.scheduler.configurations.choices import length_s
 from cluster_agent.scheduler.configurations.table import (
     Configuration,
-    MoldableJobs,
     Rows,
     ScaledRows,
+    above_idle,
     by_time,
     full_row,
 )
 from cluster_agent.scheduler.native.native_moldable import CMoldable
-from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import constant
+from cluster_agent.scheduler.world import LiveJobs, Ways, World
 
 MOST_APPLICATIONS: Final = 10_000
 """Ours: with as many nodes there are still fewer tables than rows of jobs, whose first name each table once."""
@@ -50,50 +50,32 @@ class Place(NamedTuple):
     scale: float
 
 
-class OwnedConfigurations(Owner):
-    """What ``live_watts.OwnedWatts`` is for jobs that run as they are requested. ``machine``: its first group of nodes.
+class ConfigurationCounts(Counts):
+    """``machine``: its first group of nodes.
 
     Tables in this order: of each application; of 1, 2, ... nodes, one row for each level; of a node that is measured;
     of nodes that are away."""
 
-    owns_watts = True
-
-    def __init__(self, machine: Machine, composition: Composition, configurations: Mapping[str, Rows]) -> None:
-        super().__init__()
-        machine.check_watts()
-        if len(configurations) > MOST_APPLICATIONS:
-            raise WrongUseError(
-                f"{len(configurations)} applications have configurations: give at most {MOST_APPLICATIONS}"
-            )
-        self._node, self._composition = machine.node, composition
-        self._idle_mw = int(machine.node.idle_w * 1000)
-        self._levels_mw = [int(watts * 1000) for watts in machine.node.busy_max_w or machine.node.busy_w]
-        self._slowdowns = machine.slowdowns()
-        self._number = {name: number for number, name in enumerate(configurations)}
-        most = max((row.cores for rows in configurations.values() for row in rows), default=0)
-        if most > machine.node.cores:
-            raise WrongUseError(f"{machine.name}: a configuration has {most} cores, a node {machine.node.cores}")
-        self._applications = [tuple(map(self._counted, rows)) for rows in configurations.values()]
-        self._tables: list[Rows] = []
-        self._nodes = 0
-        self._ways: CMoldable | None = None
-
-    # --- for the engine
-
-    def _engine(self, table: Table) -> Engine:
-        jobs = table.jobs
-        nodes = self._nodes = max(len(table.names), 1)
-        rigid = [self._rigid(width) for width in range(1, nodes + 1)]
+    def __init__(
+        self, live: LiveJobs, machine: Machine, composition: Composition, given: Mapping[str, Rows], idle_mw: int
+    ) -> None:
+        nodes, node = live.processors, machine.node
+        self._nodes, self._idle_mw = nodes, idle_mw
+        self._levels_mw = [max(mw(watts), idle_mw) for watts in node.busy_max_w or node.busy_w]
+        planned = counted(node, nodes, idle_mw)
+        self._number = {name: number for number, name in enumerate(given)}
+        self._applications: list[Rows] = [tuple(above_idle(row, planned) for row in rows) for rows in given.values()]
+        rigid = [self._rigid(width, machine) for width in range(1, nodes + 1)]
         self._tables = [by_time(rows) for rows in (*self._applications, *rigid, rigid[0][:1], (IDLE_ROW,))]
-        last = len(self._tables) - 1
-        rows = ScaledRows(self._tables, [min(row, last) for row in range(len(jobs))], [1.0] * len(jobs))
-        kinds = len(self._applications) * (nodes + 1) + nodes + 2
-        all_w = nodes * (self._levels_mw[0] - self._idle_mw) / 1000
-        self._ways = ways = CMoldable(self._composition, MoldableJobs(jobs, rows), nodes, constant(all_w), kinds=kinds)
-        return Engine(self.phases, ways.jobs(jobs), nodes, {"moldable": ways})
+        last, jobs = len(self._tables) - 1, len(live.jobs)
+        rows = ScaledRows(self._tables, [min(row, last) for row in range(jobs)], [1.0] * jobs)
+        ways = Ways(rows, kinds=len(given) * (nodes + 1) + nodes + 2)
+        # the choices take shares of what there is, so it is not without bound
+        uncapped = constant(nodes * (self._levels_mw[0] - idle_mw) / 1000)
+        super().__init__(World(live, caps=uncapped, ways=ways), composition)
 
     def add(self, row: int, job: Job) -> None:
-        """The job has this row of the table."""
+        """The job may run in the rows of its table."""
         self._given.add(row, *self._place(job))
 
     def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
@@ -116,54 +98,24 @@ class OwnedConfigurations(Owner):
         self._given.width[row] = len(names)
         return {}
 
-    def width(self, row: int, job: Job) -> int:
-        """How many nodes a job that starts gets."""
-        return int(self._given.width[row])
-
-    def most_nodes(self, job: Job) -> int:
-        """How many it may get at most."""
-        number = self._number.get(job.title)
-        rows = self._applications[number] if number is not None else ()
-        return max((row.nodes for row in rows), default=job.spec.nodes)
-
     def started(self, row: int, job: Job) -> None:
         """Its configuration is known."""
         job.configured = self._configured(self._given.chosen_of(row), self._place(job).scale)
-
-    # --- for the keeper of the budget
-
-    def _put_in_force(
-        self, scheduler: NativeScheduler, budget: NodeBudget, before: NodeBudget | None, now_s: int
-    ) -> None:
-        idle_w = self._nodes * self._idle_mw / 1000
-        scheduler.set_cap(self._cap_above(idle_w, budget, now_s, self._given.cap), now_s)
-
-    @property
-    def idle_mw(self) -> int:
-        """The cap of a node without a job."""
-        return self._idle_mw
 
     def busy_mw(self, job: Job, name: str) -> int:
         """The cap of a node with this job."""
         return job.configured.node_mw if job.configured is not None else self._levels_mw[0]
 
-    # --- inside
-
     @property
     def _given(self) -> CMoldable:
-        assert self._ways is not None
-        return self._ways
+        assert self.engine.moldable is not None
+        return self.engine.moldable
 
-    def _counted(self, row: Configuration) -> Configuration:
-        """With the watts that its nodes draw above idle, in whole milliwatts of a node."""
-        node_mw = int(1000 * (row.watts / row.nodes + self._node.rest_w))
-        return replace(row, watts=row.nodes * max(node_mw - self._idle_mw, 0) / 1000)
-
-    def _rigid(self, width: int) -> Rows:
+    def _rigid(self, width: int, machine: Machine) -> Rows:
         """So many nodes, all cores, at each level."""
         return tuple(
-            Configuration(width, self._node.cores, level_mw / 1000, times, width * (level_mw - self._idle_mw) / 1000)
-            for level_mw, times in zip(self._levels_mw, self._slowdowns, strict=True)
+            Configuration(width, machine.node.cores, level_mw / 1000, time_s, width * (level_mw - self._idle_mw) / 1000)
+            for level_mw, time_s in zip(self._levels_mw, machine.slowdowns(), strict=True)
         )
 
     def _of_width(self, nodes: int) -> int:
@@ -193,3 +145,12 @@ class OwnedConfigurations(Owner):
             return False
         now = self._configured(row, 1.0)
         return (found.nodes, found.cores, found.cap_w, found.node_mw) == (now.nodes, now.cores, now.cap_w, now.node_mw)
+
+
+def check_configurations(machine: Machine, configurations: Mapping[str, Rows]) -> None:
+    """``WrongUseError`` for tables that do not fit the machine."""
+    if len(configurations) > MOST_APPLICATIONS:
+        raise WrongUseError(f"{len(configurations)} applications have configurations: give at most {MOST_APPLICATIONS}")
+    most = max((row.cores for rows in configurations.values() for row in rows), default=0)
+    if most > machine.node.cores:
+        raise WrongUseError(f"{machine.name}: a configuration has {most} cores, a node {machine.node.cores}")

@@ -8,10 +8,10 @@ cores and clock, a part bound by memory, and communication that grows with the n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor, log2
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from cluster_agent.scheduler.configurations.table import Configuration
@@ -29,8 +29,7 @@ CLOCK_EXPONENT: Final = 2.2
 """Ours: dynamic watts per clock, between the 1 of a fixed voltage and the 3 of one in proportion."""
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
+class Application(msgspec.Struct, frozen=True):
     """``socket_w`` on all nodes, cores and watts; shares of the time on 8 x 8 cores at the base clock."""
 
     name: str

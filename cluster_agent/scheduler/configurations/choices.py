@@ -5,19 +5,18 @@ now. The head of the queue, when it cannot, gets a reservation of nodes *and* wa
 suffice; jobs behind it may start if they end before, or leave it its nodes and its watts (EASY, Lifka 1995, in two
 dimensions: RMAP's text has nodes only).
 
-The choices of the policies that ship are native (``csrc/resources/moldable.c``); one of a policy that was added is
+The choices of the policies that ship are native (``csrc/resources/choices.c``); one of a policy that was added is
 called by the engine, job by job. Watts are added up as whole microwatts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil, floor
+from math import ceil
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from cluster_agent.cluster import UW
 from cluster_agent.scheduler.configurations.table import Configuration
 
 
@@ -48,11 +47,6 @@ class Rule(NamedTuple):
     near: float = 0.0
     priority: float = 1.0
     slowdown: float = 1.0
-
-
-def whole_uw(watts: float) -> int:
-    """A bound, rounded down, after removing rounding errors of doubles."""
-    return floor(watts * UW + 1e-3)
 
 
 def length_s(row: Configuration) -> int:

@@ -8,10 +8,10 @@ squares. The paper does not print the terms; here they are all ten: 1, each loga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
@@ -25,8 +25,7 @@ LEAST_ROWS: Final = 2 * TERMS
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
+class Errors(msgspec.Struct, frozen=True):
     """Relative errors on the rows that the model was not fitted to."""
 
     time_mean: float

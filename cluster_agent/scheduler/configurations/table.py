@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import takewhile
-from math import ceil
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
-from cluster_agent.cluster import UW
-from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.cluster import NodeGroup
+from cluster_agent.scheduler.power_cap import drawn_uw
+
+COLUMNS: Final = ("application", "nodes", "cores", "cap_w", "time_s", "watts")
+"""Of a file of rows."""
 
 
 class Configuration(msgspec.Struct, frozen=True, gc=False):
@@ -37,33 +39,11 @@ class Configuration(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def uw(self) -> int:
-        """The watts as schedulers add them up: whole microwatts, rounded up after removing rounding errors of
-        doubles."""
-        return ceil(self.watts * UW - 1e-3)
+        """The watts as schedulers add them up."""
+        return drawn_uw(self.watts)
 
 
 Rows: TypeAlias = tuple[Configuration, ...]
-
-
-class MoldableJobs(msgspec.Struct, frozen=True):
-    """``Jobs`` that can run in several ways. ``jobs.width``: the nodes requested; ``jobs.request_s``: the time."""
-
-    jobs: Jobs
-    rows: ScaledRows  # of each job, in order of time, as the policy knows them
-    truth: ScaledRows | None = None  # as they are; None: the policy knows the truth
-
-    @classmethod
-    def of(cls, jobs: Jobs, rows: Sequence[Rows], truth: Sequence[Rows] | None = None) -> MoldableJobs:
-        """From the rows of each job."""
-        return cls(jobs, ScaledRows.of(rows), None if truth is None else ScaledRows.of(truth))
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def only(self, kept: Sequence[int]) -> MoldableJobs:
-        """The jobs ``kept``, in that order; columns are copies."""
-        columns = {name: getattr(self.jobs, name)[list(kept)].copy() for name in Jobs.__slots__}
-        return MoldableJobs(Jobs(**columns), self.rows.only(kept), self.truth and self.truth.only(kept))
 
 
 class ScaledRows:
@@ -113,6 +93,12 @@ def by_time(rows: Rows) -> Rows:
 def place_of(one: Configuration) -> tuple[int, int, float]:
     """By which a row of one table is found in another: its nodes, cores and cap."""
     return one.nodes, one.cores, one.cap_w
+
+
+def above_idle(row: Configuration, node: NodeGroup) -> Configuration:
+    """The row with the watts that its nodes draw above idle, in whole milliwatts of a node."""
+    node_mw = int(1000 * (row.watts / row.nodes + node.rest_w))
+    return replace(row, watts=row.nodes * max(node_mw - round(node.idle_w * 1000), 0) / 1000)
 
 
 def full_row(rows: Sequence[Configuration], nodes: int) -> Configuration | None:

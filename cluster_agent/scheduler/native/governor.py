@@ -6,11 +6,12 @@ phases *react* and *idle*. The plan is a list of rows, each valid until the next
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW, Machine
@@ -68,8 +69,7 @@ def _most_nodes(at_s: int, spans: Iterable[tuple[int, int, int]]) -> int:
     return max((nodes for nodes, from_s, to_s in spans if from_s <= at_s < to_s), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Watts:
+class Watts(msgspec.Struct, frozen=True):
     """A machine as the engines count it, per processor; and the watts of single jobs, where they are known."""
 
     machine: Machine
@@ -116,6 +116,11 @@ class Watts:
             reacts_to_ends=given.reacts_to_ends,
             budget=given.budget,
         )
+
+    def only(self, rows: Int64s) -> Watts:
+        """With the columns of these jobs."""
+        columns = {name: getattr(self, name) for name in ("job_busy_uw", "job_plan_uw", "job_lowest")}
+        return replace(self, **{name: one[rows] for name, one in columns.items() if one is not None})
 
     def drawn_w(self, job: int, width: int) -> float:
         """The job's power at the highest frequency, as accounted."""
@@ -308,6 +313,11 @@ class Governor:
         machine = self.watts.machine
         kept = [row.kept for row in self._rows if row.from_s <= now_s][-1:] or [machine.processors]
         return (machine.processors - kept[0]) // machine.node.cores
+
+    def rows_from(self, now_s: int) -> list[Row]:
+        """Of the last plan, the present row and all later ones."""
+        present = sum(row.from_s <= now_s for row in self._rows) - 1
+        return self._rows[max(present, 0) :]
 
     def is_plan_due(self, now_s: int) -> bool:
         """Whether a cap has become known that the last plan did not know."""

@@ -11,7 +11,7 @@ from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
 
 class Moment(msgspec.Struct, frozen=True):
     """Columns of jobs, of which the first ``submitted`` are known. ``start_s``: when the start was decided, -1: it
-    waits. What follows ``end_s`` is None without watts."""
+    waits. What follows ``end_s`` is None without watts, but kills and losses where nodes fail."""
 
     at_s: int
     submitted: int

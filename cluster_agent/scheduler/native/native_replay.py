@@ -1,9 +1,10 @@
-"""The replay of a whole log in C (``csrc/replay.h``), the scheduler inside it."""
+"""The replay of a whole log in C (``csrc/replay/replay.h``), the scheduler inside it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -14,18 +15,27 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Watts
+from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts
 from cluster_agent.scheduler.native.moment import Moment
-from cluster_agent.scheduler.native.native_scheduler import known_of, queued, reaction_of, reorder, set_native_order
+from cluster_agent.scheduler.native.native_scheduler import (
+    known_of,
+    own_order_and_phases,
+    queued,
+    reaction_of,
+    set_native_order,
+)
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
     CWatts,
     Scalar,
     c_composition,
     c_idle_off,
+    c_portfolio,
     c_rows,
+    c_score,
     checked,
     copied,
+    looks_so_far,
     owned,
     placed,
     pointer,
@@ -37,8 +47,13 @@ if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.native.answering import Answering
     from cluster_agent.scheduler.native.native_moldable import CMoldable
     from cluster_agent.scheduler.native.native_unlike import CUnlike
+    from cluster_agent.scheduler.native.own_phases import OwnOrder, OwnPhases
+    from cluster_agent.scheduler.plans.looks import Look
+    from cluster_agent.scheduler.switches.failures import CFailures
+    from cluster_agent.scheduler.switches.limits import CLimits
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
+PASS_DUE: Final = lib.REPLAY_PASS_DUE
 BATCHES: Final = {"instant": lib.BATCH_INSTANT, "sc15": lib.BATCH_EVENT}
 
 
@@ -52,13 +67,23 @@ class _Column(Generic[Scalar]):
         return replay._column(self._source(replay._so_far), self._dtype)
 
 
+def _pauses(composition: Composition, watts: Watts | None, unlike: CUnlike | None) -> int:
+    """Before which passes something in Python is called."""
+    if unlike is not None or (watts is not None and watts.new_predictor is not None):
+        return int(lib.PAUSES_PASSES)
+    if composition.order is None:
+        return int(lib.PAUSES_NOWHERE)
+    return int(lib.PAUSES_PASSES if composition.order_at == "passes" else lib.PAUSES_WHERE_ORDERED)
+
+
 class NativeReplay:
     """The replay of a whole log in C. Deterministic: equal input gives equal bits. With ``watts`` it meters them.
 
     ``users``: the log's numbers of users 0, 1, ..., for priorities that know some of them. ``answering``: a closed
     loop; then ``jobs`` and the columns of ``watts`` are the tables that it fills. ``moldable``: jobs can run in several
     ways; ``jobs`` are its own, ``processors`` are nodes. ``unlike``: nodes differ; ``composition`` and ``processors``
-    are its own. ``recorded``: a warm start; not with the two before.
+    are its own. ``recorded``: a warm start; not with the two before. ``looks``: those of a portfolio, to be repeated.
+    ``is_stepped``: its caller decides (``csrc/steps.h``); only if nothing clashes with ``STEPPED``.
     """
 
     def __init__(
@@ -73,11 +98,14 @@ class NativeReplay:
         moldable: CMoldable | None = None,
         unlike: CUnlike | None = None,
         recorded: Recorded | None = None,
+        looks: Sequence[Look] | None = None,
+        limits: CLimits | None = None,
+        failures: CFailures | None = None,
+        is_stepped: bool = False,
     ) -> None:
-        idle_off = c_idle_off(composition, watts)
+        idle_off, pauses = c_idle_off(composition, watts), _pauses(composition, watts, unlike)
         self.jobs = jobs
         self.watts = watts
-        self._order = composition.order
         self._c_jobs = CJobs(jobs)
         self._submit = pointer("int64_t", np.ascontiguousarray(jobs.submit_s, np.int64))
         self._kept: Bools | None = None
@@ -88,10 +116,13 @@ class NativeReplay:
                 self._c_jobs.c,
                 self._submit,
                 BATCHES[composition.ties],
-                self._order is not None or (watts is not None and watts.new_predictor is not None),
+                pauses,
             ),
             lib.replay_free,
         )
+        self._processors = processors
+        if is_stepped:
+            checked(lib.replay_set_stepped(self._replay))
         if answering is not None:
             from cluster_agent.scheduler.native.answering import CAnswering
 
@@ -99,26 +130,22 @@ class NativeReplay:
             checked(lib.replay_answer(self._replay, self._c_answering.c))
         self._predicting: Predicting | None = None
         self._scheduler = lib.replay_scheduler(self._replay)
-        self._moldable = moldable
-        if moldable is not None:
-            moldable.join(self._scheduler)
-            lib.replay_set_caps(self._replay, moldable.c_cap[0], 1)
-        self._unlike = unlike
+        self._moldable, self._unlike, self._limits, self._failures = moldable, unlike, limits, failures
         self._planned = unlike.planned if unlike is not None else None
-        if unlike is not None:
-            checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
-            lib.replay_set_caps(self._replay, unlike.c_cap[0], 0)
-            if unlike.planned is not None:
-                unlike.planned.join(self._scheduler)
+        self._join_nodes()
         if recorded is not None:
             self._c_recorded = ffi.new("recorded_t[]", recorded.starts)
             lib.replay_set_record(self._replay, self._c_recorded, len(recorded.starts), recorded.until_s)
         self.pass_s: list[float] = []
-        """Only with an order in Python: processor seconds of each pass, from the order on until the next event."""
+        """Only on nodes: processor seconds of each pass, from the order on until the next event."""
         self.longest_queue = 0
-        """Only with an order in Python: the most jobs that waited before a pass."""
+        """Only on nodes: the most jobs that waited before a pass."""
         self._room = np.empty(len(jobs), np.int32)
         self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts)
+        self._portfolio: list[Any] | None = None
+        if composition.portfolio is not None:
+            self._looked = looks, len(composition.portfolio.members)
+            self._portfolio = c_portfolio(self._scheduler, composition, processors, looks, keeps=True)
         if watts is not None:
             first_s = int(jobs.submit_s[0]) if len(jobs) else 0
             self._governor = Governor(watts, composition.power, caps, first_s)
@@ -130,7 +157,29 @@ class NativeReplay:
             if idle_off is not None:
                 checked(lib.replay_set_idle_off(self._replay, idle_off))
             self._plan(first_s)
-        self._known = known_of(watts, self._predicting, unlike, jobs)
+        order, own = self._own_phases(composition)
+        stops_where_ordered = pauses == lib.PAUSES_WHERE_ORDERED and not is_stepped
+        self._order = None if order is None else order.put if stops_where_ordered else order.before_pass
+        self._callers = [one for one in (moldable, own) if one is not None]  # of functions that may raise
+
+    def _join_nodes(self) -> None:
+        if self._moldable is not None:
+            self._moldable.join(self._scheduler)
+            lib.replay_set_caps(self._replay, self._moldable.c_cap[0], 1)
+        if self._unlike is not None:
+            checked(lib.scheduler_set_nodes(self._scheduler, self._unlike.c))
+            lib.replay_set_caps(self._replay, self._unlike.c_cap[0], 0)
+        if self._planned is not None:
+            self._planned.join(self._scheduler)
+        if self._limits is not None:
+            checked(lib.replay_set_limits(self._replay, self._limits.c))
+        if self._failures is not None:
+            given = self._failures.c, self._failures.count, self._failures.c_mattered
+            checked(lib.replay_set_failures(self._replay, *given))
+
+    def _own_phases(self, composition: Composition) -> tuple[OwnOrder | None, OwnPhases | None]:
+        known = known_of(self.watts, self._predicting, self._unlike, self.jobs)
+        return own_order_and_phases(composition, self._scheduler, self.jobs, known)
 
     def _plan(self, now_s: int) -> None:
         rows = self._governor.plan(now_s)
@@ -138,7 +187,7 @@ class NativeReplay:
             self._predicting.allow(self._governor.allowed_uw, queued(self._scheduler, self._room))
         checked(lib.replay_replan(self._replay, c_rows(rows), len(rows)))
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """A cap has become known, or a row of the plan begins."""
         now_s = self.now_s
         if self._governor.is_plan_due(now_s):
@@ -149,7 +198,7 @@ class NativeReplay:
         for job, level in reaction.level.items():
             checked(lib.replay_set_level(self._replay, job, level))
 
-    def _prepare_pass(self) -> None:
+    def prepare_pass(self) -> None:
         """The policy predicts watts, and orders the queue."""
         if self._predicting is not None:
             ends = np.frombuffer(ffi.buffer(self._so_far.end_s, 8 * len(self.jobs)), np.int64)
@@ -157,10 +206,9 @@ class NativeReplay:
         if self._unlike is not None:
             ended = copied(self._so_far.ended_jobs, self.ended, np.int32)
             self._unlike.follow(ended, self.submitted, queued(self._scheduler, self._room))
+            self.longest_queue = max(self.longest_queue, lib.scheduler_waiting(self._scheduler))
         if self._order is not None:
-            now_s = self.now_s
-            waiting = reorder(self._scheduler, self.jobs, self._order, now_s, self._room, self._known)
-            self.longest_queue = max(self.longest_queue, waiting)
+            self._order(lib.replay_now(self._replay))
         if self._planned is not None:
             lib.replay_wake(self._replay, self._planned.wake_s)
 
@@ -169,22 +217,64 @@ class NativeReplay:
         begun_s: float | None = None
         while True:
             status = lib.replay_run(self._replay, until_ended)
-            if self._moldable is not None:
-                self._moldable.check()
+            for caller in self._callers:
+                caller.check()
             if begun_s is not None:
                 self.pass_s.append(time.thread_time() - begun_s)
                 begun_s = None
-            if status == lib.REPLAY_PASS_DUE:
-                begun_s = time.thread_time()
-                self._prepare_pass()
+            if status == PASS_DUE:
+                begun_s = None if self._unlike is None else time.thread_time()
+                self.prepare_pass()
             elif status == lib.REPLAY_POWER_DUE:
-                self._follow()
+                self.follow()
             elif status == lib.REPLAY_NO_MEMORY:
                 raise MemoryError
             elif status == lib.REPLAY_OVERFULL:
                 raise StartsError("defect: jobs were started that had not come, or had no room")
             else:
                 return bool(status == lib.REPLAY_PAUSED)
+
+    def forked(self, composition: Composition, is_blind: bool) -> NativeReplay:
+        """The same moment in a replay of its own, both stepped, under a policy that differs in order and backfilling.
+        ``is_blind``: with what a scheduler knows."""
+        other = copy(self)
+        c_one, _steps = (ffi.NULL, None) if composition.score is None else c_score(composition.score)
+        c = c_composition(composition, self._processors)
+        other._replay = owned(lib.replay_copy(self._replay, c, c_one, is_blind), lib.replay_free)
+        other._scheduler = lib.replay_scheduler(other._replay)
+        order, _ = other._own_phases(composition)
+        other._order = None if order is None else order.before_pass
+        other._room = np.empty(len(self.jobs), np.int32)
+        if self.watts is not None:
+            other._governor = copy(self._governor)
+            if is_blind:
+                other._governor.announced_s = []
+        return other
+
+    @property
+    def c(self) -> Any:
+        """``replay_t *``."""
+        return self._replay
+
+    @property
+    def c_scheduler(self) -> Any:
+        """Its ``scheduler_t *``."""
+        return self._scheduler
+
+    @property
+    def has_order(self) -> bool:
+        """Whether a pass begins with an order in Python (``prepare_pass``)."""
+        return self._order is not None
+
+    @property
+    def plan_rows(self) -> list[Row]:
+        """The plan of caps and nodes from now on. Only with watts."""
+        return self._governor.rows_from(self.now_s)
+
+    @property
+    def looks(self) -> list[Look]:
+        """Those of a portfolio so far. ``ClusterError`` if they were to be others."""
+        return [] if self._portfolio is None else looks_so_far(self._scheduler, *self._looked)
 
     def impossible(self) -> Bools:
         """Which jobs could not start in any of their ways; before running, and only with ``moldable``."""
@@ -207,7 +297,7 @@ class NativeReplay:
         decided_s = copied(self._so_far.decisions.decided_s, len(self.jobs), np.int64)
         known = at_s, self.submitted, np.where(self.start_s < 0, -1, decided_s), self.end_s
         if self.watts is None:
-            return Moment(*known)
+            return Moment(*known) if self._failures is None else Moment(*known, kills=self.kills, lost=self.lost)
         running = self._room[: lib.scheduler_running(self._scheduler, pointer("int32_t", self._room))].tolist()
         done_s = {job: self._done_s(at_s, job) for job in running}
         return Moment(*known, self.level, done_s, self.kills, self.lost, self.lost_j, self._joules(at_s))
@@ -337,13 +427,6 @@ class NativeReplay:
         later = table[last:].copy()
         later[0, 0] = max(later[0, 0], self._since.at_s)
         return later
-
-    def power_csv(self) -> memoryview:
-        """``power`` as lines of text, the watts with six decimals and nothing where there is no cap."""
-        table = self._power_table()
-        out = np.empty(72 * len(table), np.uint8)
-        steps = pointer("power_step_t", table)
-        return out[: lib.power_csv_write(steps, len(table), pointer("char", out))].data
 
     @property
     def used(self) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.scheduler.interfaces import Meter, unmetered
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Jobs
+from cluster_agent.scheduler.job_columns import NEVER_S, Float64s, Int32s, Jobs
 from cluster_agent.scheduler.native.governor import NO_CAP, Governor, Predicting, Row, Watts, running_of
 from cluster_agent.scheduler.native.native_tables import (
     CJobs,
@@ -21,6 +21,7 @@ from cluster_agent.scheduler.native.native_tables import (
     c_caps,
     c_composition,
     c_idle_off,
+    c_portfolio,
     c_rows,
     c_score,
     checked,
@@ -28,18 +29,19 @@ from cluster_agent.scheduler.native.native_tables import (
     placed,
     pointer,
 )
-from cluster_agent.scheduler.policy_phases import Composition, Known, Order
+from cluster_agent.scheduler.policy_phases import Composition, Known
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Ends, Reaction, Running
-from cluster_agent.scheduler.queue import columns, nothing_known, served
+from cluster_agent.scheduler.queue import nothing_known
 from cluster_agent.scheduler.recorded import Recorded
 
 if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.native.native_moldable import CMoldable
     from cluster_agent.scheduler.native.native_unlike import CUnlike
+    from cluster_agent.scheduler.native.own_phases import OwnOrder, OwnPhases
+    from cluster_agent.scheduler.plans.looks import Look
+    from cluster_agent.scheduler.switches.limits import CLimits
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
-
-NEVER_S: Final = 2**63 - 1
 
 
 def running(scheduler: Any, jobs: Jobs, watts: Watts) -> Running:
@@ -72,17 +74,20 @@ class NativeScheduler:
         moldable: CMoldable | None = None,
         full_w: float | None = None,
         recorded: Recorded | None = None,
+        looks: Sequence[Look] | None = None,
+        limits: CLimits | None = None,
     ) -> None:
         """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``.
-        ``recorded``: a warm start."""
+        ``recorded``: a warm start. ``looks``: those of a portfolio, to be repeated."""
         idle_off = c_idle_off(composition, watts)
         self._meter = meter
-        self._order = composition.order
         self._jobs = CJobs(jobs)
         self._scheduler = owned(
             lib.scheduler_new(c_composition(composition, processors), self._jobs.c), lib.scheduler_free
         )
         self._c_priority = set_native_order(self._scheduler, composition, jobs, users, watts, full_w)
+        if composition.portfolio is not None:
+            self._portfolio = c_portfolio(self._scheduler, composition, processors, looks, keeps=False)
         self._moldable = moldable
         if moldable is not None:
             moldable.join(self._scheduler)
@@ -91,7 +96,8 @@ class NativeScheduler:
         self._cap_seen_s = -1 if unlike is not None else 0
         self._passed_s = 0
         if unlike is not None:
-            checked(lib.scheduler_set_unlike(self._scheduler, unlike.c))
+            checked(lib.scheduler_set_nodes(self._scheduler, unlike.c))
+        self._keep_to(limits)
         if recorded is not None:
             lib.scheduler_decides_from(self._scheduler, recorded.until_s)
         self._recorded_level = {} if recorded is None else {one.job: one.level for one in recorded.starts}
@@ -111,7 +117,13 @@ class NativeScheduler:
             if idle_off is not None:
                 checked(lib.scheduler_set_idle_off(self._scheduler, idle_off))
             self._plan(first_s)
-        self._known = known_of(watts, self._predicting, unlike, jobs)
+        known = known_of(watts, self._predicting, unlike, jobs)
+        self._order, self._own = own_order_and_phases(composition, self._scheduler, jobs, known)
+
+    def _keep_to(self, limits: CLimits | None) -> None:
+        self._limits = limits
+        if limits is not None:
+            checked(lib.scheduler_set_limits(self._scheduler, limits.c))
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""
@@ -119,7 +131,10 @@ class NativeScheduler:
             self._predicting.submit(job)
         if self._unlike is not None:
             self._unlike.submitted(job)
-        return bool(lib.scheduler_submit(self._scheduler, now_s, job))
+        is_pass_due = bool(lib.scheduler_submit(self._scheduler, now_s, job))
+        if self._own is not None:
+            self._own.check()
+        return is_pass_due
 
     def end(self, job: int) -> None:
         """The running job has ended."""
@@ -238,11 +253,12 @@ class NativeScheduler:
         if self._unlike is not None:
             self._unlike.meter()
         if self._order is not None:
-            reorder(self._scheduler, self._jobs.jobs, self._order, now_s, self._room, self._known)
+            self._order.before_pass(now_s)
         count = lib.scheduler_decide(self._scheduler, now_s, self._starts)
         self._passed_s = now_s
-        if self._moldable is not None:
-            self._moldable.check()
+        for caller in (self._moldable, self._own):
+            if caller is not None:
+                caller.check()
         checked(count)
         started = list(self._starts[0:count])
         if self._unlike is not None:
@@ -374,11 +390,17 @@ def known_of(watts: Watts | None, predicting: Predicting | None, unlike: CUnlike
     return known
 
 
-def reorder(scheduler: Any, jobs: Jobs, order: Order, now_s: int, room: Int32s, known: Known) -> int:
-    """Put the native queue into the order of a policy's Python phase, and return its length; ``room``: as above."""
-    n = len(jobs)
-    waiting = queued(scheduler, room)
-    estimate_s = np.frombuffer(ffi.buffer(lib.scheduler_decisions(scheduler).first_estimate_s, 8 * n), np.int64)
-    positions = served(order, columns(jobs, waiting, estimate_s, known), now_s)
-    lib.scheduler_reorder(scheduler, pointer("int32_t", np.ascontiguousarray(waiting[positions])))
-    return len(waiting)
+def own_order_and_phases(
+    composition: Composition, scheduler: Any, jobs: Jobs, known: Known
+) -> tuple[OwnOrder | None, OwnPhases | None]:
+    """The phases that are functions in Python, for a native scheduler; None where there are none."""
+    is_own = callable(composition.estimate) or callable(composition.backfill)
+    if composition.order is None and not is_own:
+        return None, None
+    from cluster_agent.scheduler.native.own_phases import (
+        OwnOrder,
+        OwnPhases,
+    )  # a short replay is as long as its imports
+
+    order = None if composition.order is None else OwnOrder(composition, scheduler, jobs, known)
+    return order, OwnPhases(composition, scheduler, jobs, known) if is_own else None

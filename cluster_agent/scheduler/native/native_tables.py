@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec.structs import astuple
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.scheduler.idle_off import IdleOff
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Predicting, Row, Watts
@@ -19,12 +19,14 @@ from cluster_agent.scheduler.policy_phases import ON_PROCESSORS, Composition, Le
 if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.orders.priority import Priority
     from cluster_agent.scheduler.orders.score_formula import Score
+    from cluster_agent.scheduler.plans.looks import Look
     from cluster_agent.scheduler.power_cap import PowerCap
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 
-def code(kind: str, name: str) -> int:
-    """The number of a name in C: ``code("SCAN", "shortest")`` is ``SCAN_SHORTEST``."""
+def code(kind: str, name: str | Callable[..., Any]) -> int:
+    """The number of a name in C: ``code("SCAN", "shortest")`` is ``SCAN_SHORTEST``; of a function ``..._OWN``."""
+    name = "own" if callable(name) else name
     return int(getattr(lib, f"{kind}_{name.upper().replace('-', '_')}"))
 
 
@@ -37,7 +39,7 @@ ENDS: Final = {
 
 def c_caps(cap: PowerCap) -> tuple[Any, ...]:
     """``caps_t *``, and the columns that have to stay with it."""
-    columns = ffi.new("int64_t[]", cap.time_s), ffi.new("double[]", cap.watts)
+    columns = ffi.new("int64_t[]", cap.time_s), ffi.new("int64_t[]", cap.uw)
     return ffi.new("caps_t *", [len(cap.time_s), *columns]), *columns
 
 
@@ -175,6 +177,55 @@ def c_score(score: Score) -> Any:
     """``score_t *``, and its steps, to be kept alive until it has been given to a scheduler."""
     steps = ffi.new("score_step_t[]", [(code("SCORE", one.op), one.number) for one in score.steps])
     return ffi.new("score_t *", [len(score.steps), score.follows_time, steps]), steps
+
+
+def c_portfolio(
+    scheduler: Any, composition: Composition, processors: int, looks: Sequence[Look] | None, keeps: bool
+) -> list[Any]:
+    """Gives the scheduler the composition's portfolio. ``looks``: to be repeated; ``keeps``: whether all that come are
+    kept. Returns what must live as long as the scheduler."""
+    portfolio = composition.portfolio
+    assert portfolio is not None
+    kept: list[Any] = []
+    members = ffi.new("member_t[]", len(portfolio.members))
+    for c_member, member in zip(members, portfolio.members, strict=True):
+        c_member.composition = c_composition(member, processors)[0]
+        if member.score is not None:
+            kept.append(c_score(member.score))
+            c_member.score = kept[-1][0]
+    recorded = ffi.NULL if looks is None else ffi.new("look_t[]", [(one.at_s, one.member) for one in looks])
+    given = {
+        "n_members": len(portfolio.members),
+        "members": members,
+        "every": portfolio.every,
+        "length_s": max(round(portfolio.hours * 3600), 1),
+        "objective": code("OBJECTIVE", portfolio.objective),
+        "repeats_arrivals": portfolio.arrivals == "again",
+        "draws": portfolio.draws,
+        "seed": portfolio.seed,
+        "keeps": keeps,
+        "recorded": recorded,
+        "n_recorded": len(looks or ()),
+    }
+    checked(lib.scheduler_set_portfolio(scheduler, ffi.new("portfolio_model_t *", given)))
+    return [*kept, members, recorded]
+
+
+def looks_so_far(scheduler: Any, recorded: Sequence[Look] | None, members: int) -> list[Look]:
+    """The looks of a portfolio that keeps them. Those that were repeated are ``recorded``, with their costs;
+    ``ClusterError`` if there was another one."""
+    looked = lib.scheduler_looks(scheduler)
+    if looked.is_other:
+        raise ClusterError(
+            "the recorded looks are not of this replay: give the trace, machine and policy that they were recorded with"
+        )
+    if recorded is not None:
+        return list(recorded)
+    from cluster_agent.scheduler.plans.looks import Look  # only here: a short replay is as long as its imports
+
+    costs = copied(looked.costs, looked.count * members, np.float64).reshape(-1, members).tolist()
+    found = looked.looks
+    return [Look(found[i].at_s, found[i].member, tuple(costs[i])) for i in range(looked.count)]
 
 
 def c_rows(rows: Sequence[Row]) -> Any:

@@ -1,4 +1,4 @@
-"""Unlike nodes, and watts under a cap that changes, as C takes them (``csrc/resources/unlike_nodes.h``)."""
+"""Unlike nodes, and watts under a cap that changes, as C takes them (``csrc/resources/node_model.h``)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from cluster_agent._native import ffi
 from cluster_agent.scheduler.idle_off import switch_s
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
 from cluster_agent.scheduler.policy_phases import Composition, Queue
-from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, drawn_uw, whole_uw
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.queue import served
 from cluster_agent.scheduler.rules import est
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource, allowed_w
-from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes, with_places
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes, with_places
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.native.planned_starts import PlannedStarts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CUnlike:
-    """``unlike_t``, with the columns that it points to, and the watts of jobs, which may be predicted.
+    """``node_model_t``, with the columns that it points to, and the watts of jobs, which may be predicted.
 
     ``phases``: the policy in the terms of processors. A job that runs longer than requested, on a machine that allows
     it, is expected to take twice as long.
@@ -35,7 +35,7 @@ class CUnlike:
     def __init__(
         self,
         composition: Composition,
-        jobs: NodeJobs,
+        jobs: Jobs,
         nodes: Nodes,
         cap: PowerCap,
         power: PowerSource | None = None,
@@ -45,18 +45,24 @@ class CUnlike:
         on: Mapping[int, Placed] | None = None,
     ) -> None:
         """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``table``: turns another
-        column of the jobs into one that is filled in as they come; ``jobs`` has been (``NodeJobs.filled``). ``say``: of
+        column of the jobs into one that is filled in as they come; ``jobs`` has been (``Jobs.each``). ``say``: of
         a live partition, whose table of jobs grows and whose service logs who plans. ``on``: the nodes of the jobs
         that a warm start has started; not with a plan. A policy that knows no watts keeps no cap."""
         cap = cap if composition.power is not None else UNCAPPED
         self._rule = composition.order or est
         order = self._rule if composition.plan is None else self._planned
-        self.phases = Composition(correct="doubling", order=order, backfill=composition.backfill)
+        self.phases = Composition(
+            correct="doubling",
+            order=order,
+            order_at=composition.order_at if composition.plan is None else "passes",
+            backfill=composition.backfill,
+        )
         self.jobs = jobs
         self.processors = int(nodes.has[:, CORES].sum())
         self.cap = cap
         self.admitted_w = table(jobs.watts.copy())
-        self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
+        self._admitted_uw = table(np.array([drawn_uw(watts) for watts in jobs.watts.tolist()], np.int64))
+        self._counted_uw = self._admitted_uw.copy()  # of the running jobs: as admitted, or as metered since
         self._admitting = composition.power or Power()
         self._power = power
         self._total = table(jobs.total())
@@ -64,25 +70,40 @@ class CUnlike:
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
         self.c_cap = c_caps(cap)
-        columns = [
-            ("int64_t", with_places(nodes.has, 1)),
-            ("int64_t", jobs.units),
-            ("int64_t", table(with_places(jobs.need, 0))),
-            ("double", self.admitted_w),
-            ("double", self._counted_w),
-        ]
-        has, *others = self._columns = [pointer(kind, np.ascontiguousarray(column)) for kind, column in columns]
-        self._idle_off = _idle_off(composition, nodes)
+        columns = {
+            "has": with_places(nodes.has, 1),
+            "units": jobs.units,
+            "need": table(with_places(jobs.need, 0)),
+            "admitted_uw": self._admitted_uw,
+            "counted_uw": self._counted_uw,
+        }
+        self._columns = {
+            name: pointer("int64_t", np.ascontiguousarray(column)) for name, column in columns.items()
+        } | _idle_off(composition, nodes)
+        self.was_moved = np.zeros(len(jobs), np.uint8)
+        """Which jobs waited, or were placed on other nodes, since they may be on some groups of nodes alone."""
+        if jobs.within.any():
+            groups = {"group": nodes.group_bit, "within": table(np.ascontiguousarray(jobs.within))}
+            self._columns |= {name: pointer("uint64_t", column) for name, column in groups.items()}
+            self._columns["was_moved"] = pointer("uint8_t", self.was_moved)
         placing = code("PLACE", composition.placing or "first")
         self.planned: PlannedStarts | None = None
         if composition.plan is not None:
             # only here: a short replay is as long as its imports
             from cluster_agent.scheduler.native.planned_starts import planned_starts
 
-            self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_w, recorded, say)
-        self._chosen = _chosen(on, len(jobs)) if on is not None else []
-        of_plan = self.planned.columns if self.planned is not None else self._chosen
-        self.c = ffi.new("unlike_t *", [len(nodes), placing, has, self.c_cap[0][0], *others, *self._idle_off, *of_plan])
+            self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_uw, recorded, say)
+        if self.planned is not None:
+            self._columns |= self.planned.columns
+        elif on is not None:
+            self._columns |= _chosen(on, len(jobs))
+        given = {"n_nodes": len(nodes), "placing": placing, "caps": self.c_cap[0][0]}
+        self.c = ffi.new("node_model_t *", given | self._columns)
+
+    @property
+    def switches(self) -> dict[str, int]:
+        """How many jobs waited, or are on other nodes, since their clusters are modelled; empty: none has one."""
+        return {"clusters": int(self.was_moved.sum())} if "within" in self._columns else {}
 
     def known(self, job: Int32s) -> dict[str, Float64s]:
         """The columns of the queue that nodes have."""
@@ -104,7 +125,8 @@ class CUnlike:
 
     def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
         """Fill in a row of a table that grows."""
-        self.jobs.units[job], self.jobs.need[job], self.admitted_w[job] = units, need, watts
+        self.jobs.units[job], self.jobs.need[job] = units, need
+        self.admitted_w[job], self._admitted_uw[job] = watts, drawn_uw(watts)
         self._total[job] = self.jobs.need[job] * units
 
     # --- watts that are predicted
@@ -114,7 +136,9 @@ class CUnlike:
         if self._power is not None:
             predicted_w = self._power.predict(job) * self._admitting.margin
             # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
-            self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+            most_w = allowed_w(self.jobs, job, self.cap)
+            self.admitted_w[job] = min(predicted_w, most_w)
+            self._admitted_uw[job] = min(drawn_uw(predicted_w), whole_uw(most_w))
 
     def ended(self, job: int, waiting: Sequence[int]) -> None:
         """Learn the job's watts, and predict again those of waiting jobs of the same user and request."""
@@ -123,7 +147,7 @@ class CUnlike:
             return
         self._power.learn(job, float(jobs.watts[job]))
         found = np.array(waiting, np.int64)
-        is_like = (jobs.jobs.user[found] == jobs.jobs.user[job]) & (jobs.units[found] == jobs.units[job])
+        is_like = (jobs.user[found] == jobs.user[job]) & (jobs.units[found] == jobs.units[job])
         is_like &= (jobs.need[found] == jobs.need[job]).all(axis=1)
         for one in found[is_like].tolist():
             self.submitted(one)
@@ -137,7 +161,7 @@ class CUnlike:
         """Before a pass: the watts of jobs that were started in the last one."""
         for job in self._unmetered:
             watts = self._power.metered(job) if self._power is not None else None
-            self._counted_w[job] = self._counted_w[job] if watts is None else watts
+            self._counted_uw[job] = self._counted_uw[job] if watts is None else drawn_uw(watts)
         self._unmetered.clear()
 
     def follow(self, ended: Int32s, submitted: int, waiting: Int32s) -> None:
@@ -156,23 +180,27 @@ class CUnlike:
         self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
 
 
-def _chosen(on: Mapping[int, Placed], jobs: int) -> list[Any]:
-    """The last columns of ``unlike_t``."""
+def _chosen(on: Mapping[int, Placed], jobs: int) -> dict[str, Any]:
+    """The columns of ``node_model_t`` for nodes that are chosen."""
     count, first = np.zeros(jobs, np.int32), np.zeros(jobs, np.int64)
     chosen: list[tuple[int, int]] = []
     for job, placed in on.items():
         count[job], first[job] = len(placed.node), len(chosen)
         chosen += zip(placed.node.tolist(), placed.count.tolist(), strict=True)
-    columns = ("uint8_t", np.zeros(jobs, np.uint8)), ("int32_t", count), ("int64_t", first)
-    return [*(pointer(kind, column) for kind, column in columns), ffi.new("placed_t[]", chosen)]
+    return {
+        "is_deferred": pointer("uint8_t", np.zeros(jobs, np.uint8)),
+        "planned_count": pointer("int32_t", count),
+        "planned_first": pointer("int64_t", first),
+        "planned": ffi.new("placed_t[]", chosen),
+    }
 
 
-def _idle_off(composition: Composition, nodes: Nodes) -> list[Any]:
-    """The columns of ``unlike_t`` for nodes that go off; nothing costs anything where the machine does not say."""
+def _idle_off(composition: Composition, nodes: Nodes) -> dict[str, Any]:
+    """The columns for nodes that go off; nothing costs anything where the machine does not say."""
     if composition.idle_off_s is None:
-        return [0, ffi.NULL, ffi.NULL, ffi.NULL]
+        return {}
     spans_s = np.array([switch_s(one) for one in nodes.group] or np.zeros((len(nodes), 2)), np.int64)
-    boot_w = np.array([one.boot_j for one in nodes.group] or np.zeros(len(nodes)), np.float64)
-    boot_w /= np.maximum(spans_s[:, 1], 1)
-    columns = [("int64_t", spans_s[:, 0]), ("int64_t", spans_s[:, 1]), ("double", boot_w)]
-    return [composition.idle_off_s, *(pointer(kind, np.ascontiguousarray(column)) for kind, column in columns)]
+    boot_uw = [drawn_uw(one.boot_j / max(switch_s(one)[1], 1)) for one in nodes.group] or np.zeros(len(nodes))
+    columns = {"switch_off_s": spans_s[:, 0], "boot_s": spans_s[:, 1], "boot_uw": np.array(boot_uw, np.int64)}
+    pointers = {name: pointer("int64_t", np.ascontiguousarray(column)) for name, column in columns.items()}
+    return {"idle_off_s": composition.idle_off_s} | pointers

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from cluster_agent._native import ffi, lib
-from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s
+from cluster_agent.cluster import UW
+from cluster_agent.scheduler.job_columns import NEVER_S, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.native.native_tables import placed, pointer
 from cluster_agent.scheduler.plans.live_planning import LivePlanning
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, RunningOnNodes, Situation
-from cluster_agent.scheduler.plans.planning import NEVER_S, Deciding, Outcome, Planning, Repeating
+from cluster_agent.scheduler.plans.planning import Deciding, Outcome, Planning, Repeating
 from cluster_agent.scheduler.policy_phases import Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
-from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, NodeJobs, Nodes, with_places
+from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, Nodes, with_places
 
 
 class PlannedStarts:
@@ -28,10 +29,10 @@ class PlannedStarts:
         self,
         deciding: Deciding,
         composition: Composition,
-        jobs: NodeJobs,
+        jobs: Jobs,
         nodes: Nodes,
         cap: PowerCap,
-        counted_w: Float64s,
+        counted_uw: Int64s,
     ) -> None:
         self.deciding = deciding
         self.wake_s = NEVER_S
@@ -42,7 +43,7 @@ class PlannedStarts:
         """The starts of the last plan that are not due yet, by job."""
         self._composition, self._jobs = composition, jobs
         self._has = with_places(nodes.has, 1) if jobs.need.shape[1] > PLACES else nodes.has
-        self._counted_w = counted_w
+        self._counted_uw = counted_uw
         self._scheduler: Any = None
         self._placed: dict[int, Placed] = {}  # of running jobs
         self._tried: list[Int64s] = []  # in each pass whose outcome is kept
@@ -50,13 +51,12 @@ class PlannedStarts:
         self._count = np.zeros(len(jobs), np.int32)
         self._first = np.zeros(len(jobs), np.int64)
         self._chosen = ffi.NULL  # of one pass
-        self.columns = [
-            pointer("uint8_t", self._is_deferred),
-            pointer("int32_t", self._count),
-            pointer("int64_t", self._first),
-            self._chosen,
-        ]
-        """The last columns of ``unlike_t``."""
+        self.columns = {
+            "is_deferred": pointer("uint8_t", self._is_deferred),
+            "planned_count": pointer("int32_t", self._count),
+            "planned_first": pointer("int64_t", self._first),
+        }
+        """Those of ``node_model_t`` that it fills in."""
 
     def join(self, scheduler: Any) -> None:
         """The native scheduler whose running jobs are planned with."""
@@ -86,7 +86,7 @@ class PlannedStarts:
     def outcomes(self, start_s: Int64s) -> list[Outcome]:
         """What came of each pass, once it is known when each job started."""
         return [
-            dataclasses.replace(
+            msgspec.structs.replace(
                 outcome,
                 started=tuple(
                     (job, placed(self._scheduler, job)) for job in tried.tolist() if start_s[job] == outcome.now_s
@@ -120,7 +120,7 @@ class PlannedStarts:
             running=RunningOnNodes(
                 job=job,
                 end_s=np.array(end_s, np.int64),
-                watts=self._counted_w[job],
+                watts=self._counted_uw[job] / UW,
                 need=self._jobs.need[job],
                 placed=tuple(self._placed[one] for one in running),
             ),
@@ -132,10 +132,10 @@ class PlannedStarts:
 
 def planned_starts(
     composition: Composition,
-    jobs: NodeJobs,
+    jobs: Jobs,
     nodes: Nodes,
     cap: PowerCap,
-    counted_w: Float64s,
+    counted_uw: Int64s,
     recorded: Sequence[Outcome] | None,
     say: Callable[[str], None] | None,
 ) -> PlannedStarts | None:
@@ -149,4 +149,4 @@ def planned_starts(
         deciding = LivePlanning(composition.plan, composition.plan_budget or NO_BUDGET, say)
     else:
         deciding = Planning(composition.plan, composition.plan_budget or NO_BUDGET)
-    return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_w)
+    return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_uw)

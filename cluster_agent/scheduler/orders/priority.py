@@ -9,11 +9,12 @@ ch. 6). Jobs are charged when they end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from cluster_agent.errors import WrongUseError
 from foundation.shell.plain_text import fields_by_line, read_text
@@ -31,8 +32,7 @@ class Account(NamedTuple):
     efficiency: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Priority:
+class Priority(msgspec.Struct, frozen=True):
     """The highest weighted sum first, equal ones in order of submission.
 
     ``period_s``: usage decays at the end of each; None: all the time. ``is_relative``: a user's factor is minus the
@@ -48,7 +48,7 @@ class Priority:
     oldest_s: int = WEEK_S
     damping: float = 1.0
     is_relative: bool = False
-    accounts: Mapping[int, Account] = field(default_factory=dict)  # by the log's number of the user; others: Account()
+    accounts: Mapping[int, Account] = {}  # by the log's number of the user; others: Account()
     spread: float = 0.0  # efficiencies drawn from 1 - spread to 1 + spread, times those of ``accounts``
     seed: int = 1
 

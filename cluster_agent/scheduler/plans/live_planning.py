@@ -8,8 +8,9 @@ answer that is late is not used. Plans are not stored: after a restart the first
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget, Planner, Situation
 from cluster_agent.scheduler.plans.planning import Planning, Tried

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from cluster_agent.scheduler.job_columns import Float64s, Int64s
 from cluster_agent.scheduler.power_cap import PowerCap
@@ -52,8 +52,7 @@ class Situation(msgspec.Struct, frozen=True):
     """How the engine chooses nodes for a start without any."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanBudget:
+class PlanBudget(msgspec.Struct, frozen=True):
     """How much one plan may take: so many iterations, whatever these are to the planner, and seconds (None: no limit).
     A plan limited by iterations alone is the same on every machine."""
 

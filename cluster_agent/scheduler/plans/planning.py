@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import NEVER_S, Int64s
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Planner, Situation, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from foundation.shell.extension import in_one_line
 
 DecidedBy: TypeAlias = Literal["planner", "list"]
-NEVER_S: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What came of a pass: who decided, why not the planner, and the jobs that were started, in this order."""
 
     now_s: int
@@ -44,18 +43,17 @@ def _plain(one: Outcome) -> tuple[object, ...]:
     return one.now_s, one.decided_by, one.reason, started
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(msgspec.Struct, frozen=True):
     """The waiting jobs in the order in which the engine tries them, those that it does not try last."""
 
     job: Int64s
     due: int
     """How many of them are tried."""
-    placed: Mapping[int, Placed] = field(default_factory=dict)
+    placed: Mapping[int, Placed] = {}
     """Of those for which nodes were chosen."""
     wake_s: int = NEVER_S
     """When there has to be another pass, if no event comes before."""
-    later_s: Mapping[int, int] = field(default_factory=dict)
+    later_s: Mapping[int, int] = {}
     """The planned starts that are not due yet, by job."""
 
 
@@ -163,7 +161,8 @@ def impossible(situation: Situation, plan: Plan) -> str:
         seen.add(job)
         if at_s != int(at_s) or not situation.now_s <= at_s < NEVER_S:
             return f"invalid: job {job} starts at {at_s} s, which is not a second from now on"
-        if placed is not None and not _is_place(situation, at[job], placed):
+        is_due = at_s == situation.now_s  # the nodes of others are looked at when they are
+        if is_due and placed is not None and not _is_place(situation, at[job], placed):
             return f"invalid: the nodes of job {job} are not those of the machine, or not for all its units"
     return ""
 

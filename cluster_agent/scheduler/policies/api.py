@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,12 +16,12 @@ from cluster_agent.scheduler.policy_phases import (
     Learning,
     Loss,
     Model,
+    Ties,
     Weight,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """A published algorithm: what it is, where it comes from, its parameters, and the phases that make it.
 
     ``compose`` may raise ``ValueError`` for parameters that do not fit together; the user is shown its message.
@@ -37,43 +36,62 @@ class Policy:
     """If ``compose`` is for nodes: the policy for a log of processors, if there is one."""
 
 
-class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``.
+class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a policy that has none."""
 
-    ``correct`` and ``shadow`` go with estimates that can be too short, ``history`` and ``fixed`` with ``mean2``,
-    ``loss``, ``weight`` and ``model`` with ``learned``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see
-    ``Composition``).
-    """
+
+class Estimates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every policy may be given that plans with run times. ``correct`` and ``shadow`` go with estimates that can
+    be too short, ``history`` and ``fixed`` with ``mean2``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see
+    ``Composition``)."""
 
     estimate: Estimate = "requested"
     history: History | None = None
     fixed: Fixed | None = None
     correct: Correction | None = None
     shadow: float | None = None
-    loss: Loss | None = None
-    weight: Weight | None = None
-    model: Model | None = None
     guard: float | None = None
     idle_off_s: int | None = None
 
-    def phases(self) -> dict[str, Any]:
-        """The estimate's fields of ``Composition``; parameters that were not given keep their defaults there."""
-        can_be_outlived = self.estimate in ("mean2", "learned")
-        if self.correct is not None and not can_be_outlived:
-            raise ValueError(f"correct={self.correct} needs an estimate that can be too short: estimate=mean2|learned")
-        if self.shadow is not None and not can_be_outlived:
-            raise ValueError(f"shadow={self.shadow:g} needs an estimate that can be too short: estimate=mean2|learned")
-        for key, value in self._given("history", "fixed").items():
-            if self.estimate != "mean2":
-                raise ValueError(f"{key}={value} needs estimate=mean2")
-        learning = self._given("loss", "weight", "model")
-        if self.guard is not None and not self.guard > 0:
-            raise ValueError(f"guard={self.guard:g} is not a bounded slowdown: a number above 0")
-        for key, value in learning.items():
-            if self.estimate != "learned":
-                raise ValueError(f"{key}={value} needs estimate=learned")
-        given = self._given("estimate", "history", "fixed", "correct", "shadow", "guard", "idle_off_s")
-        return {**given, "learning": Learning(**learning)}
 
-    def _given(self, *keys: str) -> dict[str, Any]:
-        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Switches that only repeat what a paper's simulator did (docs/notes/policy-readings.md). ``model``, ``loss`` and
+    ``weight`` go with ``estimate=learned``."""
+
+    ties: Ties = "instant"
+    model: Model | None = None
+    loss: Loss | None = None
+    weight: Weight | None = None
+
+
+class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two groups of parameters of every policy that plans with run times: ``Composition(**params.phases(), ...)``. In
+    text their keys stand among the policy's own, and ``clusterctl policies`` lists a group once."""
+
+    estimate: Estimates = Estimates()
+    published: Published = Published()
+
+    def phases(self) -> dict[str, Any]:
+        """The groups' fields of ``Composition``; parameters that were not given keep their defaults there."""
+        given = _given(self.estimate, *self.estimate.__struct_fields__)
+        kind = self.estimate.estimate
+        if kind not in ("mean2", "learned"):
+            for key in ("correct", "shadow"):
+                if key in given:
+                    needs = "needs an estimate that can be too short: estimate=mean2|learned"
+                    raise ValueError(f"{key}={_said(given[key])} {needs}")
+        learning = _given(self.published, "model", "loss", "weight")
+        for of, keys in (("mean2", given.keys() & {"history", "fixed"}), ("learned", learning.keys())):
+            for key in sorted(keys) if kind != of else ():
+                raise ValueError(f"{key}={(given | learning)[key]} needs estimate={of}")
+        if (guard := self.estimate.guard) is not None and not guard > 0:
+            raise ValueError(f"guard={guard:g} is not a bounded slowdown: a number above 0")
+        return {**given, "ties": self.published.ties, "learning": Learning(**learning)}
+
+
+def _given(group: msgspec.Struct, *keys: str) -> dict[str, Any]:
+    return {key: value for key in keys if (value := getattr(group, key)) is not None}
+
+
+def _said(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,23 +8,17 @@ The decisions are in C: ``start_heads`` and ``easy`` of ``csrc/pass.c``.
 from __future__ import annotations
 
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
-from cluster_agent.scheduler.policy_phases import Composition, Ties
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """How long jobs are taken to run, and ``ties`` of events."""
-
-    ties: Ties = "instant"
+    """How long jobs are taken to run."""
 
 
 def compose(params: Params) -> Composition:
     """One reservation, for the head; the others in order of submission."""
-    return Composition(
-        **params.phases(),
-        backfill="easy",
-        ties=params.ties,
-        passes_if_new_fits=params.ties == "sc15",
-    )
+    is_rare = params.published.ties == "sc15"
+    return Composition(**params.phases(), backfill="easy", passes_if_new_fits=is_rare)
 
 
 POLICY = Policy(

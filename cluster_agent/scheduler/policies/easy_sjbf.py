@@ -4,23 +4,16 @@ order of their estimated run time, equal ones in order of submission."""
 from __future__ import annotations
 
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
-from cluster_agent.scheduler.policy_phases import Composition, Ties
+from cluster_agent.scheduler.policy_phases import Composition
 
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     """``estimate=mean2,correct=incremental`` is EASY++."""
 
-    ties: Ties = "instant"
-
 
 def compose(params: Params) -> Composition:
     """EASY's one reservation; the backfill scan is sorted."""
-    return Composition(
-        **params.phases(),
-        backfill="easy",
-        scan="shortest",
-        ties=params.ties,
-    )
+    return Composition(**params.phases(), backfill="easy", scan="shortest")
 
 
 POLICY = Policy(

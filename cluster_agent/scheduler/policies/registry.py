@@ -6,7 +6,6 @@ A choice is written ``NAME[:key=value,...]``. Packages announce policies of thei
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any, Final
@@ -39,6 +38,7 @@ _MODULES: Final = {
     "rule-based": "cluster_agent.scheduler.policies.rule_based",
     "wfp3": "cluster_agent.scheduler.policies.wfp3",
     "score": "cluster_agent.scheduler.policies.score",
+    "portfolio": "cluster_agent.scheduler.policies.portfolio",
     "fcfs-killer": "cluster_agent.scheduler.policies.power_aware.fcfs_killer",
     "eco": "cluster_agent.scheduler.policies.power_aware.eco",
     "rmap": "cluster_agent.scheduler.policies.power_aware.rmap",
@@ -61,6 +61,29 @@ class Choice(msgspec.Struct, frozen=True):
     composed: Composition
     origin: Origin | None = None
     """None: it ships with nodectl."""
+
+    @property
+    def model_origin(self) -> Origin | None:
+        """Where the model comes from that predicts watts; None: there is none of a site's own."""
+        power = self.composed.power
+        return None if power is None or power.model is None else power.model.origin
+
+    @property
+    def profile_origin(self) -> Origin | None:
+        """The file that a budget's joules come from; None: there is none."""
+        power = self.composed.power
+        return None if power is None or power.budget is None else power.budget.profile
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All of them, by name."""
+        return choosing.flat(self.params)
+
+    def on(self, kind: str) -> Composition:
+        """For a kind of resources (``scheduler.world.Kind``); ``WrongUseError`` as below."""
+        return {"processors": lambda: self.composition, "nodes": lambda: self.on_nodes}.get(
+            kind, lambda: self.composed
+        )()
 
     @property
     def composition(self) -> Composition:
@@ -190,20 +213,20 @@ def _guarded(found: Extension[Policy]) -> Extension[Policy]:
         return composed
 
     on_processors = guarded(chosen.on_processors) if chosen.on_processors else None
-    guarded_policy = dataclasses.replace(chosen, compose=guarded(chosen.compose), on_processors=on_processors)
-    return dataclasses.replace(found, value=guarded_policy)
+    guarded_policy = msgspec.structs.replace(chosen, compose=guarded(chosen.compose), on_processors=on_processors)
+    return msgspec.structs.replace(found, value=guarded_policy)
 
 
 def _with_guarded_phases(found: Extension[Policy], made: Any) -> Any:
     """A composition, or what it does with watts, whose functions are guarded."""
     own: dict[str, Any] = {}
-    for field in dataclasses.fields(made):
-        phase = getattr(made, field.name)
+    for name in made.__struct_fields__:
+        phase = getattr(made, name)
         if inspect.isfunction(phase):
-            own[field.name] = found.guarded(phase, _any)
+            own[name] = found.guarded(phase, _any)
         elif isinstance(phase, Power):
-            own[field.name] = _with_guarded_phases(found, phase)
-    return dataclasses.replace(made, **own)
+            own[name] = _with_guarded_phases(found, phase)
+    return msgspec.structs.replace(made, **own)
 
 
 def _any(answer: Any) -> str:

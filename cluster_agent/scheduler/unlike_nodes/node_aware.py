@@ -3,7 +3,7 @@
 A job starts if all its units find room and if, at every instant of its span, the watts of the jobs expected to run then
 and its own stay within the cap then in force. So a cap that will fall is kept before it falls, and no job need be
 killed, as long as no job runs longer than requested and none draws more than it was admitted with. The engine is that
-of processors, with other resources (``csrc/resources/unlike_nodes.c``).
+of processors, with other resources (``csrc/resources/nodes.c``).
 
 The queue is served in the order of a *rule*. What happens behind a job that cannot start is the *backfill*:
 
@@ -20,10 +20,10 @@ from typing import Protocol
 
 import msgspec
 
-from cluster_agent.scheduler.job_columns import Int64s
-from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.power_cap import PowerCap, drawn_uw, whole_uw
 from cluster_agent.scheduler.power_phases import Predictor
-from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 
 
 class PowerSource(Predictor, Protocol):
@@ -41,22 +41,23 @@ class Placed(msgspec.Struct, frozen=True):
     count: Int64s
 
 
-def allowed_w(jobs: NodeJobs, job: int, cap: PowerCap) -> float:
+def allowed_w(jobs: Jobs, job: int, cap: PowerCap) -> float:
     """The most that the job could draw if it ran alone, at the best time for it."""
-    submit_s, span_s = int(jobs.jobs.submit_s[job]), int(jobs.jobs.request_s[job])
+    submit_s, span_s = int(jobs.submit_s[job]), int(jobs.request_s[job])
     starts_s = (submit_s, *(time_s for time_s in cap.time_s if time_s > submit_s))
     return max(cap.least(start_s, start_s + span_s) for start_s in starts_s)
 
 
-def impossible(jobs: NodeJobs, nodes: Nodes, cap: PowerCap) -> Sequence[tuple[int, str]]:
+def impossible(jobs: Jobs, nodes: Nodes, cap: PowerCap) -> Sequence[tuple[int, str]]:
     """The jobs that could not run even alone, and why."""
     found = []
     for job in range(len(jobs)):
         need, units = jobs.need[job], int(jobs.units[job])
         is_needed = need > 0
-        fits = (nodes.has[:, is_needed] // need[is_needed]).min(axis=1).sum() if is_needed.any() else units
+        has = nodes.has if not jobs.within[job] else nodes.has[(nodes.group_bit & jobs.within[job]) > 0]
+        fits = (has[:, is_needed] // need[is_needed]).min(axis=1).sum() if is_needed.any() else units
         if fits < units:
             found.append((job, "jobs too large for the machine's nodes"))
-        elif jobs.watts[job] > allowed_w(jobs, job, cap):
+        elif drawn_uw(float(jobs.watts[job])) > whole_uw(allowed_w(jobs, job, cap)):
             found.append((job, "jobs that draw more than the cap ever allows"))
     return found

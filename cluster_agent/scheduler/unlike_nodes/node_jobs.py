@@ -1,4 +1,4 @@
-"""Jobs and machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
+"""Machines whose resources are counted per node: cores, GPUs, accelerator cards (MICs), memory.
 
 A job requests a number of equal units; all units start together, each on one node, several on one node if they fit
 (Bridi, PhD thesis, Bologna 2018, ch. 3; PBS calls a unit a chunk).
@@ -6,18 +6,15 @@ A job requests a number of equal units; all units start together, each on one no
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from cluster_agent.cluster import Machine, NodeGroup
-from cluster_agent.scheduler.job_columns import Bools, Float64s, Int64s, Jobs
+from cluster_agent.scheduler.job_columns import RESOURCES, Float64s, Int64s, Jobs
 
-RESOURCES: Final = ("cores", "gpus", "mics", "memory_kib")
 CORES, GPUS, MICS, MEMORY = range(len(RESOURCES))
 """The columns of every table of resources."""
 
@@ -41,6 +38,22 @@ class Nodes(msgspec.Struct, frozen=True):
         return len(self.has)
 
     @property
+    def group_bit(self) -> Int64s:
+        """Of each node: its group of the machine file, as a bit."""
+        groups = self._groups
+        return np.array([1 << groups.index(id(group)) for group in self.group], np.int64)
+
+    def bits_of(self, names: Sequence[Sequence[str]]) -> Int64s:
+        """Per job the groups of these names, as bits; 0: all."""
+        groups, known = self._groups, {group.name: 1 << self._groups.index(id(group)) for group in self.group}
+        bits = np.array([sum(known.get(name, 0) for name in dict.fromkeys(one)) for one in names], np.int64)
+        return np.where(bits == (1 << len(groups)) - 1, 0, bits)
+
+    @property
+    def _groups(self) -> list[int]:
+        return list(dict.fromkeys(id(group) for group in self.group))
+
+    @property
     def highest_w(self) -> float | None:
         """What a node draws at most with all its cores and cards busy; None: the machine file does not say."""
         if not self.group or not all(group.busy_w for group in self.group):
@@ -50,7 +63,7 @@ class Nodes(msgspec.Struct, frozen=True):
             for group in self.group
         )
 
-    def assumed_w(self, jobs: NodeJobs) -> Float64s:
+    def assumed_w(self, jobs: Jobs) -> Float64s:
         """Per job, as if only its request were known."""
         total = jobs.total()
         watts: Float64s = self.unit_w * jobs.units + self.gpu_w * total[:, GPUS] + self.mic_w * total[:, MICS]
@@ -72,46 +85,6 @@ def nodes_of(machine: Machine) -> Nodes:
         max(group.mic_w for group in groups),
         tuple(group for group in groups for _ in range(group.count)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJobs:
-    """``Jobs`` with what they request of nodes. ``jobs.width`` is the number of cores over all units."""
-
-    jobs: Jobs
-    name: tuple[str, ...]  # as in the trace, which need not be a number
-    units: Int64s
-    need: Int64s  # need[job, resource], of one unit
-    watts: Float64s  # of the whole job while it runs; NaN: unknown, and not assumed yet
-    knows_watts: Bools
-    queue: tuple[str, ...]
-    max_wait_s: Int64s  # the wait that the job's queue promises; 0: none
-
-    def __len__(self) -> int:
-        return len(self.jobs)
-
-    def total(self) -> Int64s:
-        """``total[job, resource]`` over all units."""
-        whole: Int64s = self.need * self.units[:, None]
-        return whole
-
-    def filled(self, jobs: Jobs, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> NodeJobs:
-        """With columns that a closed loop fills in as the jobs come: ``jobs``, and what ``table`` makes of the others.
-        Names and queues stay as they are."""
-        columns = {name: table(getattr(self, name)) for name in COLUMNS}
-        return NodeJobs(jobs, name=self.name, queue=self.queue, **columns)
-
-    def only(self, rows: Int64s) -> NodeJobs:
-        """The jobs ``rows``, in that order."""
-        return NodeJobs(
-            self.jobs.only(rows),
-            name=tuple(self.name[row] for row in rows),
-            queue=tuple(self.queue[row] for row in rows),
-            **{name: getattr(self, name)[rows] for name in COLUMNS},
-        )
-
-
-COLUMNS: Final = ("units", "need", "watts", "knows_watts", "max_wait_s")
 
 
 def with_places(table: Int64s, places: int) -> Int64s:

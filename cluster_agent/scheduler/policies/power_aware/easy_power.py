@@ -18,18 +18,23 @@ from typing import Final, Literal
 import msgspec
 
 from cluster_agent.prediction.admitted_power import Guard
+from cluster_agent.prediction.models import Model, find_model
 from cluster_agent.prediction.node_watts import node_watts
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition, Placing
-from cluster_agent.scheduler.power_phases import Admitted, Power
+from cluster_agent.scheduler.power_phases import Admitted, Levels, Power
 from cluster_agent.scheduler.rules import RULES, RuleName
+from foundation.shell.extension import Extension
 
 MOST_VIOLATION: Final = 0.5
 """Ours: above it a prediction is closer to the truth than what is admitted."""
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``of``: the mean power of the nearest past jobs, or the highest. ``violation``: 0 is the prediction itself."""
+    """``of``: of the nearest past jobs the geometric mean (average), the mean (expected), which is right for the sum
+    that a cap limits, or the highest. ``model``: who predicts in their place, such as FILE.py. ``violation``: 0 is the
+    prediction itself. ``levels``: live, whether jobs may run below the highest caps of their nodes; with ``all`` no job
+    is admitted with more than its nodes draw at their lowest frequency. A replay has one level."""
 
     rule: RuleName = "aged-energy"
     of: Admitted = "average"
@@ -38,11 +43,16 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     placing: Placing = "pack"
     violation: float = 0.0
     table: str = ""
+    model: str = ""
+    levels: Levels = "all"
 
 
 def compose(params: Params) -> Composition:
     """``ValueError`` for a margin that admits everything, and for what cannot go together."""
-    power = Power(admitted=params.of, margin=params.margin, guard=_guard(params), is_metered=params.meter == "run")
+    power = Power(
+        admitted=params.of, margin=params.margin, guard=_guard(params), is_metered=params.meter == "run",
+        model=_model(params), lowers_caps=params.levels == "all",
+    )  # fmt: skip
     return Composition(order=RULES[params.rule], backfill="easy", placing=params.placing, power=power)
 
 
@@ -51,7 +61,15 @@ def compose_on_processors(params: Params) -> Composition:
     guard = _guard(params)
     if params.rule not in ("est", Params().rule):
         raise ValueError(f"rule={params.rule} is for traces with nodes; a log of processors is served as submitted")
-    return Composition(backfill="easy", power=Power(admitted=params.of, margin=params.margin, guard=guard))
+    power = Power(
+        admitted=params.of, margin=params.margin, guard=guard, model=_model(params),
+        lowers_caps=params.levels == "all",
+    )  # fmt: skip
+    return Composition(backfill="easy", power=power)
+
+
+def _model(params: Params) -> Extension[Model] | None:
+    return find_model(params.model) if params.model else None
 
 
 def _guard(params: Params) -> Guard | None:

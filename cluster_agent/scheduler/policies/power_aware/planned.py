@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import msgspec
 
-from cluster_agent.scheduler.plans.list_search import Objective, list_search
+from cluster_agent.scheduler.plans.list_search import Decoder, Objective, list_search
 from cluster_agent.scheduler.plans.plan_phase import PlanBudget
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition, Placing
-from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.scheduler.power_phases import Levels, Power
 from cluster_agent.scheduler.rules import RULES, RuleName
 
 
 class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``rule``: the order that the search begins with, and that decides where there is no plan. ``objective``: of the
-    plan. ``iterations``: orders tried for each plan. ``time_s``: seconds of each plan, at most; then equal
-    replays need the record of the plan to be equal."""
+    plan. ``decoder``: how an order becomes a plan. ``iterations``: orders tried for each plan. ``time_s``: seconds of
+    each plan, at most; then equal replays need the record of the plan to be equal. ``levels``: live, whether jobs may
+    run below the highest caps of their nodes; a replay has one level."""
 
     rule: RuleName = "walltime"
     placing: Placing = "first"
     objective: Objective = "promise"
+    decoder: Decoder = "list"
     iterations: int = 300
     time_s: float | None = None
     seed: int = 0
+    levels: Levels = "all"
 
 
 def compose(params: Params) -> Composition:
@@ -35,8 +38,8 @@ def compose(params: Params) -> Composition:
         order=RULES[params.rule],
         backfill="list",
         placing=params.placing,
-        power=Power(),
-        plan=list_search(params.objective, params.seed),
+        power=Power(lowers_caps=params.levels == "all"),
+        plan=list_search(params.objective, params.seed, params.decoder),
         plan_budget=PlanBudget(params.iterations, params.time_s),
     )
 

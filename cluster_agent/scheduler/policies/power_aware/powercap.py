@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.scheduler.cap_reactions import kills
-from cluster_agent.scheduler.policies.api import EstimateParams, Policy
+from cluster_agent.scheduler.policies.api import EstimateParams, Policy, Published
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Idle, Off, Power
 from cluster_agent.scheduler.power_shedding import Lever, Rule, lever, nodes_off
@@ -25,12 +25,18 @@ MIX_FLOOR_MHZ = 2000
 """Thesis §4.5: on Curie energy for performance is best between 2.0 and 2.7 GHz."""
 
 
+class PublishedRule(Published, frozen=True, forbid_unknown_fields=True):
+    """``rule`` goes with ``mode=mix``: as the thesis prints it, or ``corrected``, the default."""
+
+    rule: Rule | None = None
+
+
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
-    """``rule`` goes with ``mode=mix``; ``kill`` ends the newest jobs if a cap begins below the present power;
+    """``kill`` ends the newest jobs if a cap begins below the present power;
     ``backfill``: who gets a reservation, the head or every job."""
 
+    published: PublishedRule = PublishedRule()
     mode: Mode = "mix"
-    rule: Rule | None = None
     kill: bool = False
     floor_mhz: int | None = None
     application: str | None = None
@@ -39,8 +45,9 @@ class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
 
 def compose(params: Params) -> Composition:
     """Backfilling in processors and watts, with the levers of the mode."""
-    if params.rule is not None and params.mode != "mix":
-        raise ValueError(f"rule={params.rule} needs mode=mix, the only one that chooses")
+    rule = params.published.rule
+    if rule is not None and params.mode != "mix":
+        raise ValueError(f"rule={rule} needs mode=mix, the only one that chooses")
     if params.floor_mhz is not None and params.mode in ("shut", "idle"):
         raise ValueError(f"floor_mhz={params.floor_mhz} needs mode=dvfs or mix")
     default_mhz = {"mix": MIX_FLOOR_MHZ, "dvfs": 0}.get(params.mode)
@@ -69,7 +76,7 @@ def switches_off(params: Params, floor_mhz: int) -> Idle:
             watts = cap.watts - machine.fixed_w
             chosen: Lever = "off"
             if params.mode == "mix":
-                chosen = lever(machine, watts, degradation, floor, params.rule or "corrected")
+                chosen = lever(machine, watts, degradation, floor, params.published.rule or "corrected")
             nodes = nodes_off(machine, watts, degradation, floor, chosen).nodes
             if nodes:
                 found.append(Off(cap.from_s, cap.to_s, nodes))

@@ -32,7 +32,7 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compose(params: Params) -> Composition:
-    """EASY in nodes and watts around one of the three choices (``csrc/resources/moldable.c``)."""
+    """EASY in nodes and watts around one of the three choices (``csrc/resources/choices.c``)."""
     if not params.th >= 0 or not 0 <= params.near < 1 or not params.priority > 0:
         raise ValueError("th must be 0 or more, near from 0 to below 1, and priority above 0")
     return Composition(choose=Rule(params.policy, params.th, params.near, params.priority))

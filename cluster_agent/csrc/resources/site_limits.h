@@ -1,0 +1,32 @@
+/*
+ * What a site adds to a number of processors: partitions, memory, and limits of what users or queues may run at once.
+ *
+ * A job runs on the processors of its partition, which has its own queue, head and reservation. Memory is a second amount
+ * of each partition. A job over a limit is not eligible: it is passed over until others of its user or queue have ended.
+ * Cost of a pass: O(partitions x waiting jobs), as nobody is passed over by stretches.
+ */
+#ifndef CLUSTER_LIMITS_H
+#define CLUSTER_LIMITS_H
+
+#include <stdint.h>
+
+/* Why a job's row of `changed` is not 0. */
+#define CHANGED_BY_PARTITIONS 1 /* it waited while there was room elsewhere, or started past a job of another partition */
+#define CHANGED_BY_LIMITS 2     /* it was passed over while there was room for it */
+#define CHANGED_BY_MEMORY 4     /* it waited, or has a later reservation, for memory */
+
+/* The columns belong to the caller. */
+typedef struct {
+    int32_t n_partitions;      /* 0: the machine is one, and without memory */
+    const int64_t *has;        /* per partition: processors; KiB, INT64_MAX where they are not counted */
+    const int32_t *partition;  /* per job */
+    const int64_t *memory_kib; /* per job, of all its processors */
+    int32_t n_counters;        /* of what may run at once */
+    const int64_t *most;       /* per counter */
+    const uint8_t *counts_jobs; /* per counter: jobs, else their processors */
+    int32_t n_keys;
+    const int32_t *counter;    /* per job and key: where it counts; -1: nowhere */
+    uint8_t *changed;          /* per job, filled in */
+} limits_t;
+
+#endif

@@ -1,0 +1,21 @@
+/* The inside of limits, from the bottom up: site_limits.c, partitions.c, ../limited_pass.c. */
+#ifndef CLUSTER_LIMITS_INSIDE_H
+#define CLUSTER_LIMITS_INSIDE_H
+
+#include "scheduler_inside.h"
+
+typedef struct {
+    int64_t processors, kib;
+} amounts_t;
+
+struct limited {
+    limits_t given;
+    int64_t *used;     /* per counter, by running jobs */
+    amounts_t *free;   /* per partition */
+    int64_t spare_kib; /* next to the head of the partition that is looked at */
+};
+
+/* site_limits.c */
+int limits_allow(const scheduler_t *s, int32_t job);
+
+#endif

@@ -1,0 +1,188 @@
+"""What a replay needs to decide as a live partition did, as files: its jobs as a log, its machine, its budget.
+
+A replay repeats the starts, frequencies and kills of a partition whose policy owns the watts if it counts with the same
+watts. So the machine file has what the partition knows and a site's own file has not: nodes that are counted whole, the
+minimal operating power of those without a job, no chassis, walltimes that are the same at every frequency, and how the
+ledger keeps the budget (``[kept]``).
+
+Seconds are whole, and those of the log begin with its first submission.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from math import floor
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
+from cluster_agent.jobs.job import ACTIVE, Job
+from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.owned_watts.live_levels import CAPPED
+from cluster_agent.replay.replay_files import CAPS, JOB_WATTS, LOG, MACHINE, TABLE, WAYS
+from cluster_agent.scheduler.configurations.table import Rows
+
+if TYPE_CHECKING:
+    from cluster_agent.store.job_store import JobStore
+
+PAST: Final = 1000
+"""Ours: how many of the jobs that ended last it has, as a state has them."""
+
+ECO_QUEUE: Final = 1
+"""The log's queue of jobs whose users let them be slowed: ``eco:volunteers=1``."""
+
+COMPLETED, FAILED, NOT_ENDED = 1, 0, -1
+"""Of the log's status."""
+
+COLUMNS: Final = "JobID|JobName|User|Submit|Start|End|ElapsedRaw|Timelimit|State|NNodes|NCPUS|ReqMem|AllocTRES"
+
+
+def files_of(
+    partition: Partition, store: JobStore, kept: Kept, budget: Sequence[tuple[float, float]], now_s: float
+) -> dict[str, str]:
+    """By name, the text of each file. ``budget``: the steps of the budget that was set last, (Unix seconds, W).
+
+    All jobs that have started, and those that wait. A job that has not ended, or was killed for a cap and does not wait
+    again, counts its requested time: for how long it would have run is not known. Machine and budget only where they
+    are the policy's.
+    """
+    jobs = _jobs(partition, store)
+    zero_s = floor(jobs[0].queued_s) if jobs else floor(now_s)
+    found, owner = dict[str, str](), partition.watts
+    machine, cores = owner.as_planned(len(partition.nodes)), 1
+    if machine is not None:
+        found = {MACHINE: machine_text(machine, kept), CAPS: _caps(budget, zero_s)}
+        cores = machine.node.cores
+    if owner.places_jobs:
+        cores_of = {node.name: node.has[0] for node in partition.nodes.values() if node.has is not None}
+        return {TABLE: _table(jobs, cores, cores_of)} | found
+    titles = {title: number for number, title in enumerate(sorted({job.title for job in jobs}), 1)}
+    if owner.configurations:
+        found[WAYS] = _ways(owner.configurations, titles)
+    elif machine is not None and (job_watts := _job_watts(jobs)):
+        found[JOB_WATTS] = job_watts
+    return {LOG: _log(jobs, len(partition.nodes) * cores, cores, zero_s, titles)} | found
+
+
+def _jobs(partition: Partition, store: JobStore) -> list[Job]:
+    """In the order of their submissions."""
+    ended = [job for job in store.ended(PAST, in_a_moment=True) if job.started_s is not None]
+    alive = [job for job in partition.jobs.values() if job.state in ("queued", *ACTIVE)]
+    return sorted([*ended, *alive], key=lambda job: (floor(job.queued_s), job.id))
+
+
+def machine_text(machine: Machine, kept: Kept) -> str:
+    """A machine file (``cluster.MachineFile``)."""
+    summary = "as a live partition counts it, written by `clusterctl state export --replay`"
+    made = MachineFile(machine.name, summary, machine.groups, machine.topology, machine.degradation, kept)
+    out = io.StringIO()
+    out.write(f"name = {_toml(made.name)}\nsummary = {_toml(made.summary)}\n")
+    for group in made.nodes:
+        _put(out, "[[nodes]]", group, NodeGroup(group.count, group.cores))
+    if made.degradation:
+        out.write(
+            "\n[degradation]\n" + "".join(f"{_toml(name)} = {value}\n" for name, value in made.degradation.items())
+        )
+    _put(out, "[kept]", kept, Kept())
+    return out.getvalue()
+
+
+def _put(out: io.StringIO, head: str, found: msgspec.Struct, default: msgspec.Struct) -> None:
+    out.write(f"\n{head}\n")
+    for name in found.__struct_fields__:
+        value = getattr(found, name)
+        if value != getattr(default, name) or name in ("count", "cores", "settle_s"):
+            out.write(f"{name} = {_toml(value)}\n")
+
+
+def _toml(value: Any) -> str:
+    """Booleans, numbers, text and lists of these, as JSON and TOML both write them."""
+    return msgspec.json.encode(value).decode()
+
+
+def _run_s(job: Job) -> int:
+    """For how long it runs where nobody cuts it short: of a job in a configuration, in the one that it requested."""
+    request_s = job.spec.walltime_s
+    if job.started_s is None or job.ended_s is None or job.reason == CAPPED:
+        return request_s
+    ran_s = max(floor(job.ended_s) - floor(job.started_s), 1)
+    if job.configured is not None:
+        ran_s = max(round(ran_s * request_s / job.configured.length_s), 1)
+    return ran_s
+
+
+def _job_watts(jobs: Sequence[Job]) -> str:
+    """What all nodes of a job drew together while it ran, where it was measured; empty: of no job."""
+    lines = ["job,watts"]
+    for job in jobs:
+        joules, covered_s = job.account.joules, job.account.covered_s
+        if joules and covered_s > 0:
+            lines.append(f"{job.id},{joules / covered_s * len(job.nodes)!r}")
+    return "\n".join(lines) + "\n" if lines[1:] else ""
+
+
+def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, titles: Mapping[str, int]) -> str:
+    """In the Standard Workload Format."""
+    lines = ["; Version: 2.2", f"; UnixStartTime: {zero_s}", f"; MaxProcs: {processors}"]
+    lines += [f"; Note: application {number} is {title!r}" for title, number in titles.items()]
+    lines.append(f"; Note: jobs of queue {ECO_QUEUE} may be slowed (submit --eco)")
+    for job in jobs:
+        submit_s, width = floor(job.queued_s) - zero_s, job.spec.nodes * cores
+        wait_s = -1 if job.started_s is None else max(floor(job.started_s) - floor(job.queued_s), 0)
+        status = NOT_ENDED if job.ended_s is None else COMPLETED if job.state == "done" else FAILED
+        columns = (
+            *(job.id, submit_s, wait_s, _run_s(job), width, -1, -1, width, job.spec.walltime_s, -1, status),
+            *(job.uid, -1, titles[job.title], ECO_QUEUE if job.spec.eco else 0, -1, -1, -1),
+        )
+        lines.append(" ".join(map(str, columns)))
+    return "\n".join(lines) + "\n"
+
+
+def _table(jobs: Sequence[Job], cores: int, cores_of: Mapping[str, int]) -> str:
+    """As ``sacct --parsable2`` writes it: a job has all cores of its nodes, of one that waits ``cores``.
+
+    It has no joules, since the partition counts with the most that its nodes may draw, as a replay does where no joules
+    are known.
+    """
+    lines = [COLUMNS]
+    for job in jobs:
+        spec = job.spec
+        submit_s = floor(job.queued_s)
+        start_s = submit_s if job.started_s is None else max(floor(job.started_s), submit_s)
+        days, rest_s = divmod(spec.walltime_s, 86400)
+        limit = f"{days}-{rest_s // 3600:02}:{rest_s // 60 % 60:02}:{rest_s % 60:02}"
+        state = "COMPLETED" if job.state == "done" else "FAILED"
+        tres = f"node={spec.nodes}" + (f",gres/gpu={spec.gpus * spec.nodes}" if spec.gpus else "")
+        memory = f"{round(spec.memory_gb * 1024)}Mn" if spec.memory_gb else ""
+        times = (_iso(submit_s), _iso(start_s), _iso(start_s + _run_s(job)), _run_s(job), limit)
+        name = "".join(one if one.isprintable() and one != "|" else " " for one in job.title)
+        allocated = sum(cores_of.get(node, cores) for node in job.nodes) or spec.nodes * max(spec.cores, cores)
+        row = (job.id, name, job.uid, *times, state, spec.nodes, allocated, memory, tres)
+        lines.append("|".join(map(str, row)))
+    return "\n".join(lines) + "\n"
+
+
+def _iso(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S+0000")
+
+
+def _caps(budget: Sequence[tuple[float, float]], zero_s: int) -> str:
+    """The steps, in seconds of the log; of those before its first submission the last one."""
+    steps: dict[int, float] = {}
+    for at_s, watts in budget:
+        steps[max(round(at_s) - zero_s, 0)] = watts
+    if steps and 0 not in steps:
+        steps[0] = budget[0][1]
+    return "from_s,watts\n" + "".join(f"{at_s},{steps[at_s]:.3f}\n" for at_s in sorted(steps))
+
+
+def _ways(ways: Mapping[str, Rows], titles: Mapping[str, int]) -> str:
+    """The table of configurations, with the log's numbers of applications."""
+    lines = ["application,nodes,cores,cap_w,time_s,watts"]
+    for title, rows in ways.items():
+        if title in titles:
+            lines += [f"{titles[title]},{r.nodes},{r.cores},{r.cap_w},{r.time_s},{r.watts}" for r in rows]
+    return "\n".join(lines) + "\n"

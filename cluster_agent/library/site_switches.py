@@ -1,0 +1,344 @@
+"""``--limit``, ``--partitions``, ``--memory``, ``--failures``: what a site adds to its processors, for a log's jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+
+from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
+from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.switches.failures import AFTER_S, DRAWN, Failure, Failures, are_drawn, drawn
+from cluster_agent.scheduler.switches.limit_rules import is_number, rules_of
+from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
+from cluster_agent.workloads import swf
+from cluster_agent.workloads.job_log import LONGEST_S, Workload
+from cluster_agent.workloads.swf import Finding, Log, TraceError
+from cluster_agent.workloads.text_tables import rows_of
+
+if TYPE_CHECKING:
+    from cluster_agent.cluster import Machine
+    from cluster_agent.library.given import World
+    from cluster_agent.scheduler.world import World as Fitted
+    from cluster_agent.workloads.node_trace import NodeTrace
+
+KIB_PER_GIB: Final = 1 << 20
+KEYS: Final = {"user": swf.USER, "group": swf.GROUP, "queue": swf.QUEUE}
+COLUMNS: Final = {"partition": swf.PARTITION, "queue": swf.QUEUE}
+HOUR_S: Final = 3600
+LONGEST_H: Final = 1e7
+MOST_FAILURES: Final = 1_000_000
+"""Ours: beyond these it is a mistake."""
+SIZE: Final = re.compile(r"(?i)\b(\d{1,9})\s*(?:processors?|procs?|cpus?|cores?)\b")
+"""Ours: the archive's headers describe partitions in words; a number of processors among them is the size."""
+
+
+# --- what was given
+
+
+def sizes_of(text: str, log: Log) -> tuple[str, dict[int, int]]:
+    """Of ``log`` (the header's), ``1=6000,2=2192`` or ``queue:1=6000,2=2192`` the column of the log, and the processors
+    of each of its values. ``WrongUseError``."""
+    column, colon, sizes = text.rpartition(":")
+    column = column if colon else "partition"
+    if column not in COLUMNS:
+        raise WrongUseError(f"--partitions {text}: {column!r} is neither partition nor queue")
+    if sizes == "log":
+        return column, _stated(text, column, log)
+    found: dict[int, int] = {}
+    for one in sizes.split(","):
+        number, equals, size = one.partition("=")
+        if not equals or not number.isdecimal() or len(number) > 9 or not is_number(size):
+            raise WrongUseError(f"--partitions {text}: {one!r} is not NUMBER=PROCESSORS; or give `log`, for its header")
+        if int(number) in found:
+            raise WrongUseError(f"--partitions {text}: {int(number)} is there twice")
+        found[int(number)] = int(size)
+    return column, found
+
+
+def _stated(text: str, column: str, log: Log) -> dict[int, int]:
+    """By the header's lines such as ``; Partition: 1 batch, 6000 processors``."""
+    found = {}
+    for line in log.header.get(column.capitalize(), "").split("\n"):
+        number, _, words = line.strip().partition(" ")
+        if size := SIZE.search(words):
+            found[int(number)] = int(size[1])
+    if not found or min(found.values()) < 1:
+        what = f"no line of its header says how many processors a {column} has"
+        raise WrongUseError(f"--partitions {text}: {log.path}: {what}; give NUMBER=PROCESSORS,...")
+    return found
+
+
+def partitioned(given: World, log: Log) -> int | None:
+    """The processors of all partitions that are given, for a log whose header states no machine."""
+    return None if given.partitions is None else sum(sizes_of(given.partitions, log)[1].values())
+
+
+# --- a log of processors
+
+
+def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
+    """With the limits, partitions, memory and failures that are given; of failures, in a warm start, those from then
+    on. Jobs that could never run are dropped and counted."""
+    if given.failures is not None:
+        found = _failures(given.failures, given, choice, world)
+        if world.recorded is not None:
+            found = replace(found, failures=[one for one in found.failures if one.at_s >= world.recorded.until_s])
+        world = replace(world, failures=found)
+    if given.limits is None and given.partitions is None and given.memory is None:
+        return world
+    workload, machine = world.workload, given.load_machine()
+    has, part, workload = _partitions(given, workload)
+    memory_kib = np.zeros(len(workload.jobs), np.int64)
+    if given.memory is not None:
+        has[:, 1] = has[:, 0] * _per_processor(given.memory, machine)
+        memory_kib = _memory(workload)
+    columns = workload.log.columns
+    most, counts_jobs, counter = _counters(given, lambda key: _texts(columns[KEYS[key], workload.row]))
+    limits = Limits(_names(given), has, part, memory_kib, most, counts_jobs, counter)
+    _check(choice, limits.switches, "processors")
+    never = np.zeros(len(workload.jobs), np.bool_)
+    for what, fix, which in _never(limits, workload.jobs.width):
+        workload = _noted(workload, what, fix, "dropped", which & ~never, given.strict)
+        never |= which
+    return _kept(world, workload, limits, ~never)
+
+
+def _failures(text: str, given: World, choice: Choice, world: Fitted) -> Failures:
+    """Of a file with the columns ``at_s,back_s,first,last``, or drawn. ``WrongUseError``."""
+    if given.partitions is not None or given.memory is not None:
+        raise WrongUseError(f"--failures {text}: does not go with --partitions and --memory; leave one of them out")
+    _check(choice, ("failures",), "processors")
+    processors = world.workload.processors
+    if not are_drawn(text):
+        return _read_failures(text, processors)
+    found: dict[str, float] = {"processors": _of_a_node(world.workload.log, processors)}
+    _check_keys(text, [one.partition("=")[0] for one in text.split(",")])
+    for one in text.split(","):
+        key, _, value = one.partition("=")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            found[key] = -1.0
+        is_whole = key in ("mtbf", "repair") or found[key].is_integer()
+        if key not in DRAWN or not 0 < found[key] < LONGEST_H or not is_whole:
+            raise WrongUseError(f"--failures {text}: {one!r} is none of mtbf=HOURS, repair=HOURS, processors=N")
+    submit_s = world.jobs.submit_s
+    width, back_s = min(int(found["processors"]), processors), max(round(found["repair"] * HOUR_S), 1)
+    span = int(submit_s[0]), int(submit_s[-1]) + AFTER_S
+    expected = -(-processors // width) * (span[1] - span[0]) / (found["mtbf"] * HOUR_S + back_s)
+    if expected > MOST_FAILURES:
+        raise WrongUseError(f"--failures {text}: some {expected:.0f} failures; give a longer mtbf")
+    return Failures(drawn(processors, width, found["mtbf"] * HOUR_S, back_s, *span, given.seed))
+
+
+def _check_keys(text: str, keys: list[str]) -> None:
+    for key in ("mtbf", "repair"):
+        if key not in keys:
+            raise WrongUseError(f"--failures {text}: give {key}=HOURS, too")
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise WrongUseError(f"--failures {text}: {twice} is there twice")
+
+
+def _of_a_node(log: Log, processors: int) -> int:
+    """As the header says; else 1."""
+    nodes = log.header.get("MaxNodes", "")
+    return processors // int(nodes) if is_number(nodes) and processors % int(nodes) == 0 else 1
+
+
+def _read_failures(path: str, processors: int) -> Failures:
+    found: list[tuple[int, Failure]] = []
+    rows, sha256 = rows_of(path)
+    for line, row in rows:
+        try:
+            one = Failure(*(int(row[name]) for name in Failure._fields))
+        except (KeyError, ValueError):
+            raise TraceError(f"{path}:{line}: a line has whole numbers at_s,back_s,first,last; correct it") from None
+        if not 0 <= one.at_s < one.back_s <= LONGEST_S:
+            raise TraceError(f"{path}:{line}: back_s must be later than at_s, both from 0 on")
+        if not 0 <= one.first <= one.last < processors:
+            raise TraceError(f"{path}:{line}: first to last must be processors from 0 to {processors - 1}")
+        found.append((line, one))
+    found.sort(key=lambda one: one[1])
+    away: list[Failure] = []
+    for line, one in found:
+        away = [before for before in away if before.back_s > one.at_s]
+        for before in away:
+            if before.first <= one.last and one.first <= before.last:
+                raise TraceError(f"{path}:{line}: these processors are still away from {before.at_s} s on")
+        away.append(one)
+    return Failures([one for _, one in found], sha256)
+
+
+Source = TypeVar("Source", Workload, "NodeTrace")
+
+
+def _kept(world: Fitted, source: Source, limits: Limits, keeps: Bools) -> Fitted:
+    """The world with these limits and jobs. ``TraceError`` if none is left, or one that a state has started."""
+    if not keeps.any():
+        raise TraceError(f"{source.path}: no job is left: {'; '.join(map(str, source.findings))}")
+    if keeps.all():
+        return replace(world, source=source, limits=limits)
+    if world.recorded is not None:
+        lost = int((~keeps).sum())
+        raise TraceError(f"{source.path}: {lost} jobs could never run, which a warm start cannot leave out: give more")
+    watts, rows = world.watts, np.flatnonzero(keeps)
+    if watts is not None and watts.job_busy_uw is not None:
+        watts = replace(watts, job_busy_uw=watts.job_busy_uw[keeps])
+    return replace(world, source=source.only(rows), limits=limits.only(rows), watts=watts)
+
+
+def _names(given: World) -> tuple[str, ...]:
+    found = {"partitions": given.partitions, "limits": given.limits, "memory": given.memory}
+    return tuple(name for name, text in found.items() if text is not None)
+
+
+def _check(choice: Choice, switches: tuple[str, ...], kind: str) -> None:
+    if reason := clash_of(choice.on(kind), switches):
+        raise WrongUseError(f"--policy {choice.text}: {reason}")
+
+
+def _partitions(given: World, workload: Workload) -> tuple[Int64s, Int32s, Workload]:
+    """What each has (processors, and no memory counted), each job's, and the workload with what was mended."""
+    jobs = len(workload.jobs)
+    if given.partitions is None:
+        return np.array([[workload.processors, UNCOUNTED]]), np.zeros(jobs, np.int32), workload
+    column, sizes = sizes_of(given.partitions, workload.log)
+    if sum(sizes.values()) > workload.processors:
+        all_sizes = f"{sum(sizes.values())} processors in all"
+        raise WrongUseError(f"--partitions {given.partitions}: {all_sizes}, and the machine has {workload.processors}")
+    numbers, value = list(sizes), workload.log.columns[COLUMNS[column], workload.row]
+    part = np.full(jobs, -1, np.int32)
+    for at, number in enumerate(numbers):
+        part[value == number] = at
+    lost = part < 0
+    fix = f"give its size in --partitions, or write the number in column {COLUMNS[column] + 1}"
+    what, largest = f"jobs of another {column} than those that have a size", max(numbers, key=sizes.__getitem__)
+    workload = _noted(workload, what, fix, f"taken as of {column} {largest}", lost, given.strict)
+    part[lost] = numbers.index(largest)
+    return np.array([[size, UNCOUNTED] for size in sizes.values()]), part, workload
+
+
+def _per_processor(text: str, machine: Machine | None) -> int:
+    """KiB of each processor."""
+    if text == "machine":
+        if machine is None or not all(group.memory_gb for group in machine.groups):
+            raise WrongUseError("--memory machine: give a --machine whose file has memory_gb, or GIB of a processor")
+        gib = sum(group.count * group.memory_gb for group in machine.groups) / machine.processors
+    else:
+        try:
+            gib = float(text)
+        except ValueError:
+            gib = 0.0
+        if not 0 < gib < KIB_PER_GIB:
+            raise WrongUseError(f"--memory {text}: give GiB of a processor, above 0, or `machine`")
+    return max(round(gib * KIB_PER_GIB), 1)
+
+
+def _memory(workload: Workload) -> Int64s:
+    """KiB of each job: what it requested (column 10), else what it used (column 7), of each of its processors."""
+    columns, row = workload.log.columns, workload.row
+    wanted, used = columns[swf.MEMORY_WANTED, row], columns[swf.MEMORY_USED, row]
+    kib = np.where(wanted > 0, wanted, np.maximum(used, 0)).clip(max=1 << 40)
+    found: Int64s = kib * workload.jobs.width
+    return found
+
+
+def _texts(values: Int64s) -> list[str]:
+    """The log's numbers as texts; "": unknown."""
+    return ["" if value < 0 else str(value) for value in values.tolist()]
+
+
+def _counters(given: World, values: Callable[[str], Sequence[str]]) -> tuple[Int64s, Bools, Int32s]:
+    """``most``, ``counts_jobs`` and ``counter`` of ``Limits``, by what the jobs have of a key ("": unknown). A rule for
+    one value stands in place of that for all; ``WrongUseError`` for a value that no job has."""
+    most: list[int] = []
+    counts_jobs: list[bool] = []
+    keys = []
+    rules = rules_of(given.limits or "")
+    for key, what in dict.fromkeys((rule.key, rule.what) for rule in rules):
+        of_all = {rule.value: rule.most for rule in rules if (rule.key, rule.what) == (key, what)}
+        of_value: dict[str, int] = {"": -1}
+        column = []
+        for value in values(key):
+            if value not in of_value:
+                limit = of_all.get(value, of_all.get(None))
+                of_value[value] = -1 if limit is None else len(most)
+                most += [] if limit is None else [limit]
+            column.append(of_value[value])
+        _check_there(given, key, of_all, of_value)
+        counts_jobs += [what == "jobs"] * (len(most) - len(counts_jobs))
+        keys.append(column)
+    counter = np.array(keys, np.int32).T if keys else np.zeros((len(values("user")), 0), np.int32)
+    return np.array(most, np.int64), np.array(counts_jobs, np.bool_), counter
+
+
+def _check_there(given: World, key: str, wanted: Iterable[str | None], there: Collection[str]) -> None:
+    """``there``: "" and what jobs have of ``key``. ``WrongUseError`` for a limit that is of no job."""
+    if len(there) == 1:
+        raise WrongUseError(f"--limit {given.limits}: {given.path} does not say the {key} of its jobs")
+    if absent := [value for value in wanted if value is not None and value not in there]:
+        fix = "correct it, or leave that limit out"
+        raise WrongUseError(f"--limit {given.limits}: {given.path} has no job of {key} {absent[0]}; {fix}")
+
+
+_BEYOND: Final = ("jobs beyond the limit of their user or queue", "delete it, or give a higher --limit")
+
+
+def _beyond(limits: Limits, width: Int32s) -> Bools:
+    """Which jobs alone are more than their limits allow."""
+    if not len(limits.most):
+        return np.zeros(len(width), np.bool_)
+    amount = np.where(limits.counts_jobs[limits.counter], 1, width[:, None])
+    is_beyond: Bools = (limits.counter >= 0) & (amount > limits.most[limits.counter])
+    found: Bools = np.logical_or.reduce(is_beyond, axis=1)
+    return found
+
+
+def _never(limits: Limits, width: Int32s) -> list[tuple[str, str, Bools]]:
+    """What could not run even alone: (what, the fix, which jobs)."""
+    has = limits.has[limits.partition]
+    return [
+        ("jobs wider than their partition", "delete it, or give the partition more", width > has[:, 0]),
+        ("jobs with more memory than their partition has", "delete it, or give more", limits.memory_kib > has[:, 1]),
+        (*_BEYOND, _beyond(limits, width)),
+    ]
+
+
+def _noted(source: Source, what: str, fix: str, done: str, which: Bools, is_strict: bool) -> Source:
+    """With the finding, if there is any. ``TraceError`` if ``is_strict``."""
+    if not which.any():
+        return source
+    lines = source.line[which]
+    if is_strict:
+        where = f"{source.path}:{lines.min()}"
+        raise TraceError(f"{where}: {what} (first of {len(lines)}): {fix}, or leave out --strict")
+    finding = Finding(what, done, len(lines), int(lines.min()), fix)
+    return replace(source, findings=(*source.findings, finding))
+
+
+# --- nodes that differ
+
+
+def on_nodes_with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
+    """With the limits of users and queues; nodes have clusters and memory of their own."""
+    of_processors = {"partitions": given.partitions, "memory": given.memory, "failures": given.failures}
+    for name, text in of_processors.items():
+        if text is not None:
+            raise WrongUseError(f"--{name} {text}: only for a log of processors; leave it out")
+    if given.limits is None:
+        return world
+    trace = world.node_trace
+    columns = {"user": trace.user, "queue": trace.jobs.queue or ("",) * len(trace.jobs)}
+
+    most, counts_jobs, counter = _counters(given, lambda key: columns.get(key, ("",) * len(trace.jobs)))
+    _check(choice, ("limits",), "nodes")
+    none, nothing = np.zeros((0, 2), np.int64), np.zeros(len(trace.jobs), np.int64)
+    limits = Limits(("limits",), none, nothing.astype(np.int32), nothing, most, counts_jobs, counter)
+    never = _beyond(limits, trace.jobs.width)
+    trace = _noted(trace, *_BEYOND, "dropped", never, given.strict)
+    return _kept(world, trace, limits, ~never)

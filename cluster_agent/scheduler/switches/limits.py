@@ -1,0 +1,97 @@
+"""Limits, partitions and memory as columns of jobs, and as the engine takes them (``csrc/resources/site_limits.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from cluster_agent._native import ffi, lib
+from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
+from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.policy_phases import Composition
+
+UNCOUNTED: Final = np.iinfo(np.int64).max
+"""Memory of a machine whose memory is not counted."""
+
+CHANGED: Final = {
+    "partitions": lib.CHANGED_BY_PARTITIONS,
+    "limits": lib.CHANGED_BY_LIMITS,
+    "memory": lib.CHANGED_BY_MEMORY,
+}
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Of the jobs of a world. Empty columns: there is no such switch."""
+
+    switches: tuple[str, ...]
+    """Which there are, of ``CHANGED``."""
+    has: Int64s
+    """``has[partition]``: processors, and KiB of memory."""
+    partition: Int32s
+    memory_kib: Int64s
+    most: Int64s
+    """Of each counter: how many jobs of the same user or queue may run at once, or their processors."""
+    counts_jobs: Bools
+    counter: Int32s
+    """``counter[job, key]``: where the job counts; -1: nowhere."""
+
+    def only(self, rows: Int64s | Bools) -> Limits:
+        """Those of the jobs ``rows``."""
+        return self._each(lambda column: column[rows])
+
+    def _each(self, of: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Limits:
+        columns = {name: of(getattr(self, name)) for name in ("partition", "memory_kib", "counter")}
+        return msgspec.structs.replace(self, **columns)
+
+
+class CLimits:
+    """``limits_t``, with the columns that it points to. ``table`` turns a column of the jobs into one that is filled in
+    as they come."""
+
+    def __init__(
+        self, limits: Limits, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column
+    ) -> None:
+        limits = limits._each(table)
+        self._switches = limits.switches
+        self._changed = np.zeros(len(limits.counter), np.uint8)
+        has_partitions = bool({"partitions", "memory"} & set(limits.switches))
+        columns = {
+            "has": ("int64_t", limits.has),
+            "partition": ("int32_t", limits.partition),
+            "memory_kib": ("int64_t", limits.memory_kib),
+            "most": ("int64_t", limits.most),
+            "counts_jobs": ("uint8_t", limits.counts_jobs),
+            "counter": ("int32_t", limits.counter),
+            "changed": ("uint8_t", self._changed),
+        }
+        counts = {
+            "n_partitions": len(limits.has) if has_partitions else 0,
+            "n_counters": len(limits.most),
+            "n_keys": limits.counter.shape[1],
+        }
+        self._pointers = {name: pointer(kind, np.ascontiguousarray(column)) for name, (kind, column) in columns.items()}
+        """These keep the columns that are copies."""
+        self.c = ffi.new("limits_t *", counts | self._pointers)
+
+    @property
+    def switches(self) -> dict[str, int]:
+        """How many jobs each switch has changed so far."""
+        return {name: int((self._changed & CHANGED[name] > 0).sum()) for name in self._switches}
+
+
+def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
+    """Why the policy does not go with these switches; None: it does."""
+    reasons = {
+        f"backfill={composition.backfill}": composition.backfill not in ("none", "easy", "list"),
+        "ties=sc15": composition.ties == "sc15",
+        "guard": composition.guard is not None,
+        "a portfolio": composition.portfolio is not None,
+        "a plan": composition.plan is not None,
+        "a policy that knows watts": composition.power is not None,
+        "idle_off_s": composition.idle_off_s is not None,
+    }
+    return next((f"{name} does not go with {', '.join(switches)}" for name, is_so in reasons.items() if is_so), None)

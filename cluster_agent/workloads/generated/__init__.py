@@ -1,0 +1,1 @@
+"""Workloads that papers describe, drawn from a seed."""
