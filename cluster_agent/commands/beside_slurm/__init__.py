@@ -1,0 +1,1 @@
+"""Commands for a partition whose jobs are a Slurm's."""

@@ -1,0 +1,56 @@
+"""The joules of jobs that another manager ran: from the energy counters that nodes report, a row when a job has ended.
+
+A node counts its joules in this boot (``Report.energy_mj``). A job's are the difference of the counters of its nodes
+between the notice of its start and that of its end; a counter is continued from the last report by that report's power,
+at most for ``LONGEST_S``. That is exact for nodes that a job has for itself, up to the error of that continuation, a
+second of the difference in power. Jobs that shared a node have no joules here: which of them drew what, these counters
+do not say. Nor has a job one of whose nodes has no counter, or booted while it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster_agent.history.kept_rows import KeptRows
+from cluster_agent.jobs.foreign_jobs import ForeignJob
+from cluster_agent.serve.node_meter import LONGEST_S
+from cluster_agent.serve.people_protocol import JoulesRow
+from foundation.wire.power_messages import Report
+
+Counters = Mapping[str, tuple[str, int]]
+
+
+def counter(report: Report, heard_s: float, now_s: float) -> tuple[str, int] | None:
+    """Of a node by now: the boot that it counts, and mJ; None: it has none. ``heard_s``: when its report came."""
+    if report.energy_mj < 0:
+        return None
+    return report.boot_id, report.energy_mj + round(max(report.power_mw, 0) * min(max(now_s - heard_s, 0.0), LONGEST_S))
+
+
+def row(job: ForeignJob, now: Counters, wall_s: float) -> JoulesRow:
+    """Of a job that has ended. ``now``: the counters of its nodes."""
+    return JoulesRow(
+        job=job.job, cluster=job.cluster, submitted_s=job.submitted_s, restarts=job.restarts, user=job.user,
+        title=job.title, tag=job.tag, nodes=len(job.nodes), began_s=job.began_s, ended_s=wall_s,
+        energy_j=_joules(job, now), is_shared=job.is_shared,
+    )  # fmt: skip
+
+
+def _joules(job: ForeignJob, now: Counters) -> float | None:
+    if job.is_shared:
+        return None
+    drawn_mj = 0
+    for node in job.nodes:
+        before, after = job.counters.get(node), now.get(node)
+        if before is None or after is None or before[0] != after[0] or after[1] < before[1]:
+            return None
+        drawn_mj += after[1] - before[1]
+    return drawn_mj / 1000
+
+
+class JobJoules(KeptRows[JoulesRow]):
+    """The rows, the newest last."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, JoulesRow, "the joules of jobs")
