@@ -19,9 +19,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cluster_agent.prediction.job_power import Origin, PowerPredictor, Prediction, Submission
+from cluster_agent.prediction.job_power import Origin, Prediction, Submission
+from cluster_agent.prediction.models import Model, predictor_of
 from cluster_agent.prediction.node_watts import NodeWatts
 from cluster_agent.scheduler.power_phases import Admitted
+from foundation.shell.extension import Extension
 
 LAST: Final = 1000
 """Ours: ended jobs that the quantile is taken of, for each origin."""
@@ -44,9 +46,10 @@ class AdmittedPower:
         others_w: Callable[[Submission], float],
         of: Admitted,
         guard: Guard | None = None,
+        model: Extension[Model] | None = None,
     ) -> None:
         self._cores_w, self._others_w, self._of, self._guard = cores_w, others_w, of, guard
-        self._predictor = PowerPredictor(self._full_w)
+        self._predictor = predictor_of(model, self._full_w)
         self._known: dict[Submission, Prediction] = {}  # a cache; emptied by ``learn``
         self._predicted: dict[int, Prediction] = {}
         self._ratios: dict[Origin, deque[float]] = {}
@@ -56,15 +59,15 @@ class AdmittedPower:
         found = self._known.get(submission) or self._predictor.predict(submission)
         self._known[submission] = found
         if self._guard is None:
-            return found.maximum_w if self._of == "maximum" else found.average_w
+            return found.watts(self._of)
         self._predicted[job] = found
         ratio = self._quantile(found.origin, self._guard.violation)
-        return self._unproven_w(submission, self._guard) if ratio is None else found.average_w * ratio
+        return self._unproven_w(submission, self._guard) if ratio is None else found.typical_w * ratio
 
     def learn(self, job: int, submission: Submission, watts: float) -> None:
         """The job has ended; its watts are taken as both mean and maximum."""
         if (predicted := self._predicted.pop(job, None)) is not None:
-            self._ratios.setdefault(predicted.origin, deque(maxlen=LAST)).append(watts / predicted.average_w)
+            self._ratios.setdefault(predicted.origin, deque(maxlen=LAST)).append(watts / predicted.typical_w)
         self._predictor.learn(submission, watts)
         self._known.clear()
 

@@ -15,14 +15,17 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from cluster_agent.prediction.text import Embedding, Float32s, HashedNgrams
 
-Origin: TypeAlias = Literal["user", "same request", "TDP"]
+Origin: TypeAlias = Literal["user", "same request", "TDP", "model"]
+
+METERED_AFTER_S: Final = 60.0
+"""Ours: from so long after its start on a job's meters are taken to say what it draws."""
 
 NEIGHBOURS: Final = 16
 FAR: Final = 3.0
@@ -36,9 +39,9 @@ SAME_REQUEST_JOBS: Final = 8
 REQUESTS_KEPT: Final = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What is known when a job is submitted. Amounts are over all units."""
+class Submission(msgspec.Struct, frozen=True):
+    """What is known when a job is submitted. Amounts are over all units. ``login``, ``title``: the names of user and
+    job, where ``user`` and ``text`` are others, a uid and a command line."""
 
     user: str
     text: str
@@ -48,6 +51,8 @@ class Submission:
     mics: int
     memory_kib: int
     request_s: int
+    login: str = ""
+    title: str = ""
 
     @property
     def request(self) -> tuple[int, int, int, int]:
@@ -55,13 +60,20 @@ class Submission:
         return (self.units, self.cores, self.gpus, self.mics)
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Watts of the whole job: the expected mean and highest. ``origin``: what the prediction rests on."""
+class Prediction(msgspec.Struct, frozen=True):
+    """Watts of the whole job. ``typical_w``: the geometric mean of similar jobs, to show; ``expected_w``: their mean,
+    for every sum; ``maximum_w``: the highest. ``origin``: what the prediction rests on; ``similar``: on how many jobs.
+    """
 
-    average_w: float
+    typical_w: float
+    expected_w: float
     maximum_w: float
     origin: Origin
+    similar: int = 0
+
+    def watts(self, of: str) -> float:
+        """By the word that a policy has for it (``scheduler.power_phases.Admitted``)."""
+        return {"maximum": self.maximum_w, "expected": self.expected_w}.get(of, self.typical_w)
 
 
 class PowerPredictor:
@@ -76,6 +88,7 @@ class PowerPredictor:
     ) -> None:
         """``tdp_w``: full load of what a job requests. The last ``per_user`` jobs of each user are remembered, of the
         most recent users, up to ``jobs_kept`` jobs."""
+        self.trouble = ""  # a model may have some (``models``)
         self._tdp_w = tdp_w
         self._embedding: Embedding = embedding or HashedNgrams()
         self._per_user = per_user
@@ -89,12 +102,14 @@ class PowerPredictor:
         history = self._users.get(job.user)
         per_unit = history.like(self._features(job)) if history else None
         if per_unit is not None:
-            return Prediction(per_unit[0] * job.units, per_unit[1] * job.units, "user")
+            typical, expected, highest, similar = per_unit
+            return Prediction(typical * job.units, expected * job.units, highest * job.units, "user", similar)
         if past := self._requests.get(job.request):
             average, maximum = np.mean([watts for watts, _ in past]), max(highest for _, highest in past)
-            return Prediction(float(average) * job.units, maximum * job.units, "same request")
+            average_w = float(average) * job.units
+            return Prediction(average_w, average_w, maximum * job.units, "same request", len(past))
         tdp_w = self._tdp_w(job)
-        return Prediction(tdp_w, tdp_w, "TDP")
+        return Prediction(tdp_w, tdp_w, tdp_w, "TDP")
 
     def learn(self, job: Submission, average_w: float, maximum_w: float | None = None) -> None:
         """Learn from a job that has ended. Without ``maximum_w`` only its mean is known. Watts must be above 0."""
@@ -159,8 +174,8 @@ class _History:
         self._watts[at] = average, maximum
         self._count += 1
 
-    def like(self, features: Float32s) -> tuple[float, float] | None:
-        """Mean and highest watts per unit of the nearest past jobs; None if none is near."""
+    def like(self, features: Float32s) -> tuple[float, float, float, int] | None:
+        """Typical, expected and highest watts per unit of the nearest past jobs, and how many; None: none is near."""
         count = len(self)
         # with sum, log and exp below that have one result on every processor: einsum's, and NumPy's log and exp, depend
         # on its vector unit, and a replay would differ between machines
@@ -173,6 +188,9 @@ class _History:
         if not len(nearest):
             return None
         weight = 1 / (distance[nearest] + 0.01)
-        # the geometric mean: a neighbour that draws ten times as much is as wrong as one that draws a tenth
+        # typical is the geometric mean: a neighbour that draws ten times as much is as wrong as one that draws a tenth.
+        # In a sum it counts ten times as much, so what is expected is the plain mean
         logs = np.array([math.log(watts) for watts in self._watts[nearest, 0].tolist()])
-        return math.exp((weight * logs).sum() / weight.sum()), float(self._watts[nearest, 1].max())
+        watts = self._watts[nearest]
+        expected = float((weight * watts[:, 0]).sum() / weight.sum())
+        return math.exp((weight * logs).sum() / weight.sum()), expected, float(watts[:, 1].max()), len(nearest)

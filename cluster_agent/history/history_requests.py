@@ -1,0 +1,123 @@
+"""The history in the cluster agent: from reports and ends to rows, and what people may ask of it.
+
+Everybody on the agent's machine may read rows, as they may see the table of jobs; administrators make the agent forget
+a user. The store of jobs keeps its own records, as accounting needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.people import Caller, Request
+from cluster_agent.history.job_history import HistoryRow, JobHistory
+from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
+from cluster_agent.jobs.job import Job
+from cluster_agent.serve.people_protocol import (
+    MOST_ROWS,
+    CountJoules,
+    ForgetHistory,
+    JoulesRow,
+    ListHistory,
+    Sentences,
+    UserJoules,
+)
+from foundation.wire.power_messages import Report
+
+if TYPE_CHECKING:
+    from cluster_agent.serve.job_service import JobService
+    from cluster_agent.slurm.job_joules import JobJoules
+
+
+class HistoryRequests:
+    """``handlers`` of the requests; ``hear``, ``own_ended`` and ``foreign_ended`` are for whoever gets these news.
+    ``jobs``: our own; ``reports``: the newest of each node; ``as_shown`` gives the wall clock for a job's times."""
+
+    def __init__(
+        self,
+        history: JobHistory,
+        jobs: Callable[[], JobService | None],
+        foreign: ForeignJobs,
+        joules: JobJoules,
+        reports: Callable[[], Mapping[str, Report]],
+    ) -> None:
+        self.history = history
+        self._jobs, self._foreign, self._joules, self._reports = jobs, foreign, joules, reports
+        self._users: dict[str, UserJoules] = {}
+        self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
+            CountJoules: self._by_user,
+            ListHistory: self._list,
+            ForgetHistory: self._forget,
+        }
+
+    def hear(self, now_s: float, wall_s: float, reports: Iterable[Report]) -> None:
+        """Reports of nodes; and what is due is saved."""
+        jobs = self._jobs()
+        self.history.hear(reports, jobs.job_on if jobs else self._foreign.on_nodes)
+        self.history.step(now_s, wall_s)
+
+    def close(self) -> None:
+        """Save the counts of jobs that run."""
+        self.history.save()
+
+    def own_ended(self, job: Job) -> None:
+        """A job of ours that had nodes."""
+        jobs, account = self._jobs(), job.account
+        if jobs is None or job.started_s is None or job.ended_s is None:
+            return
+        joules, covered_s = account.joules, account.covered_s
+        self._add(job.user, joules)
+        watts = joules / covered_s * len(job.nodes) if joules and joules > 0 and covered_s > 0 else None
+        row = HistoryRow(
+            job=str(job.id), user=job.user, application=job.title, nodes=len(job.nodes),
+            submitted_s=jobs.as_shown(job.submitted_s), began_s=jobs.as_shown(job.started_s),
+            ended_s=jobs.as_shown(job.ended_s), run_s=max(job.ended_s - job.started_s, 0.0), cores=job.spec.cores,
+            request_s=job.spec.walltime_s, state=job.state, tag=job.tag, tag_source=job.tag_source, energy_j=joules,
+            watts=watts, cap_w=account.cap_j / account.capped_s if account.capped_s else None,
+        )  # fmt: skip
+        self.history.ended(str(job.id), row, self._last(job.nodes))
+
+    def foreign_ended(self, job: ForeignJob, of_it: JoulesRow) -> None:
+        """A job of another manager, with its joules."""
+        self._add(of_it.user, of_it.energy_j)
+        run_s = max(of_it.ended_s - of_it.began_s, 0.0)
+        watts = of_it.energy_j / run_s if of_it.energy_j and of_it.energy_j > 0 and run_s > 0 else None
+        row = HistoryRow(
+            job=of_it.job, user=of_it.user, application=of_it.title, nodes=of_it.nodes,
+            submitted_s=float(of_it.submitted_s) or of_it.began_s, began_s=of_it.began_s, ended_s=of_it.ended_s,
+            run_s=run_s, manager=of_it.cluster or "another", tag=of_it.tag, energy_j=of_it.energy_j, watts=watts,
+            is_shared=of_it.is_shared,
+        )  # fmt: skip
+        self.history.ended(job.key, row, self._last(job.nodes))
+
+    def _add(self, user: str, joules: float | None) -> None:
+        """A job of this user has ended."""
+        one = self._users.setdefault(user, UserJoules(user))
+        one.jobs += 1
+        one.unknown += joules is None
+        one.energy_j += max(joules or 0.0, 0.0)
+
+    def _by_user(self, caller: Caller, request: CountJoules) -> list[UserJoules]:
+        return list(self._users.values())
+
+    def _last(self, nodes: Iterable[str]) -> list[Report]:
+        reports = self._reports()
+        return [reports[node] for node in nodes if node in reports]
+
+    def _list(self, caller: Caller, request: ListHistory) -> list[HistoryRow]:
+        return self.history.rows(request.since_s, request.user, MOST_ROWS)
+
+    def _forget(self, caller: Caller, request: ForgetHistory) -> Sentences:
+        jobs = self._jobs()
+        own = [str(job.id) for job, _ in jobs.live.runs.running() if job.user == request.user] if jobs else []
+        foreign = [one.key for one in self._foreign.all() if one.user == request.user]
+        removed = self.history.forget(request.user, [*own, *foreign])
+        self._users.pop(request.user, None)
+        try:
+            joules = self._joules.forget(request.user)
+        except OSError as error:
+            raise ClusterError(f"the joules of {request.user}'s jobs cannot be removed: {error.strerror}") from None
+        line = f"{removed} jobs of {request.user} are forgotten, and the joules of {joules} of another manager"
+        running = len(own) + len(foreign)
+        return [line + (f"; nothing will be kept of the {running} that run now" if running else "")]
