@@ -1,0 +1,118 @@
+"""What the cluster agent said last, all at one moment: all that the page shows.
+
+One process keeps it for all viewers, so fifty cost the cluster agent what one costs. Before a view sees it, what the
+viewer may not see has been taken out (``access.seen_by``): a job of others has no name, no user and no command, only
+its nodes and watts. A view renders what is there and needs no rule of its own.
+
+Watts end in ``_w``, joules in ``_j``, times are Unix seconds of the cluster agent's machine; None: not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cluster_agent.budget.kept_counts import Change
+from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.jobs.job import Job
+from cluster_agent.page.start_prediction import Prediction
+from cluster_agent.serve.people_protocol import BudgetView, JobRow, NodeRow, RunningJob
+from cluster_agent.serve.why import Why
+
+BudgetChange = Change
+"""A transition of the budget: ``unix_s``, ``who``, ``what`` in words."""
+
+OTHERS = "(another's)"
+"""Stands for the user, title and names of jobs that the viewer may not see."""
+
+
+class PowerPoint(msgspec.Struct, frozen=True, array_like=True):
+    """The partition at a moment; None: not known. A gap in time is a gap of knowledge: nothing is made up for it."""
+
+    at_s: float
+    draws_w: float | None
+    """Of all nodes that report, and the fixed power."""
+    budget_w: float | None
+    counted_w: float | None
+    """What the partition could draw at most: what all nodes count, and the fixed power."""
+    bound_by: str
+    """What bounds most nodes: the sharer and its reason; "": no cap does."""
+    bound: int
+    """How many nodes a cap bounds."""
+
+
+class Alarm(msgspec.Struct, frozen=True):
+    """An alarm that is on. ``kind``: of ``serve.alarms.KINDS``; ``since_s``: since when this process has seen it."""
+
+    kind: str
+    words: str
+    fix: str
+    since_s: float
+
+
+class UserEnergy(msgspec.Struct, frozen=True):
+    """What a user's jobs took that ended in the last week, whoever ran them. ``unknown``: of the ``jobs``, how many
+    have no known joules; ``node_h``: node hours of the others. ``per_node_h_j``: joules of a node hour of these."""
+
+    user: str
+    energy_j: float
+    kwh: float
+    jobs: int
+    unknown: int
+    node_h: float
+    per_node_h_j: float | None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What the cluster agent said last. An empty one is what there is before its first answer."""
+
+    taken_s: float = 0.0
+    """When the newest part of it was said."""
+    partition: str = ""
+    """Its name; "": none is set."""
+    budget: BudgetView | None = None
+    """None: the cluster agent was never reached."""
+    changes: tuple[Change, ...] = ()
+    """Of the budget, the newest first."""
+    nodes: tuple[NodeRow, ...] = ()
+    bound_since_s: Mapping[str, float] = {}
+    """Of nodes that a cap bounds, by name: since when this process has seen that at every look."""
+    jobs: tuple[JobRow, ...] = ()
+    """Ours that wait or run, the lowest number first. One that waits and is planned has ``planned_s``."""
+    predicted: Prediction | None = None
+    """When the jobs start that wait and are not planned, as far as that was predicted."""
+    has_jobs: bool = False
+    """Whether the cluster agent runs jobs."""
+    running: tuple[RunningJob, ...] = ()
+    """Jobs of other managers that run."""
+    ended: tuple[HistoryRow, ...] = ()
+    """Jobs of the last week, ours and others', the one that ended last first; 20,000 at most."""
+    alarms: tuple[Alarm, ...] = ()
+    power: tuple[PowerPoint, ...] = ()
+    """The oldest first: every 10 s for two hours, before that every minute for a day. Not written to a disk."""
+    energy: tuple[UserEnergy, ...] = ()
+    """The most joules first."""
+    median_per_node_h_j: float | None = None
+    """Median over jobs of everybody in the last week: joules of a node hour."""
+    why: Mapping[str, Why] = {}
+    """The node that a page is about: its ``Why``, by name."""
+    job: tuple[JobRow, Job] | None = None
+    """The job that a page is about, as ``clusterctl jobs ID`` shows it; None if there is none such, or it is not for
+    the viewer."""
+    lost_since_s: float | None = None
+    """Since when the cluster agent does not answer; all else is then the last that it said."""
+    lost_why: str = ""
+
+
+class Viewer(msgspec.Struct, frozen=True):
+    """Who looks."""
+
+    user: str | None
+    """None: nobody known, who sees no names of jobs and users."""
+    sees_all: bool
+    """An administrator."""
+
+    def is_own(self, user: str) -> bool:
+        """Whether a job of ``user`` is shown with its name."""
+        return self.sees_all or (bool(user) and user == self.user)
