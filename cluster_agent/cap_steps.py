@@ -7,26 +7,33 @@ until the next, the last one for ever:
     7200,10800,1200000,0                 0,1500000
     ...                                  43200,900000
 
+A third column of steps, ``cores``, may say how many cores are to be in use; a cap has no use for it.
+
 Times are seconds of the job log. ``announced_s`` (optional) is when the cap becomes known; without it everything is
 known from the start. Steps with empty watts lift the cap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import floor
+from pathlib import Path
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from cluster_agent.errors import WrongUseError
-from foundation.shell.plain_text import fields_by_line, read_text
+from foundation.shell.plain_text import fields_by_line, foreign_text
 
 FOREVER_S: Final = 2**62
 WINDOWS: Final = ("from_s", "to_s", "watts")
 STEPS: Final = ("from_s", "watts")
+PROFILE: Final = (*STEPS, "cores")
 
 
-@dataclass(frozen=True, slots=True)
-class Cap:
+class Cap(msgspec.Struct, frozen=True):
     """``watts`` for the whole cluster in [from_s, to_s), known from ``announced_s`` on."""
 
     from_s: int
@@ -35,17 +42,30 @@ class Cap:
     announced_s: int = 0
 
 
-def read_caps(text: str) -> list[Cap]:
+def read_caps(path: str) -> list[Cap]:
     """The caps of a file, in order of time; ``WrongUseError`` with file and line for the first that is wrong."""
-    (first_line, header), *rows = _rows(text) or [(1, [])]
+    return caps_of(path, read_bytes(path))
+
+
+def read_bytes(path: str) -> bytes:
+    """What the file has; ``WrongUseError`` if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a path
+        raise WrongUseError(f"{path}: cannot read the caps: {getattr(error, 'strerror', None) or error}") from None
+
+
+def caps_of(path: str, content: bytes) -> list[Cap]:
+    """As ``read_caps``, of the file ``path`` with this content."""
+    (first_line, header), *rows = _rows(path, content) or [(1, [])]
     names = tuple(word.strip() for word in header)
     known = [(*form, *more) for form in (WINDOWS, STEPS) for more in ((), ("announced_s",))]
-    if names not in known:
+    if names not in (*known, PROFILE):
         wanted = " or ".join(",".join(form) for form in known[::2])
-        raise WrongUseError(f"{text}:{first_line}: the first line must be {wanted}[,announced_s]")
+        raise WrongUseError(f"{path}:{first_line}: the first line must be {wanted}[,announced_s]")
     caps: list[Cap] = []
     for number, row in rows:
-        where = f"{text}:{number}"
+        where = f"{path}:{number}"
         cap = _cap(_numbers(where, names, row))
         if caps and "to_s" not in names:  # a step ends where the next begins
             caps[-1] = replace(caps[-1], to_s=cap.from_s)
@@ -60,10 +80,32 @@ def read_caps(text: str) -> list[Cap]:
     return [cap for cap in caps if cap.watts < float("inf")]
 
 
-def _rows(path: str) -> list[tuple[int, list[str]]]:
+def as_kept(caps: Sequence[Cap], settle_s: float, aside_w: float) -> list[Cap]:
+    """The caps as the ledger of a partition keeps them (``cluster.Kept``): ``aside_w`` of each is for others than the
+    nodes, and a lower one is in force ``settle_s`` before it comes, but not before it is known. Seconds are whole: a
+    lower cap begins early."""
+    if not settle_s and not aside_w:
+        return list(caps)
+    early = [(max(floor(cap.from_s - settle_s), min(cap.announced_s, cap.from_s), 0), cap) for cap in caps]
+    times_s = sorted({at_s for from_s, cap in early for at_s in (from_s, cap.from_s, cap.to_s)})
+    kept: list[Cap] = []
+    for from_s, to_s in pairwise(times_s):
+        found = [cap for early_s, cap in early if early_s <= from_s < cap.to_s]
+        if not found:
+            continue
+        least = min(found, key=lambda cap: cap.watts)
+        cap = Cap(from_s, to_s, max(least.watts - aside_w, 0.0), least.announced_s)
+        if kept and kept[-1] == replace(cap, from_s=kept[-1].from_s, to_s=from_s):
+            kept[-1] = replace(kept[-1], to_s=to_s)
+        else:
+            kept.append(cap)
+    return kept
+
+
+def _rows(path: str, content: bytes) -> list[tuple[int, list[str]]]:
     """The lines that are neither empty nor comments, with their numbers."""
     try:
-        lines = fields_by_line(read_text(path))
+        lines = fields_by_line(foreign_text(content))
         return [(number, row) for number, row in lines if any(row) and row[0][:1] != "#"]
     except OSError as error:
         raise WrongUseError(f"{path}: cannot read the caps: {error.strerror}") from None

@@ -11,6 +11,7 @@ linear between (thesis §4.5), or measured per frequency.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 
 from cluster_agent.errors import WrongUseError, without_types
 from foundation.shell.errors import nearest
-from foundation.shell.plain_text import read_text
+from foundation.shell.plain_text import foreign_text
 from foundation.shell.settings import decode_toml, line_of
 
 SHIPPED: Final = Path(__file__).parent / "machines"
@@ -67,6 +68,22 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rack_w: float = 0.0
 
 
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the ledger of a live partition keeps the budget (``clusterctl state export --machine`` writes it), so that a
+    replay keeps its caps as the partition does. Not given: caps are what jobs and idle nodes may draw, from their times
+    on."""
+
+    settle_s: float = 0.0  # so long before a lower budget comes it counts: nodes need that to come down
+    fixed_w: float = 0.0  # of the budget, for what nobody caps
+    reserve_w: float = 0.0  # of the budget, for nodes that may reboot at once
+    counts_idle: bool = False  # on nodes, and with configurations: idle nodes draw from the budget, too
+
+    @property
+    def aside_w(self) -> float:
+        """What of the budget neither jobs nor idle nodes may draw."""
+        return self.fixed_w + self.reserve_w
+
+
 class MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file as it is written. ``degradation`` names application classes; the one called ``default`` is used unless
     another is chosen."""
@@ -76,6 +93,7 @@ class MachineFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: tuple[NodeGroup, ...]
     topology: Topology = Topology()
     degradation: dict[str, float] = {}
+    kept: Kept = Kept()
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -85,6 +103,9 @@ class Machine(msgspec.Struct, frozen=True):
     groups: tuple[NodeGroup, ...]
     topology: Topology
     degradation: dict[str, float]
+    kept: Kept = Kept()
+    sha256: str = ""
+    """Of the file that it was read from."""
 
     @property
     def node(self) -> NodeGroup:
@@ -166,7 +187,7 @@ def load_machine(text: str) -> Machine:
     path = shipped.get(name, Path(name))
     if name not in shipped and not path.suffix:
         raise WrongUseError(f"--machine {text}: no machine is called {name!r}{nearest(name, shipped)}; or give a file")
-    return build(read(path), _overrides(text, rest), str(path))
+    return build(*read(path), _overrides(text, rest), str(path))
 
 
 def shipped_names() -> list[str]:
@@ -174,10 +195,11 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
-def read(path: Path) -> MachineFile:
-    """Read a machine file; the ``WrongUseError`` names file, line and key."""
+def read(path: Path) -> tuple[MachineFile, str]:
+    """Read a machine file, and its SHA-256; the ``WrongUseError`` names file, line and key."""
     try:
-        text = read_text(path)
+        raw = path.read_bytes()
+        text = foreign_text(raw)
     except OSError as error:
         raise WrongUseError(f"{path}: cannot read the machine: {error.strerror}") from None
     try:
@@ -188,13 +210,13 @@ def read(path: Path) -> MachineFile:
         raise WrongUseError(f"{path}: {error}") from None
     for key, problem in _problems(found):
         raise WrongUseError(f"{path}:{line_of(text, tuple(key.split('.')))}: {key}: {problem}")
-    return found
+    return found, hashlib.sha256(raw).hexdigest()
 
 
-def build(found: MachineFile, changes: dict[str, int], where: str) -> Machine:
+def build(found: MachineFile, file_sha256: str, changes: dict[str, int], where: str) -> Machine:
     """The machine of a checked file, its first group changed."""
     first = msgspec.structs.replace(found.nodes[0], **changes)
-    machine = Machine(found.name, (first, *found.nodes[1:]), found.topology, found.degradation)
+    machine = Machine(found.name, (first, *found.nodes[1:]), found.topology, found.degradation, found.kept, file_sha256)
     if machine.processors > MOST_PROCESSORS:
         raise WrongUseError(f"{where}: {machine.processors} cores are more than {MOST_PROCESSORS}")
     return machine
@@ -228,7 +250,7 @@ def _explained(path: Path, text: str, message: str) -> str:
 
 
 def _fields(steps: list[str]) -> list[str]:
-    structs: dict[str, Any] = {"nodes": NodeGroup, "topology": Topology}
+    structs: dict[str, Any] = {"nodes": NodeGroup, "topology": Topology, "kept": Kept}
     return [
         field.name for field in msgspec.structs.fields(structs.get(steps[0], MachineFile) if steps else MachineFile)
     ]
@@ -244,6 +266,9 @@ def _problems(found: MachineFile) -> Any:
     for key, value in found.degradation.items():
         if not 1 <= value < MOST_W:
             yield f"degradation.{key}", "must be 1 or more"
+    for key in ("settle_s", "fixed_w", "reserve_w"):
+        if not 0 <= getattr(found.kept, key) < MOST_W:
+            yield f"kept.{key}", "must be 0 or more"
     for key in ("chassis_w", "rack_w"):
         if not 0 <= getattr(found.topology, key) < MOST_W:
             yield f"topology.{key}", "must be 0 or more"

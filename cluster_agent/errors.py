@@ -15,6 +15,14 @@ class StoreError(ClusterError):
     """The cluster agent's store cannot be read or written: its disk is full or fails, or it is damaged."""
 
 
+class StepError(ClusterError):
+    """A stepped world cannot do that: an action that cannot be, or a world that is over or closed."""
+
+
+class SchedulerError(ClusterError):
+    """A scheduler in another process has answered what cannot be, too late, or not at all."""
+
+
 class StoppedError(ClusterError):
     """The user has stopped it (Ctrl-C). Exit status 130, as shells use it."""
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,11 +69,10 @@ def _column(kind: type[Kind], fill: float = 0, rows: tuple[int, ...] = ()) -> np
     return cast("npt.NDArray[Kind]", _Column(kind, fill, rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """One node: a copy of its columns at the time of the look-up."""
 
-    index: int
+    place: int
     name: str
     declaration: Declaration
     boot_id: str
@@ -164,13 +163,21 @@ class Accounts(Mapping[str, Account]):
         self._make_room(0)
 
     def __getitem__(self, name: str) -> Account:
-        at = self.places[name]
-        return Account(
-            at, name, self.declarations[at], self.boot_ids[at],
-            int(self.limit_mw[at]), int(self.count_mw[at]), int(self.target_mw[at]), int(self.wanted_mw[at]),
-            bool(self.is_leased[at]), bool(self.is_heard[at]), bool(self.has_confirmed[at]),
-            bool(self.is_leaving[at]), bool(self.has_left[at]), bool(self.is_off[at]),
+        (account,) = self.copies([self.places[name]])
+        return account
+
+    def copies(self, at: Sequence[int]) -> list[Account]:
+        """The nodes at these places. One list for each column: of many nodes far faster than a look-up of each."""
+        places = np.asarray(at, np.int64)
+        columns = (
+            self.limit_mw, self.count_mw, self.target_mw, self.wanted_mw, self.is_leased, self.heard_s > -math.inf,
+            self.has_confirmed, self.is_leaving, self.has_left, self.is_off,
         )  # fmt: skip
+        values = zip(*(column[places].tolist() for column in columns), strict=True)
+        return [
+            Account(place, self.names[place], self.declarations[place], self.boot_ids[place], *one)
+            for place, one in zip(at, values, strict=True)
+        ]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

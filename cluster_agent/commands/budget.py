@@ -12,6 +12,7 @@ import click
 
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.commands.nodes import json_option, socket_option
+from cluster_agent.commands.replays.from_prices import from_carbon, from_price
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
@@ -23,6 +24,10 @@ from foundation.shell.text_table import render
 @click.group()
 def budget() -> None:
     """Show and set the partition's budget, in DC watts of all nodes and the fixed power."""
+
+
+budget.add_command(from_price)
+budget.add_command(from_carbon)
 
 
 @budget.command()
@@ -84,8 +89,8 @@ def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @socket_option
 def schedule(path: Path, socket: Place) -> None:
-    """Let the budget follow FILE, lines TIME,WATTS, from now on. A drop takes effect early enough to be kept in
-    time."""
+    """Let the budget follow FILE, lines TIME,WATTS, or a profile in Unix seconds, from now on. A drop takes effect
+    early enough to be kept in time."""
     steps = read_schedule(path)
     echo(*ask(socket, SetSchedule(steps, str(path))))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -16,6 +17,7 @@ from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
+from cluster_agent.fabric.people import Request
 from cluster_agent.jobs.job import STATES, Job
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
@@ -31,6 +33,9 @@ from cluster_agent.serve.people_protocol import (
 from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
+
+Ended = TypeVar("Ended", bound=Any)
+"""A row with ``ended_s``."""
 
 HEADINGS = ("job", "user", "name", "state", "nodes", "took", "of", "kJ", "tag", "where and why")
 
@@ -114,12 +119,21 @@ def power(state: str, node: str, socket: Place) -> None:
 
 
 def rows_of(socket: Place, request: ListJobs) -> Iterator[JobRow]:
-    """All of them, a thousand at a time."""
+    """All of them: a thousand at a time, or fewer where they are huge."""
     while rows := ask(socket, request):
         yield from rows
-        if len(rows) < MOST_ROWS:
-            return
         request = msgspec.structs.replace(request, after=rows[-1].job)
+
+
+def rows_since(place: Place, request: Request[list[Ended]]) -> list[Ended]:
+    """All rows of jobs that ended after the request's ``since_s``, in as many answers as that takes."""
+    found: list[Ended] = []
+    while True:
+        part = ask(place, request)
+        found += part
+        if len(part) < MOST_ROWS:
+            return found
+        request = msgspec.structs.replace(request, since_s=found[-1].ended_s)
 
 
 def cells(row: JobRow) -> tuple[str, ...]:
@@ -193,23 +207,31 @@ def _when(unix_s: float | None) -> str:
 
 def _export(path: Path, rows: Iterator[JobRow]) -> int:
     """Write the rows to a file, completely or not at all; returns how many."""
-    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
+    write = {".csv": write_csv, ".parquet": _write_parquet}.get(path.suffix)
     if write is None:
         raise WrongUseError(f"--export {path}: the name must end in .csv or .parquet")
-    part = path.with_name(path.name + ".part")
     found = [msgspec.structs.asdict(row) for row in rows]
-    try:
+    with exported(path) as part:
         write(part, found)
+    return len(found)
+
+
+@contextmanager
+def exported(path: Path) -> Iterator[Path]:
+    """The file to write, which has this path once the block has ended; ``ClusterError`` if it cannot be written."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise ClusterError(f"{path}: cannot write: {error.strerror}") from None
-    return len(found)
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_csv(path: Path, rows: Sequence[dict[str, Any]], names: Sequence[str] = JobRow.__struct_fields__) -> None:
+    """With a line of the names of the columns."""
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, JobRow.__struct_fields__)
+        writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)
 

@@ -22,7 +22,7 @@ directory_option = click.option(
     show_default=True,
     help="Directory of the keys.",
 )
-role_option = click.option("--role", metavar="ROLE", help="node, admin or viewer.")
+role_option = click.option("--role", metavar="ROLE", help="node, admin, notifier, viewer or submitter.")
 
 
 @click.group()
@@ -30,7 +30,9 @@ def keys() -> None:
     """Make, allow and revoke the keys of nodes and people.
 
     A key pair is a file NAME.key that only its owner can read. The file "allowed" in the same directory lists who may
-    connect to the cluster agent; a running agent follows its changes at once.
+    connect to the cluster agent; a running agent follows its changes at once. Roles: a node speaks for itself, a viewer
+    looks, an admin changes what administrators may, and a notifier says what another job manager runs, nothing else. A
+    submitter sends jobs to nodes that dispatch without the cluster agent, and is nobody to that.
     """
 
 
@@ -54,7 +56,9 @@ def new(names: tuple[str, ...], role: str | None, directory: Path) -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", default="node", show_default=True, metavar="ROLE", help="node, admin or viewer.")
+@click.option(
+    "--role", default="node", show_default=True, metavar="ROLE", help="node, admin, notifier, viewer or submitter."
+)
 @click.option("--public", metavar="KEY|FILE", help="The public key, if NAME.key is not in the directory.")
 @directory_option
 def allow(name: str, role: str, public: str | None, directory: Path) -> None:

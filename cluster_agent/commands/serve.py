@@ -35,7 +35,6 @@ def serve(path: Path, observe: bool) -> None:
     except KeyFileError as error:  # it would not be there at the next start either
         raise UsageError(str(error)) from error
     try:
-        say(f"listening at {server.router.url}, mode {settings.mode}, epoch {server.partition.ledger.epoch}")
         server.run()
     finally:
         server.close()

@@ -21,6 +21,7 @@ from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
 from foundation.shell.duration import seconds
 from foundation.shell.plain_text import echo, json_text, read_text
+from foundation.wire.job_messages import standard_output
 
 MARK: Final = "#NODECTL"
 MAX_SCRIPT: Final = 1 << 16
@@ -29,7 +30,8 @@ MOST_NUMBERS: Final = 1000
 """Ours: jobs to wait for, and jobs of an array."""
 
 _RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
-NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
+NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
+NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "array")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -61,26 +63,47 @@ NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command")
 @click.option("--after", multiple=True, metavar="JOBS", help="Once these have ended, however: 12 or 12,15-18.")
 @click.option("--after-done", multiple=True, metavar="JOBS", help="The same; if one fails, it is cancelled.")
 @click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
+@click.option("--dispatch", type=click.Choice(["dardis"]), help="Without the cluster agent: ask the nodes themselves.")
+@click.option(
+    "--watts", type=click.FloatRange(0), default=0.0, help="With --dispatch: what a node of it must be granted."
+)
+@click.option(
+    "--keys", default="/etc/nodectl/dispatch", help="With --dispatch: the directory of nodes.toml and allowed."
+)
+@click.option("--key", default="", metavar="FILE", help="With --dispatch: your key, of role submitter.")
+@click.option("--resume", type=int, default=0, metavar="JOB", help="With --dispatch: wait again for a job of yours.")
 @click.option("--script", default="", metavar="FILE", help="Run this script (-: stdin); its arguments follow after --.")
 @json_option
 @socket_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def submit(context: click.Context, /, **given: Any) -> None:
+def submit(context: click.Context, /, **given: Any) -> int:
     """Queue a job: `submit [OPTIONS] -- COMMAND...` or `submit [OPTIONS] --script FILE`. It runs once on each of its
     nodes.
 
     The first lines of a script may contain options, `#NODECTL --nodes 2 --time 2h`; those given here win.
+
+    With --dispatch there is no queue: this command finds nodes, stays until the job is over, and exits with 1 if it
+    failed (docs/dardis.md).
     """
+    if given["resume"]:
+        return _resumed(given)
     script = _read_script(given["script"]) if given["script"] else ""
     for name, value in _options_of(script, given["script"]).items():
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
             given[name] = value
     request = _request(_spec(given, script))
-    if not given["array"]:
-        job = ask(given["socket"], request)
-        echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
-        return
+    if given["dispatch"]:
+        return _dispatched(request, given)
+    if given["array"]:
+        return _array(request, given)
+    job = ask(given["socket"], request)
+    echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
+    return 0
+
+
+def _array(request: Submit, given: dict[str, Any]) -> int:
+    """A job for each number."""
     tasks, jobs = _numbers("--array", given["array"]), dict[int, int]()
     try:
         for task in tasks:
@@ -90,6 +113,36 @@ def submit(context: click.Context, /, **given: Any) -> None:
     finally:  # an error or Ctrl-C leaves those that were accepted
         if given["as_json"]:
             echo(json_text({"jobs": jobs}))
+    return 0
+
+
+def _dispatched(request: Submit, given: dict[str, Any]) -> int:
+    """Be the task manager of this job."""
+    wrong = next((name for name in NEEDS_THE_HEAD if given[name]), "")
+    if wrong:
+        raise WrongUseError(f"--{wrong.replace('_', '-')} is for the cluster agent's queue, not for --dispatch")
+    from cluster_agent.dispatch.live.dispatch_frames import Program
+    from cluster_agent.dispatch.live.submission import files_of, submitted
+    from foundation.wire.dispatch_messages import LARGEST
+
+    key = Path(given["key"] or Path.home() / ".config" / "nodectl" / "submitter.key").absolute()
+    output = request.output or standard_output(request.nodes)
+    program = Program(
+        request.command, request.script, request.workdir, output, request.error, request.env, request.walltime_s,
+        request.grace_s, request.prolog, request.epilog, request.tag,
+    )  # fmt: skip
+    if (size := len(msgspec.msgpack.encode(program))) > LARGEST:
+        raise WrongUseError(f"the job's command, script and environment take {size} bytes, of {LARGEST}: use files")
+    directory = Path(given["keys"]).absolute()
+    return submitted(program, request.nodes, given["watts"], directory, key, files_of(Path.home()), echo)
+
+
+def _resumed(given: dict[str, Any]) -> int:
+    if not given["dispatch"]:
+        raise WrongUseError("--resume needs --dispatch dardis: a job of the queue is under `clusterctl jobs`")
+    from cluster_agent.dispatch.live.submission import files_of, resumed
+
+    return resumed(given["resume"], files_of(Path.home()), echo)
 
 
 def _request(spec: dict[str, Any]) -> Submit:

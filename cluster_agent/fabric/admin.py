@@ -1,20 +1,27 @@
 """People on this machine: requests and answers over a Unix socket, and the kernel's word on who asks (SO_PEERCRED).
 
 Each connection carries one request and one answer, each four bytes of length and an envelope as on the links to nodes.
-Nobody can keep the loop waiting: a connection that is not done within ``PATIENCE_S`` is closed.
+Nobody can keep the loop waiting: a connection that is not done within ``PATIENCE_S`` is closed. One whose answer is due
+later (``Later``) has that time in addition; only notifiers and administrators can have such connections, they are no
+part of a user's share, and who makes the answers bounds their number.
+
+However much the answers cost, a turn of the loop has the same share for them (``serve_all``).
 
 Nobody can keep others out either. One more connection than a user's share closes that user's oldest one. One more than
-the room of all viewers closes the oldest one of whoever has most. Administrators have room of their own.
+the room of all viewers closes the oldest one of whoever has most. Administrators and notifiers have room of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pwd
 import socket
 import struct
+import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,10 +29,23 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.fabric.people import MAX_REQUEST, PATIENCE_S, PROTOCOL, AnswerEnvelope, Caller, Handlers, answer
+from cluster_agent.fabric.people import (
+    MAX_REQUEST,
+    PATIENCE_S,
+    PROTOCOL,
+    AnswerEnvelope,
+    Caller,
+    Handlers,
+    Later,
+    answer,
+)
+from foundation.directories import make_shared_directory
 
 SHARE: Final = 32
 """Ours: connections of one user at a time. Each may take up 256 KiB, and most are done after one turn of the loop."""
+
+MANAGERS: Final = 1024
+"""Ours: the same of a notifier. A job manager may start a thousand jobs at once, each with a hook of its own."""
 
 VIEWERS: Final = 128
 """Ours: connections of all users together who are not administrators. One person may have thousands of subordinate user
@@ -33,6 +53,9 @@ ids (subuid(5))."""
 
 ACCEPTED: Final = 64
 """Ours: connections accepted in one turn of the loop; others wait in the kernel's queue."""
+
+RANKS: Final = {"admin": 0, "notifier": 1, "viewer": 2}
+"""Whose requests are answered first."""
 
 _LENGTH: Final = struct.Struct("!I")
 _PEER: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
@@ -45,19 +68,34 @@ class _Connection:
     until_s: float
     got: bytearray
     to_send: bytes = b""
+    later: Later | None = None
+
+    def put(self, envelope: AnswerEnvelope) -> None:
+        """Have this answer sent."""
+        encoded = msgspec.msgpack.encode(envelope)
+        self.to_send = _LENGTH.pack(len(encoded)) + encoded
 
 
 class AdminSocket:
     """Listens at ``path``; the loop polls ``interests`` and calls ``serve`` for a descriptor that is ready."""
 
-    def __init__(self, path: Path, handlers: Handlers, admins: frozenset[str] = frozenset()) -> None:
-        """``admins``: users in addition to root and the one that this process runs as."""
-        self.path, self._handlers, self._admins = path, handlers, admins
+    def __init__(
+        self,
+        path: Path,
+        handlers: Handlers,
+        admins: frozenset[str] = frozenset(),
+        notifiers: frozenset[str] = frozenset(),
+    ) -> None:
+        """``admins``: users in addition to root and the one that this process runs as; ``notifiers``: users who may
+        say what another job manager runs."""
+        self.path, self._handlers, self._admins, self._notifiers = path, handlers, admins, notifiers
         self._connections: dict[int, _Connection] = {}
+        self._answered: dict[int, int] = {}  # by uid of who is connected, the last answer's number
+        self._n_answers = 0
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _clear(path)
+            make_shared_directory(path.parent)
+            clear_stale(path, "another cluster agent is; stop it first (SIGTERM)")
             before = os.umask(0o111)  # everybody may look; who may change is decided by who asks
             try:
                 self._listening.bind(str(path))
@@ -81,7 +119,7 @@ class AdminSocket:
         if connection is None:
             return
         try:
-            is_done = self._write(connection) if connection.to_send else self._read(connection)
+            is_done = self._write(connection) if connection.to_send else self._read(connection, now_s)
         except BlockingIOError:
             return
         except OSError:
@@ -89,10 +127,43 @@ class AdminSocket:
         if is_done:
             self._drop(descriptor)
 
+    def serve_all(self, now_s: float, ready: Collection[int], until_s: float) -> None:
+        """Go on with these, but with no further request once the time is over (``time.monotonic``): it is ready the
+        next time, too. At least one is answered. Administrators come first, then notifiers; of users of one role
+        whoever was answered the longest ago."""
+        asking: dict[int, tuple[int, int, int]] = {}
+        n_of: Counter[int] = Counter()
+        for descriptor, one in self._connections.items():
+            if descriptor in ready and not one.to_send:
+                uid = one.caller.uid
+                n_of[uid] += 1
+                asking[descriptor] = RANKS[one.caller.role], n_of[uid], self._answered.get(uid, 0)
+        self._answered = {one.caller.uid: self._answered.get(one.caller.uid, 0) for one in self._connections.values()}
+        for descriptor in ready:
+            if descriptor not in asking:
+                self.serve(now_s, descriptor)
+        for descriptor in sorted(asking, key=lambda one: asking[one]):
+            if descriptor in self._connections:
+                self._n_answers += 1
+                self._answered[self._connections[descriptor].caller.uid] = self._n_answers
+                self.serve(now_s, descriptor)
+            if time.monotonic() >= until_s:
+                break
+
     def tidy(self, now_s: float) -> None:
-        """Close connections whose time is over."""
+        """Give answers that were due later, and close connections whose time is over."""
+        for descriptor, one in list(self._connections.items()):
+            if one.later and (envelope := one.later.answer(now_s)):
+                one.later = None
+                one.put(envelope)
+                self.serve(now_s, descriptor)
         for descriptor in [fd for fd, one in self._connections.items() if now_s >= one.until_s]:
             self._drop(descriptor)
+
+    @property
+    def due_s(self) -> float:
+        """When the next answer must be given; infinite: nobody waits for one."""
+        return min((one.later.until_s for one in self._connections.values() if one.later), default=math.inf)
 
     def close(self) -> None:
         """Stop listening."""
@@ -116,11 +187,11 @@ class AdminSocket:
 
     def _keep_shares(self, caller: Caller) -> None:
         """Close the oldest connection of ``caller``, or of the viewer with the most, if that is one too many."""
-        theirs = [fd for fd, one in self._connections.items() if one.caller.uid == caller.uid]
-        if len(theirs) > SHARE:
+        theirs = [fd for fd, one in self._connections.items() if one.caller.uid == caller.uid and not one.later]
+        if len(theirs) > (MANAGERS if caller.role == "notifier" else SHARE):
             self._turn_away(theirs[0])
-        elif caller.role != "admin":
-            viewers = {fd: one.caller.uid for fd, one in self._connections.items() if one.caller.role != "admin"}
+        elif caller.role == "viewer":
+            viewers = {fd: one.caller.uid for fd, one in self._connections.items() if one.caller.role == "viewer"}
             if len(viewers) > VIEWERS:
                 (greediest, _), *_ = Counter(viewers.values()).most_common(1)
                 self._turn_away(next(fd for fd, uid in viewers.items() if uid == greediest))
@@ -129,9 +200,9 @@ class AdminSocket:
         one = self._connections[descriptor]
         if not one.to_send:
             why = f"too many connections at once, {SHARE} of one user and {VIEWERS} of all viewers: try again"
-            encoded = msgspec.msgpack.encode(AnswerEnvelope(PROTOCOL, why, 1))
+            one.put(AnswerEnvelope(PROTOCOL, why, 1))
             with contextlib.suppress(OSError):
-                one.socket.send(_LENGTH.pack(len(encoded)) + encoded)
+                one.socket.send(one.to_send)
         self._drop(descriptor)
 
     def _caller(self, uid: int) -> Caller:
@@ -140,10 +211,13 @@ class AdminSocket:
         except KeyError:
             name = str(uid)
         is_admin = uid in (0, os.geteuid()) or name in self._admins
-        return Caller(uid, name, "admin" if is_admin else "viewer")
+        return Caller(uid, name, "admin" if is_admin else "notifier" if name in self._notifiers else "viewer")
 
-    def _read(self, connection: _Connection) -> bool:
-        """True when the connection is to be closed."""
+    def _read(self, connection: _Connection, now_s: float) -> bool:
+        """True when the connection is to be closed; who waits for an answer has nothing more to say."""
+        if connection.later:
+            connection.socket.recv(1)
+            return True
         got = connection.got
         part = connection.socket.recv(MAX_REQUEST + _LENGTH.size - len(got))
         got += part
@@ -157,8 +231,11 @@ class AdminSocket:
         if len(got) < _LENGTH.size + size:
             return False
         frame = bytes(got[_LENGTH.size : _LENGTH.size + size])
-        encoded = msgspec.msgpack.encode(answer(self._handlers, connection.caller, frame))
-        connection.to_send = _LENGTH.pack(len(encoded)) + encoded
+        found = answer(self._handlers, connection.caller, frame)
+        if isinstance(found, Later):
+            connection.later, connection.until_s = found, found.until_s + PATIENCE_S
+            return False
+        connection.put(found)
         return self._write(connection)
 
     def _write(self, connection: _Connection) -> bool:
@@ -173,8 +250,8 @@ class AdminSocket:
         self._connections.pop(descriptor).socket.close()
 
 
-def _clear(path: Path) -> None:
-    """Remove the socket that a killed agent left; not one that somebody serves."""
+def clear_stale(path: Path, in_use: str) -> None:
+    """Remove the socket that a killed process left; not one that somebody serves: ``OSError`` with these words."""
     if not path.exists():
         return
     if not path.is_socket():  # connecting to a file is refused as well, and it may be somebody's
@@ -185,4 +262,4 @@ def _clear(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(0, "another cluster agent is; stop it first (SIGTERM)")
+    raise OSError(0, in_use)

@@ -18,7 +18,7 @@ from foundation.shell.errors import nearest
 from foundation.shell.plain_text import read_text
 from foundation.wire.keys import create_private, is_key
 
-ROLES: Final = ("node", "admin", "viewer")
+ROLES: Final = ("node", "admin", "notifier", "viewer", "submitter")
 FILE: Final = "allowed"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

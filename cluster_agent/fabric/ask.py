@@ -19,8 +19,8 @@ from cluster_agent.fabric.people import (
     ASK,
     LINK_REQUEST,
     PATIENCE_S,
-    AnswerEnvelope,
     R,
+    ReceivedAnswer,
     Request,
     RequestEnvelope,
     pack_request,
@@ -75,7 +75,7 @@ class RefusedError(ClusterError):
         self.exit_status = status
 
 
-def _by_socket(path: Path, request: RequestEnvelope) -> AnswerEnvelope:
+def _by_socket(path: Path, request: RequestEnvelope) -> ReceivedAnswer:
     frame = msgspec.msgpack.encode(request)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(PATIENCE_S)
@@ -83,7 +83,7 @@ def _by_socket(path: Path, request: RequestEnvelope) -> AnswerEnvelope:
             connection.connect(str(path))
             connection.sendall(_LENGTH.pack(len(frame)) + frame)
             (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-            return msgspec.msgpack.decode(_exactly(connection, size), type=AnswerEnvelope)
+            return msgspec.msgpack.decode(_exactly(connection, size), type=ReceivedAnswer)
         except OSError as error:
             why = error.strerror or "no answer"
             raise ClusterError(f"{path}: no cluster agent: {why}; is `clusterctl serve` running? (--socket)") from None
@@ -99,7 +99,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def _by_link(link: Link, request: RequestEnvelope) -> AnswerEnvelope:
+def _by_link(link: Link, request: RequestEnvelope) -> ReceivedAnswer:
     """From the first address of the link on which a cluster agent answers."""
     from foundation.wire.addresses import endpoints, why_unreachable
     from foundation.wire.keys import read_pair, read_public
@@ -180,7 +180,7 @@ class _Question:
                 return False
         return False
 
-    def answer(self, frame: bytes, until_s: float) -> AnswerEnvelope:
+    def answer(self, frame: bytes, until_s: float) -> ReceivedAnswer:
         """Send a request; its answer."""
         from foundation.wire.power_messages import WireError, unpack
 
@@ -191,7 +191,7 @@ class _Question:
             except WireError as error:
                 raise ClusterError(f"{self._endpoint}: {error}") from None
             if envelope.kind == ANSWER:
-                return msgspec.msgpack.decode(envelope.body, type=AnswerEnvelope)
+                return msgspec.msgpack.decode(envelope.body, type=ReceivedAnswer)
         raise ClusterError(f"{self._endpoint}: no answer from a cluster agent: nobody answers")
 
 

@@ -21,7 +21,6 @@ import time
 from typing import Final
 
 import zmq
-from zmq.utils import z85
 
 from cluster_agent.fabric import descriptors
 from cluster_agent.fabric.front_pipe import (
@@ -37,9 +36,8 @@ from cluster_agent.fabric.front_pipe import (
     Send,
     Turn,
 )
+from cluster_agent.fabric.key_handshakes import ENDPOINT, handshake, verdict
 
-ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
-ZAP_VERSION: Final = b"1.0"
 ALIVE_S: Final = 1.0
 PAUSE_S: Final = 0.005
 """Ours: messages from nodes that arrive within this time are passed on together, since the cluster agent's loop turns
@@ -62,7 +60,7 @@ class Front:
         self._context.set(zmq.MAX_SOCKETS, 65_535)
         self._zap = self._context.socket(zmq.ROUTER)  # not REP, which takes one question at a time
         self._socket = self._context.socket(zmq.ROUTER)
-        self._zap.bind(ZAP_ENDPOINT)
+        self._zap.bind(ENDPOINT)
         self._lost: list[Lost] = []
         self._keys: dict[bytes, str] = {}
         self._older_keys: dict[bytes, str] = {}
@@ -101,9 +99,7 @@ class Front:
         elif isinstance(message, Listen):
             self._listen(message)
         else:
-            status = (b"200", b"OK") if message.public else (b"400", b"key not allowed")
-            answer = [message.asker, b"", ZAP_VERSION, message.request, *status, message.public.encode(), b""]
-            self._zap.send_multipart(answer, zmq.NOBLOCK)
+            self._zap.send_multipart(verdict(message.asker, message.request, message.public), zmq.NOBLOCK)
 
     def _listen(self, wanted: Listen) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -140,7 +136,7 @@ class Front:
         size = 0
         with contextlib.suppress(zmq.Again):
             while len(handshakes) < BATCH:
-                handshakes.append(_handshake(self._zap.recv_multipart(zmq.NOBLOCK)))
+                handshakes.append(handshake(self._zap.recv_multipart(zmq.NOBLOCK)))
         with contextlib.suppress(zmq.Again):
             while len(came) < BATCH and size < FULL:
                 came.append(one := self._next())
@@ -173,12 +169,6 @@ def _key_of(frame: zmq.Frame) -> str:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:
         return ""
-
-
-def _handshake(frames: list[bytes]) -> Handshake:
-    asker, _, _, request, _, address, _, mechanism, *credentials = frames
-    is_curve = mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32
-    return Handshake(asker, request, address[:255], z85.encode(credentials[0]).decode() if is_curve else "")
 
 
 def main() -> int:

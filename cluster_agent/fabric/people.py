@@ -1,8 +1,9 @@
 """How people and the cluster agent talk: a typed request, its typed answer, and who is asking.
 
 Two ways lead here: the Unix socket on the agent's machine (``admin``), where the kernel names the user, and a link from
-another machine (``router``) with a key of role admin or viewer. A key is no user of this machine: it may look, and an
-admin's key may change what administrators may, but it owns no jobs.
+another machine (``router``) with a key of role admin, notifier or viewer. A key is no user of this machine: a viewer's
+may look, an admin's may change what administrators may, and a notifier's may say what another job manager runs, and
+nothing else. None owns jobs.
 
 On the wire a request is MessagePack ``[version, kind, body]`` and an answer ``[version, error, status, body]``. Each
 kind is one class, a ``Request`` that names the type of its answer; ``serve.people_protocol`` has them all. Both ends
@@ -40,7 +41,17 @@ ANSWER: Final = "answer"
 Finite: TypeAlias = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Any number but NaN and the infinities: those fail while decoding."""
 
-Role: TypeAlias = Literal["admin", "viewer"]
+Role: TypeAlias = Literal["admin", "notifier", "viewer"]
+
+Needed: TypeAlias = Role | Literal["any"]
+
+MAY: Final[Mapping[str, frozenset[Needed]]] = {
+    "admin": frozenset({"admin", "notifier", "viewer", "any"}),
+    "notifier": frozenset({"notifier", "any"}),
+    "viewer": frozenset({"viewer", "any"}),
+}
+"""The requests that each role may send, by the ``role`` of these; ``any``: all three. On the agent's machine everybody
+may look."""
 
 R = TypeVar("R", covariant=True)
 
@@ -49,7 +60,7 @@ class Request(msgspec.Struct, Generic[R], frozen=True, forbid_unknown_fields=Tru
     """What people may request; the answer is an ``R``. ``kind`` is its name on the wire, ``role`` who may send it."""
 
     kind: ClassVar[str]
-    role: ClassVar[Role] = "viewer"
+    role: ClassVar[Needed] = "viewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,31 @@ class Caller:
     uid: int
     name: str
     role: str
+
+    def refusal(self, needed: Needed) -> str:
+        """Why the caller may not send a request that needs this role; empty if it may."""
+        if needed in MAY.get(self.role, ()) or (needed == "viewer" and self.uid != NOBODY):
+            return ""
+        if self.role == "notifier":
+            return f"{self.name} may say what another job manager runs, but not do anything else"
+        return f"{self.name} may look, but not change anything (`admins` in the settings)"
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Later:
+    """An answer that is not known yet. The caller waits; ``look`` is called with the time again and again, and gives
+    the answer or None. At ``until_s`` (the server's clock) it must give one."""
+
+    look: Callable[[float], Any]
+    until_s: float
+
+    def answer(self, now_s: float) -> AnswerEnvelope | None:
+        """The answer, if it is known by now."""
+        try:
+            body = self.look(now_s)
+        except NodectlError as error:
+            return AnswerEnvelope(PROTOCOL, str(error), error.exit_status)
+        return None if body is None else AnswerEnvelope(PROTOCOL, "", 0, body)
 
 
 Handlers: TypeAlias = Mapping[type[Request[Any]], Callable[[Caller, Any], Any]]
@@ -82,6 +118,15 @@ class AnswerEnvelope(msgspec.Struct, frozen=True, array_like=True):
     body: Any = None
 
 
+class ReceivedAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """An ``AnswerEnvelope`` whose body is still to be decoded: at once as the type that was requested."""
+
+    version: int
+    error: str
+    status: int
+    body: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
+
+
 def pack_request(request: Request[Any]) -> RequestEnvelope:
     """Ready to send; ``ValueError`` in one line if the other end would not take it."""
     try:
@@ -91,9 +136,9 @@ def pack_request(request: Request[Any]) -> RequestEnvelope:
     return RequestEnvelope(PROTOCOL, request.kind, msgspec.Raw(msgspec.msgpack.encode(request)))
 
 
-def unpack_answer(request: Request[R], envelope: AnswerEnvelope) -> R:
+def unpack_answer(request: Request[R], envelope: ReceivedAnswer) -> R:
     """What was requested; ``msgspec.ValidationError`` if it is something else."""
-    answer: R = msgspec.convert(envelope.body, answer_type(type(request)))
+    answer: R = msgspec.msgpack.decode(envelope.body, type=answer_type(type(request)))
     return answer
 
 
@@ -103,7 +148,7 @@ def answer_type(request: type[Request[Any]]) -> Any:
     return next(typing.get_args(base)[0] for base in bases if typing.get_origin(base) is Request)
 
 
-def answer(handlers: Handlers, caller: Caller, frame: bytes) -> AnswerEnvelope:
+def answer(handlers: Handlers, caller: Caller, frame: bytes) -> AnswerEnvelope | Later:
     """The answer to ``frame``, an encoded ``RequestEnvelope``. Whatever is wrong with it is an answer, too."""
     try:
         envelope = msgspec.msgpack.decode(frame, type=RequestEnvelope)
@@ -113,14 +158,14 @@ def answer(handlers: Handlers, caller: Caller, frame: bytes) -> AnswerEnvelope:
         kind = kinds.get(envelope.kind)
         if kind is None:
             return AnswerEnvelope(PROTOCOL, f"no request {envelope.kind[:40]!r} here{nearest(envelope.kind, kinds)}", 1)
-        if kind.role == "admin" and caller.role != "admin":
-            why = f"{caller.name} may look, but not change anything (`admins` in the settings)"
+        if why := caller.refusal(kind.role):
             return AnswerEnvelope(PROTOCOL, why, 1)
         try:
             request = msgspec.msgpack.decode(envelope.body, type=kind)
         except msgspec.ValidationError as error:
             return AnswerEnvelope(PROTOCOL, f"{kind.kind}: {_in_words(error, kind)}", 2)
-        return AnswerEnvelope(PROTOCOL, "", 0, handlers[kind](caller, request))
+        body = handlers[kind](caller, request)
+        return body if isinstance(body, Later) else AnswerEnvelope(PROTOCOL, "", 0, body)
     except NodectlError as error:
         return AnswerEnvelope(PROTOCOL, str(error), error.exit_status)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

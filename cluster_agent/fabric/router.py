@@ -53,6 +53,9 @@ RATE: Final = 20.0
 each cap that it confirms and each change of its jobs."""
 
 BURST: Final = 40.0
+NOTIFIERS: Final = 25
+"""Ours: a notifier's key may send so many times as much, since a job manager may start a thousand jobs at once."""
+
 BACKLOG: Final = 1024
 FORGET_S: Final = 60.0
 """Ours: a connection without a message for so long is forgotten."""
@@ -91,7 +94,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class PeopleRequest:
-    """A request by somebody with a key of role admin or viewer: an encoded ``people.RequestEnvelope``."""
+    """A request by somebody with a key of role admin, notifier or viewer: an encoded ``people.RequestEnvelope``."""
 
     caller: Caller
     frame: bytes
@@ -255,7 +258,7 @@ class Router:
         if entry is None:
             self._complain("", f"a key that has been revoked: {connection.public}")
             return None
-        if not _is_within_rate(now_s, connection.speaker):
+        if not _is_within_rate(now_s, connection.speaker, NOTIFIERS if entry.role == "notifier" else 1):
             self._complain(entry.name, f"more than {RATE:g} messages a second")
             return None
         if not came.is_plain:
@@ -339,9 +342,9 @@ def _options(url: str) -> list[tuple[int, int]]:
     ]
 
 
-def _is_within_rate(now_s: float, speaker: _Speaker) -> bool:
-    """Whether this key may send a message now (a token bucket that fills at ``RATE``)."""
-    speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * RATE, BURST)
+def _is_within_rate(now_s: float, speaker: _Speaker, times: int) -> bool:
+    """Whether this key may send a message now (a token bucket that fills at so many times ``RATE``)."""
+    speaker.tokens = min(speaker.tokens + (now_s - speaker.filled_s) * times * RATE, times * BURST)
     speaker.filled_s = now_s
     if speaker.tokens < 1.0:
         return False

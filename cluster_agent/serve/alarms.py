@@ -33,6 +33,12 @@ OBSERVED: Final = "; nothing is capped while `mode` is observe in the settings"
 NAMED: Final = 3
 """Ours: how many nodes a line names."""
 
+KINDS: Final = (
+    "declared", "descriptors", "disbelieved", "dispatched", "feed", "history", "jobs", "joules", "links", "over",
+    "raised", "sharer", "short", "store",
+)  # fmt: skip
+"""Every alarm that there can be, in one word, for metrics."""
+
 
 class Alarms:
     """``say`` logs a line when something begins or ends. Times are those of the ledger."""
@@ -49,6 +55,11 @@ class Alarms:
     def texts(self) -> list[str]:
         """The alarms that are on, in their latest words."""
         return list(self._on.values())
+
+    @property
+    def kinds(self) -> list[str]:
+        """The alarms that are on, of ``KINDS``."""
+        return list(self._on)
 
     def __contains__(self, kind: str) -> bool:
         return kind in self._on
@@ -144,6 +155,11 @@ class Alarms:
         places = np.flatnonzero(accounts.is_disbelieved & self._ledger.is_within_reach(now_s))
         if not len(places):
             return ""
+        if len(places) == 1:
+            return (
+                "1 node reports grants of a cluster agent that is not there, and takes none of ours:"
+                f" restart its agent; if that does not help, revoke its key ({self._names(places)})"
+            )
         return (
             f"{len(places)} nodes report grants of a cluster agent that is not there, and take none of ours:"
             f" restart their agents; if that does not help, revoke their keys ({self._names(places)})"
@@ -177,6 +193,12 @@ class Alarms:
         if not counts_mw:
             return 0, ""
         places = np.flatnonzero(is_unreached)
+        if len(places) == 1:
+            return counts_mw, (
+                f"; 1 node that cannot be reached counts {counts_mw / 1000:.1f} W: start its agent; if the node is"
+                " gone, revoke its key, see that it has no power, and `clusterctl nodes forget NAME --is-off`"
+                f" ({self._names(places)})"
+            )
         return counts_mw, (
             f"; {len(places)} nodes that cannot be reached count {counts_mw / 1000:.1f} W: start their agents; of those"
             " that are gone, revoke the keys, see that they have no power, and `clusterctl nodes forget NAME --is-off`"

@@ -1,5 +1,8 @@
 """A budget by schedule: CSV of ``time,watts``, times in ISO 8601 (with an offset, or local) or Unix seconds.
 
+A profile, ``from_s,watts`` or ``from_s,watts,cores`` (``clusterctl budget from-price``), is one, too, if its times are
+Unix seconds; the budget has no use for the cores.
+
 A local time is of the time zone of the machine that reads the file. Where its clocks change, some local times do not
 exist and others come twice; which instant is meant is not guessed.
 """
@@ -12,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cluster_agent.budget.budget_line import MOST_W
+from cluster_agent.cap_steps import PROFILE, STEPS
 from cluster_agent.errors import WrongUseError
 from foundation.shell.plain_text import TextError, fields_by_line, read_text
 
@@ -28,9 +32,7 @@ def read_schedule(path: Path) -> list[tuple[float, int]]:
 def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     """As ``read_schedule``, from a text; ``path`` is where it came from, for messages."""
     steps: list[tuple[float, int]] = []
-    for number, row in _rows(path, text):
-        if not row or row[0].startswith("#") or (number == 1 and row[0].strip() == "time"):
-            continue
+    for number, row in _below_names(path, text):
         try:
             when, watts = row
             step = (_unix_s(when.strip()), round(float(watts) * 1000))
@@ -38,7 +40,9 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
             raise WrongUseError(f"{path}:{number}: {error}") from None
         except (ValueError, OverflowError):
             raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
-        if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):
+        if not math.isfinite(step[0]):
+            raise WrongUseError(f"{path}:{number}: {row[0]} is no time")
+        if not 0 < step[1] < 1000 * MOST_W:
             raise WrongUseError(f"{path}:{number}: {row[1]} W is not a budget")
         if steps and step[0] <= steps[-1][0]:
             raise WrongUseError(f"{path}:{number}: is not later than the line before it")
@@ -46,6 +50,19 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     if not steps:
         raise WrongUseError(f"{path}: has no line TIME,WATTS")
     return steps
+
+
+def _below_names(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines with a step, without the cores of a profile; a first line may name the columns."""
+    names: tuple[str, ...] | None = None
+    for number, row in _rows(path, text):
+        if not row or row[0].startswith("#"):
+            continue
+        if names is None:
+            names = tuple(word.strip() for word in row)
+            if names[0] == "time" or names in (STEPS, PROFILE):
+                continue
+        yield number, row[:2] if names == PROFILE and len(row) == len(PROFILE) else row
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -8,6 +8,7 @@ shows, and grants nothing.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ from cluster_agent.budget.kept_counts import NOTHING, Change, DeposedError, Ledg
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
+from cluster_agent.budget.sharers.needs import is_cap_bound
 from cluster_agent.budget.tag_sources import NODE_AGENT
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.serve.alarms import Alarms
@@ -37,6 +39,9 @@ NEED_S: Final = 5.0
 alarms are checked."""
 
 STORE_RETRY_S: Final = 5.0
+
+NO_LEASE: Final = "no lease: its safe cap"
+"""What bounds a node that has heard no cluster agent for a lease."""
 
 NOTHING_NEW: Final = (
     "no cap is raised, no job accepted or started; caps that stand are renewed and can be lowered,"
@@ -249,11 +254,21 @@ class Partition:
 
     # --- for people
 
-    def nodes(self, now_s: float) -> list[NodeRow]:
-        """One row per node, by name."""
-        is_silent = self.ledger.is_silent(now_s)
-        accounts = [self.ledger.accounts[name] for name in self._names]
-        return [self._row(now_s, account, bool(is_silent[account.index])) for account in accounts]
+    def nodes(self, now_s: float, after: str = "", most: int | None = None) -> list[NodeRow]:
+        """One row per node, by name; ``most`` of those after this name."""
+        names = self._names
+        first = bisect_right(names, after) if after else 0
+        return self._rows(now_s, self.ledger.accounts.at(names[first:][:most]).tolist())
+
+    def nodes_at(self, now_s: float, places: range) -> list[NodeRow]:
+        """One row per node at these places of the ledger, which a node keeps; none for those that were forgotten."""
+        is_known = ~self.ledger.accounts.is_forgotten[places.start : places.stop]
+        return self._rows(now_s, (np.flatnonzero(is_known) + places.start).tolist())
+
+    def _rows(self, now_s: float, places: Sequence[int]) -> list[NodeRow]:
+        is_silent, is_young = self.ledger.is_silent(now_s)[places].tolist(), self.ledger.is_young
+        accounts = self.ledger.accounts.copies(places)
+        return [self._row(now_s, *one, is_young) for one in zip(accounts, is_silent, strict=True)]
 
     @property
     def _names(self) -> list[str]:
@@ -284,6 +299,7 @@ class Partition:
             alarms=self.alarms.texts,
             lowering_s=self.alarms.lowering_s(now_s),
             energy_j=self.energy.total_j,
+            alarm_kinds=self.alarms.kinds,
         )
 
     def why(self, now_s: float, name: str) -> Why:
@@ -293,13 +309,13 @@ class Partition:
             raise no_such_node(name, self._names)
         ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
         declared, wanted_mw = account.declaration, self.plan.caps_mw.get(name)
-        is_silent = bool(ledger.is_silent(now_s)[account.index])
+        is_silent = bool(ledger.is_silent(now_s)[account.place])
         report = self.reports.get(name)
         tag, tag_source = self._tag(name)
-        waits_for = self._waits_for(account, wanted_mw)
+        waits_for = self._waits_for(account, wanted_mw, ledger.is_young)
         return Why(
             node=name,
-            state=self._state(account, is_silent),
+            state=_state(account, is_silent, ledger.is_young),
             budget_w=view.budget_w,
             fixed_w=view.fixed_w,
             reserve_w=view.reserve_w,
@@ -325,7 +341,7 @@ class Partition:
             safe_w=declared.safe_mw / 1000,
             boot_w=declared.boot_mw / 1000,
             lease_class=declared.lease_class,
-            heard_s_ago=self._heard_s_ago(now_s, name),
+            heard_s_ago=self.heard_s_ago(now_s, name),
             is_silent=is_silent and not account.is_off,
             waits_for=waits_for,
             free_w=view.free_w,
@@ -335,7 +351,7 @@ class Partition:
             alarms=view.alarms,
         )
 
-    def _waits_for(self, account: Account, wanted_mw: int | None) -> WaitsFor:
+    def _waits_for(self, account: Account, wanted_mw: int | None, is_young: bool) -> WaitsFor:
         """What keeps the node from the wanted cap."""
         if wanted_mw is None or wanted_mw == account.target_mw:
             return "" if account.target_mw in (account.limit_mw, NONE) else "confirmation"
@@ -345,7 +361,7 @@ class Partition:
             return "store"
         if wanted_mw < account.target_mw:
             return "report"
-        return "older leases" if self.ledger.is_young else "watts"
+        return "older leases" if is_young else "watts"
 
     def _freeing_w(self) -> dict[str, float]:
         """What the first few nodes that are being lowered will free."""
@@ -354,13 +370,13 @@ class Partition:
         first = np.flatnonzero(freed_mw > 0)[:5].tolist()
         return {accounts.names[at]: int(freed_mw[at]) / 1000 for at in first}
 
-    def _row(self, now_s: float, account: Account, is_silent: bool) -> NodeRow:
-        report = self.reports.get(account.name)
+    def _row(self, now_s: float, account: Account, is_silent: bool, is_young: bool) -> NodeRow:
+        report, wanted_mw = self.reports.get(account.name), self.plan.caps_mw.get(account.name)
         tag, source = self._tag(account.name)
         return NodeRow(
             name=account.name,
-            state=self._state(account, is_silent),
-            wanted_w=_watts(self.plan.caps_mw.get(account.name)),
+            state=_state(account, is_silent, is_young),
+            wanted_w=_watts(wanted_mw),
             granted_w=_watts(account.target_mw),
             in_force_w=account.limit_mw / 1000,
             counts_w=account.count_mw / 1000,
@@ -369,11 +385,27 @@ class Partition:
             tag_source=source,
             quality=report.quality if report else "missing",
             lease_class=account.declaration.lease_class,
-            heard_s_ago=self._heard_s_ago(now_s, account.name),
+            heard_s_ago=self.heard_s_ago(now_s, account.name),
             energy_j=self.energy.joules(account.name),
+            bound_by="" if is_silent else self._bound_by(account, report),
+            waits_for=self._waits_for(account, wanted_mw, is_young),
         )
 
-    def _heard_s_ago(self, now_s: float, name: str) -> float | None:
+    def bound(self, report: Report) -> tuple[str, float | None]:
+        """For the report of a cap-bound node: what bound it, and the slowdown predicted for its job."""
+        account = self.ledger.accounts.get(report.node)
+        if account is not None and _is_at_safe_cap(account, report):
+            return NO_LEASE, None
+        return self.sharing.in_short(report.node)
+
+    def _bound_by(self, account: Account, report: Report | None) -> str:
+        """What bounds the node by its report; "": nothing does."""
+        if report is None or not is_cap_bound(report):
+            return ""
+        return NO_LEASE if _is_at_safe_cap(account, report) else self.sharing.decided_by(account.name)
+
+    def heard_s_ago(self, now_s: float, name: str) -> float | None:
+        """How old a node's last report is; None: there is none."""
         return now_s - self._heard_s[name] if name in self._heard_s else None
 
     def _tag(self, name: str) -> tuple[str, str]:
@@ -381,20 +413,26 @@ class Partition:
         own = self.reports[name].tag.upper() if name in self.reports else ""
         return (tag, source) if tag or not own else (own, NODE_AGENT)
 
-    def _state(self, account: Account, is_silent: bool) -> str:
-        if account.is_off:
-            return "off"
-        if account.has_left:
-            return "left"
-        if not account.is_heard:
-            return "inherited" if account.is_leased else "never heard"
-        if is_silent:
-            return "silent"
-        if account.is_leaving:
-            return "leaving"
-        if not account.has_confirmed:
-            return "joining"
-        return "young" if self.ledger.is_young else "capped"
+
+def _state(account: Account, is_silent: bool, is_young: bool) -> str:
+    if account.is_off:
+        return "off"
+    if account.has_left:
+        return "left"
+    if not account.is_heard:
+        return "inherited" if account.is_leased else "never heard"
+    if is_silent:
+        return "silent"
+    if account.is_leaving:
+        return "leaving"
+    if not account.has_confirmed:
+        return "joining"
+    return "young" if is_young else "capped"
+
+
+def _is_at_safe_cap(account: Account, report: Report) -> bool:
+    """Whether the node has ended its lease by itself, and draws at most its safe cap."""
+    return report.asked_mw == report.declaration.safe_mw < account.target_mw
 
 
 def _watts(mw: int | None) -> float | None:

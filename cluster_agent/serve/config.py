@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from cluster_agent.budget.declared_bounds import DeclaredBounds
 from cluster_agent.budget.ledger import Terms
@@ -18,15 +18,17 @@ from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.owned_watts.owners import owner_of
+from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.switches.limit_rules import Rule, rules_of
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
+from foundation.mqtt.mqtt_settings import MqttSettings
 from foundation.shell.errors import NodectlError
 from foundation.shell.extension import ExtensionFailedError, below, split
 from foundation.shell.settings import ConfigError, checked, is_address, line_of, read_toml
@@ -159,7 +161,20 @@ class JobSettings(msgspec.Struct, frozen=True):
         int,
         Meta(description="So many jobs of one user may wait and run; all are in memory.", ge=1, le=1_000_000),
     ] = 20_000
+    limits: Annotated[
+        str,
+        Meta(
+            description="What each user, or one, may run at once, rules separated by blanks: `user:nodes=16,jobs=8"
+            " user=ada:jobs=2`. A job over a limit waits, and others go past it. For policies that leave watts to the"
+            " sharer."
+        ),
+    ] = ""
     power: PowerSettings | None = None
+
+    @property
+    def rules(self) -> list[Rule]:
+        """``limits``; ``WrongUseError`` for what is none."""
+        return rules_of(self.limits, "nodes", ("user",), "")
 
     @property
     def composition(self) -> Composition:
@@ -171,7 +186,9 @@ class JobSettings(msgspec.Struct, frozen=True):
             if composed.idle_off_s < LEAST_IDLE_S:
                 raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
             composed = replace(composed, idle_off_s=None)  # below
-        check_live(composed, bool(self.machine), self.power is not None, bool(self.configurations))
+        check_live(
+            composed, bool(self.machine), self.power is not None, bool(self.configurations), bool(self.limits.split())
+        )
         return composed
 
     @property
@@ -189,7 +206,7 @@ class JobSettings(msgspec.Struct, frozen=True):
         if not self.machine:
             return None
         machine = load_machine(self.machine)
-        owner_of(self.composition, machine, self.tables)
+        Owner(self.composition, machine, self.tables)
         return machine
 
     @property
@@ -206,6 +223,20 @@ class JobSettings(msgspec.Struct, frozen=True):
     def times(self) -> Times:
         """For the partition's jobs."""
         return Times(self.down_after_s, self.lost_after_s, start_within_s=self.start_within_s)
+
+
+class HistorySettings(msgspec.Struct, frozen=True):
+    """What is kept of jobs that have ended (`clusterctl history`)."""
+
+    keep_days: Annotated[
+        float,
+        Meta(
+            description="Jobs that ended longer ago are removed, once a day; 0: only the oldest, when there are too"
+            " many.",
+            ge=0,
+            le=36_600,
+        ),
+    ] = 0.0
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -234,6 +265,12 @@ class Settings(msgspec.Struct, frozen=True):
     budget: BudgetSettings = BudgetSettings()
     nodes: NodeSettings = NodeSettings()
     jobs: JobSettings | None = None
+    history: HistorySettings = HistorySettings()
+    mqtt: MqttSettings = MqttSettings()
+    notifiers: Annotated[
+        list[str],
+        Meta(description="Users who may say what another job manager runs, and change nothing else: SlurmUser."),
+    ] = []
 
     @property
     def bounds(self) -> DeclaredBounds:
@@ -294,6 +331,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "nodes.tdp_w", "is missing: a node counts this many watts before its first report"
     if 0 < nodes.most_w < nodes.tdp_w:
         yield "nodes.most_w", f"{nodes.most_w:g} W is less than tdp_w ({nodes.tdp_w:g} W): no node could declare that"
+    yield from _mqtt_problems(settings.mqtt)
     if nodes.factors:
         try:
             read_factors(Path(nodes.factors))
@@ -312,6 +350,11 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _job_problems(settings.jobs, sharer)
 
 
+def _mqtt_problems(mqtt: MqttSettings) -> Iterator[tuple[str, str]]:
+    if problem := mqtt.problem:
+        yield f"mqtt.{problem[0]}", problem[1]
+
+
 def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     try:
         check_owner(jobs.policy, sharer)
@@ -319,6 +362,10 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     except (WrongUseError, ExtensionFailedError) as error:
         yield "jobs.policy", str(error).removeprefix("--policy ")
         return
+    try:
+        _ = jobs.rules
+    except WrongUseError as error:
+        yield "jobs.limits", str(error)
     try:
         _ = jobs.tables
     except (WrongUseError, TraceError) as error:

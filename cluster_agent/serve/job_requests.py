@@ -46,7 +46,18 @@ REQUESTS: Final = (
 )  # fmt: skip
 
 
-def row(job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: str = "") -> JobRow:
+NO_JOBS: Final = "this cluster agent runs no jobs"
+
+MEAN_BYTES: Final = 8192
+"""Ours: of what a user gives with a job, on average over as many jobs as a user may have. A start reads all of it."""
+
+LEAST_BYTES: Final = 16 << 20
+"""Ours: what all jobs of a user together may have in any case."""
+
+
+def row(
+    job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: str = "", planned_s: float | None = None
+) -> JobRow:
     """A job as a line. ``as_shown``: what the wall clock has for its times."""
     account, estimate = job.account, job.account.slowdown_estimate
     joules = account.joules
@@ -65,6 +76,7 @@ def row(job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: s
         bound=_share(account.bound_s.get(bound_by, 0.0), account.node_s),
         slowdown=estimate[0] if estimate else None, slowdown_from=estimate[1] if estimate else "",
         waits_for=waits_for, took_s=_took_s(job, now_s),
+        planned_s=None if planned_s is None else as_shown(planned_s),
     )  # fmt: skip
 
 
@@ -84,7 +96,7 @@ def no_jobs() -> Handlers:
     """The same requests, for an agent that runs no jobs."""
 
     def refuse(caller: Caller, request: Any) -> None:
-        raise ClusterError("this cluster agent runs no jobs: a [jobs] table in its settings changes that")
+        raise ClusterError(f"{NO_JOBS}: a [jobs] table in its settings changes that")
 
     return dict.fromkeys(REQUESTS, refuse)
 
@@ -94,6 +106,7 @@ class JobRequests:
 
     def __init__(self, side: JobService) -> None:
         self._side = side
+        self._sizes: dict[int, int] = {}  # by number of a job, bytes of what its user has given
         self.handlers: Handlers = {
             Submit: self._submit,
             MeasureNode: self._measure,
@@ -120,11 +133,27 @@ class JobRequests:
             raise WrongUseError(
                 f"{caller.name} is no user here, and jobs belong to users: submit on the agent's machine"
             )
-        most = self._side.jobs_per_user
-        if sum(job.uid == caller.uid for job in self._side.live.jobs.values()) >= most:
-            raise ClusterError(f"{most} jobs of {caller.name} wait or run already: submit more when some have ended")
+        self._check_share(caller, [spec])
         with self._side.changing() as live:
             return live.submit(caller.uid, caller.name, spec, [node] if node else [], bool(node)).id
+
+    def _check_share(self, caller: Caller, new: list[JobSpec]) -> None:
+        """``ClusterError`` if the caller's jobs would be more, or larger together, than a user's may be."""
+        alive, most = self._side.live.jobs, self._side.jobs_per_user
+        if len(self._sizes) > 2 * len(alive) + most:
+            self._sizes = {number: size for number, size in self._sizes.items() if number in alive}
+        own = [job for job in alive.values() if job.uid == caller.uid]
+        if len(own) + len(new) > most:
+            raise ClusterError(f"{most} jobs of {caller.name} wait or run already: submit more when some have ended")
+        for job in own:
+            if job.id not in self._sizes:
+                self._sizes[job.id] = _size(job.spec)
+        most_bytes = max(most * MEAN_BYTES, LEAST_BYTES)
+        if sum(self._sizes[job.id] for job in own) + sum(map(_size, new)) > most_bytes:
+            raise ClusterError(
+                f"the jobs of {caller.name} that wait or run have {most_bytes >> 20} MiB of scripts and environments"
+                " already: submit more when some have ended, or move these to files that nodes can read"
+            )
 
     def _jobs(self, caller: Caller, request: ListJobs) -> list[JobRow]:
         uid = _uid(request.user) if request.user else None
@@ -135,13 +164,12 @@ class JobRequests:
         alive = self._side.live.jobs if self._side.is_open else {}
         if request.everything or request.states:
             states = [state for state in STATES if state in request.states]
-            found = self._side.store.find(states=states, uid=uid, after=request.after, limit=MOST_ROWS)
+            found = self._side.store.page(states, uid, request.after, MOST_ROWS)
             found = [alive.get(job.id, job) for job in found]
         else:
             numbers = sorted(number for number in self._side.live.jobs if number > request.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
-        why, now_s, as_shown = self._why_waiting(found), self._side.now(), self._side.as_shown
-        return [row(_as_stored(job, accounts), now_s, as_shown, why.get(job.id, "")) for job in found]
+        return self._rows([_as_stored(job, accounts) for job in found])
 
     def _job(self, caller: Caller, request: ShowJob) -> tuple[JobRow, Job]:
         accounts = self._side.accounts()
@@ -149,18 +177,26 @@ class JobRequests:
         if not _may_change(caller, job):
             spec = msgspec.structs.replace(job.spec, env={}, script="(its owner's)" if job.spec.script else "")
             shown = msgspec.structs.replace(job, spec=spec)
-        return row(job, self._side.now(), self._side.as_shown, self._why_waiting([job]).get(job.id, "")), shown
+        return self._rows([job])[0], shown
 
-    def _why_waiting(self, jobs: list[Job]) -> dict[int, str]:
-        is_any = self._side.is_open and any(job.state == "queued" for job in jobs)
-        return self._side.live.why_waiting() if is_any else {}
+    def _rows(self, jobs: list[Job]) -> list[JobRow]:
+        why, planned_s = self._why_waiting(jobs)
+        now_s, as_shown = self._side.now(), self._side.as_shown
+        return [row(job, now_s, as_shown, why.get(job.id, ""), planned_s.get(job.id)) for job in jobs]
+
+    def _why_waiting(self, jobs: list[Job]) -> tuple[dict[int, str], dict[int, int]]:
+        """What jobs wait for, and by when they are planned to start, by their number."""
+        if not (self._side.is_open and any(job.state == "queued" for job in jobs)):
+            return {}, {}
+        return self._side.live.why_waiting(), self._side.live.planned_s
 
     def _tally(self, caller: Caller, request: CountJobs) -> dict[str, int]:
-        return self._side.store.tally()
+        limited = {"limited": self._side.live.watts.passed_over} if self._side.is_open else {}
+        return self._side.store.tally() | limited
 
     def _export(self, caller: Caller, request: ExportState) -> MachineState:
         side = self._side
-        return state_of(side.live, side.store, side.policy, side.now())
+        return state_of(side.live, side.store, side.policy, side.now(), request.past)
 
     def _cancel(self, caller: Caller, request: Cancel) -> Sentences:
         jobs = self._own(caller, request.jobs)
@@ -176,6 +212,9 @@ class JobRequests:
 
     def _requeue(self, caller: Caller, request: Requeue) -> Sentences:
         jobs = self._own(caller, request.jobs)
+        alive = self._side.live.jobs
+        if more := [job.spec for job in jobs if job.uid == caller.uid and job.id not in alive]:
+            self._check_share(caller, more)
         with self._side.changing() as live:
             for job in sorted(jobs, key=lambda job: job.id):  # a job that others wait for before these
                 live.requeue(job)
@@ -211,8 +250,8 @@ class JobRequests:
             return [_switch_on(live, node) if request.is_on else _switch_off(live, node)]
 
     def _own(self, caller: Caller, numbers: list[JobNumber]) -> list[Job]:
-        """All of them, or a refusal before anything has been done."""
-        jobs = [self._find(number) for number in numbers]
+        """All of them, each once, or a refusal before anything has been done."""
+        jobs = [self._find(number) for number in dict.fromkeys(numbers)]
         for job in jobs:
             if not _may_change(caller, job):
                 raise ClusterError(f"job {job.id} is of {job.user}: only its owner and administrators may do that")
@@ -262,13 +301,20 @@ def _check_node(live: Partition, name: str) -> None:
         raise no_such_node(name, live.nodes)
 
 
+def _size(spec: JobSpec) -> int:
+    """Bytes of what a user gives with a job."""
+    return len(msgspec.msgpack.encode(spec))
+
+
 def _may_change(caller: Caller, job: Job) -> bool:
     return caller.uid == job.uid or caller.role == "admin"
 
 
 def _uid(user: str) -> int:
     if user.isascii() and user.isdigit():
-        return int(user)
+        if int(user) < 1 << 32:
+            return int(user)
+        raise WrongUseError(f"no user has the uid {user}: a uid has 32 bits")
     try:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):

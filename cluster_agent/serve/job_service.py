@@ -22,19 +22,19 @@ import msgspec
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.sharers import view
 from cluster_agent.budget.sharers.api import Models
-from cluster_agent.budget.sharers.needs import Needs, is_at_cap
+from cluster_agent.budget.sharers.needs import Needs, is_cap_bound
 from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.errors import ClusterError, StoreError, WrongUseError
 from cluster_agent.jobs.job import OVER, Account, Job
 from cluster_agent.jobs.job_runs import Happening
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.node_meter import NodeMeter
+from cluster_agent.store.job_store import JobStore
 from foundation.steady_clock import steady_time
 from foundation.wire.job_messages import JobQuery, Message, NodeJobs
 from foundation.wire.power_messages import Report
@@ -45,6 +45,10 @@ TURN_GAP_S: Final = 0.05
 QUERY_AFTER_S, QUERY_IDLE_AFTER_S = 2.5, 7.5
 """Ours: a node that sends power reports, but has not reported its jobs for so long, is sent a query for them. The
 second value is for a node without jobs, which reports that less often."""
+
+MOPS_GAP_S: Final = 5.0
+"""Ours: at most so often other MOPs change the plan, since its scheduler then begins again. Until then the difference
+is set aside, so a node that declares another one with each report costs no more than that."""
 
 NOT_YET: Final = "no report yet"
 """No report about jobs: the cluster agent or the node has just started."""
@@ -77,7 +81,11 @@ class JobService:
         as_shown: Callable[[float], float] = lambda unix_s: unix_s,
         can_switch: bool = False,
         models: Models = MappingProxyType({}),
+        mop_mw: Mapping[str, int] = MappingProxyType({}),
+        ended: Callable[[Job], None] = lambda job: None,
     ) -> None:
+        """``mop_mw``: the minimal operating power of nodes, as far as it is known. ``ended`` gets each job that had
+        nodes and has ended."""
         self.can_switch = can_switch
         """Whether nodes are switched off and on."""
         self.policy, self.jobs_per_user = settings.policy, settings.jobs_per_user
@@ -99,7 +107,8 @@ class JobService:
         self._before: dict[str, Report] = {}
         self._tag_of: dict[str, str] = {}
         self._needs, self._rates = Needs(), Rates()
-        self._models = models
+        self._ended = ended
+        self._models, self._mop_mw, self._mops_s = models, mop_mw, -math.inf
         self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, its kind
         self._running: dict[int, Job] = {}
         self._job_on: dict[str, str] = {}
@@ -173,6 +182,11 @@ class JobService:
             if self._live is not None and (strange := new - self._live.nodes.keys()):
                 self._live.take_in(strange)
 
+    @property
+    def job_on(self) -> Mapping[str, str]:
+        """By node, the number of the job that it has."""
+        return self._job_on
+
     # --- for the sharer
 
     def sharers_jobs(self) -> list[view.Job]:
@@ -217,6 +231,16 @@ class JobService:
     def planned_mw(self) -> Mapping[str, int]:
         """The same, and the caps of idle nodes that are not ``idle_mw``."""
         return self._live.planned_mw() if self._live else {}
+
+    def wanted_mw(self) -> Mapping[str, int]:
+        """The same, as far as the budget is enough: the policy may plan with less."""
+        return self._live.wanted_mw() if self._live else {}
+
+    def set_mops(self, mop_mw: Mapping[str, int]) -> None:
+        """What nodes draw at least, as they have declared: with the next turn idle nodes count that."""
+        if self._live is not None and mop_mw != self._mop_mw and self.now() - self._mops_s >= MOPS_GAP_S:
+            self._mop_mw, self._mops_s, self._is_due = mop_mw, self.now(), True
+            self._live.set_mops(mop_mw)
 
     def set_budget(self, budget: NodeBudget) -> None:
         """From the next turn on the nodes may draw this together."""
@@ -292,6 +316,7 @@ class JobService:
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power_times if self.can_switch else None,
             machine=settings.live_machine, meter=self._meter.read, configurations=settings.tables,
+            mop_mw=self._mop_mw, limits=settings.rules,
         )  # fmt: skip
         if self._is_alarmed:
             self._say(f"the alarm is over: {self._why_shut}")
@@ -326,6 +351,7 @@ class JobService:
         for number, job in self._running.items():
             if number not in live.jobs and job.state in OVER:
                 self._tags.ended(job)
+                self._ended(job)
         running = live.runs.running()
         self._running = {job.id: job for job, _ in running}
         self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
@@ -344,7 +370,7 @@ class JobService:
         job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
-        is_bound = cap_mw >= 0 and is_at_cap(report.power_mw, cap_mw, report.held)
+        is_bound = is_cap_bound(report)
         model, like = self._taken_for.get(job, (None, ""))
         expected_mw = round(model.power[0] * tdp_mw) if model else -1
         self._needs.hear(now_s, name, job, report.power_mw, cap_mw if cap_mw >= 0 else tdp_mw, tdp_mw, report.held,

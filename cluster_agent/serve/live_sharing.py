@@ -53,6 +53,7 @@ class Sharing:
         self._view: View | None = None
         self._last: tuple[View, Shares] | None = None
         self._index: dict[str, int] = {}
+        self._words: list[str] = []
 
     def share(self, ledger: Ledger, at: Ints, available_mw: int) -> Ints:
         """A cap in mW for each of the nodes at these places; ``available_mw`` is at least the sum of their MOPs."""
@@ -66,7 +67,7 @@ class Sharing:
         reason = shares.reason.copy()
         reason[full] = Reason.FULL_POWER
         shares = dataclasses.replace(shares, caps_mw=even_out(view, shares), reason=reason)
-        self._at, self._last, self._index = at, (view, shares), {}
+        self._at, self._last, self._index, self._words = at, (view, shares), {}, []
         return shares.caps_mw
 
     def _shared(self, view: View, available_mw: int) -> Shares:
@@ -108,7 +109,17 @@ class Sharing:
             return "", None
         speed = float(shares.speed[shares.owner[at]]) if shares.owner[at] >= 0 else math.nan
         slowdown = None if math.isnan(speed) else 1 / speed - 1
-        return f"{shares.sharer}: {Reason(int(shares.reason[at])).name.lower()}", slowdown
+        return self.decided_by(name), slowdown
+
+    def decided_by(self, name: str) -> str:
+        """What decided its cap, as a word with the sharer's name; "" if the last plan had none for it."""
+        if self._last is None or (at := self._place(name)) is None:
+            return ""
+        if not self._words:
+            shares = self._last[1]
+            words = {int(reason): f"{shares.sharer}: {reason.name.lower()}" for reason in Reason}
+            self._words = [words[reason] for reason in shares.reason.tolist()]
+        return self._words[at]
 
     def _place(self, name: str) -> int | None:
         if not self._index and self._last is not None:

@@ -10,7 +10,7 @@ Watts end in ``_w``, seconds in ``_s``, times are Unix seconds; missing values a
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,9 @@ from msgspec import Meta
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.budget.kept_counts import Change
 from cluster_agent.fabric.people import Finite, Request
+from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.jobs.exported_state import PAST
+from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
 from cluster_agent.serve.why import Why
 from cluster_agent.workloads.state_file import MachineState
@@ -60,12 +63,44 @@ class NodeRow(msgspec.Struct):
     tag_source: str = ""
     energy_j: Finite | None = None
     """Drawn since the cluster agent started, as far as the node's reports say; None: it has reported no power."""
+    bound_by: str = ""
+    """What bounds its power by its last report: the sharer and its reason; empty: no cap does, or it is silent."""
+    waits_for: str = ""
+    """What keeps it from the wanted cap (``why.WaitsFor``); empty: nothing."""
 
 
-class ListNodes(Request[list[NodeRow]], frozen=True):
-    """``clusterctl nodes``."""
+class ListNodes(Request[list[NodeRow]], frozen=True, omit_defaults=True):
+    """``clusterctl nodes``: all of them, or ``most`` of those after a name. Ten thousand rows take the cluster agent a
+    tenth of a second, in which it does nothing else."""
 
     kind = "nodes"
+    after: NodeName = ""
+    most: Annotated[int, Meta(ge=0, le=MOST)] = 0
+
+
+class NodeChanges(msgspec.Struct, frozen=True):
+    """The rows of a part that have changed since a version, and the nodes of it that were forgotten since."""
+
+    run: int
+    """Of the cluster agent's process. Another one counts its versions from 1 again, and this answer has all rows."""
+    version: int
+    """Of the part, after these changes."""
+    parts: int
+    """How many there are: they are numbered from 0."""
+    at_s: Finite
+    """When this was so, by a clock of the cluster agent, with which ``heard_s_ago`` of all other rows has grown."""
+    rows: list[NodeRow]
+    gone: list[NodeName]
+
+
+class ListNodeChanges(Request[NodeChanges], frozen=True, omit_defaults=True):
+    """What ``ListNodes`` gives, for whoever lists nodes again and again: one part of them, and of that what has changed
+    since the ``version`` of an answer of the same ``run``. A node stays in its part."""
+
+    kind = "node-changes"
+    part: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    run: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    since: Annotated[int, Meta(ge=0, le=MOST)] = 0
 
 
 class ExplainCap(Request[Why], frozen=True):
@@ -113,6 +148,10 @@ class BudgetView(msgspec.Struct, frozen=True):
     """The longest that anything waited for the end of its handling in the last 30 to 60 s."""
     energy_j: Finite = 0.0
     """Drawn by all nodes since the cluster agent started, as far as their reports say."""
+    alarm_kinds: list[str] = []
+    """Of each of ``alarms``, its kind (``alarms.KINDS``)."""
+    store_free_bytes: int | None = None
+    """What the store's file system has left for the cluster agent; None: it cannot be read."""
 
 
 class ShowBudget(Request[BudgetView], frozen=True):
@@ -156,7 +195,8 @@ class JobRow(msgspec.Struct, frozen=True):
     ``bound_by``: what bound longest, for ``bound`` of the time. ``slowdown``: extra time as a share, by
     ``slowdown_from``. ``waits_for``: why it is queued still. ``nodes``: how many it has or had, and before
     its start as ``requested``: a policy may give it another number. ``took_s``: for how long it runs, or ran, by a
-    clock that nobody sets; the other times are of the agent's wall clock.
+    clock that nobody sets; the other times are of the agent's wall clock. ``planned_s``: by when the policy plans to
+    start it; None: it plans nothing for it.
     """
 
     job: int
@@ -189,6 +229,7 @@ class JobRow(msgspec.Struct, frozen=True):
     waits_for: str = ""
     requested: int = 0
     took_s: Finite | None = None
+    planned_s: Finite | None = None
 
 
 class Submit(JobSpec, Request[JobNumber], frozen=True):
@@ -230,15 +271,23 @@ class ShowJob(Request[tuple[JobRow, Job]], frozen=True):
 
 
 class CountJobs(Request[dict[str, int]], frozen=True):
-    """How many jobs of the store are in each state, for ``clusterctl metrics``."""
+    """How many jobs of the store are in each state, for ``clusterctl metrics``; ``limited``: how many were passed over
+    for a limit of their user."""
 
     kind = "job-tally"
 
 
-class ExportState(Request[MachineState], frozen=True):
-    """``clusterctl state export``."""
+class ExportState(Request[MachineState], frozen=True, omit_defaults=True):
+    """``clusterctl state export``. ``past``: how many of the jobs that ended last it has."""
 
     kind = "state-export"
+    past: Annotated[int, Meta(ge=0, le=PAST)] = PAST
+
+
+class ExportReplay(Request[dict[str, str]], frozen=True):
+    """``clusterctl state export --replay``: the text of each file, by name."""
+
+    kind = "replay-export"
 
 
 class Cancel(Request[Sentences], frozen=True):
@@ -272,25 +321,140 @@ class Resume(Request[Sentences], frozen=True):
     node: NodeName
 
 
+# --- jobs of another manager
+
 JobName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=96)]
+Word: TypeAlias = Annotated[str, Meta(max_length=96)]
+CapsState: TypeAlias = Literal["in force", "waiting", "observing", "not ours"]
+"""Of a job's nodes: each may draw what the plan wants for it; some may not yet; no cap is granted at all (mode
+observe); none of its nodes is this cluster agent's."""
 
 
-class NotifyStart(Request[Sentences], frozen=True):
-    """``clusterctl notify start``: a job of another manager runs on these nodes."""
+class Noticed(msgspec.Struct, frozen=True):
+    """What became of a start. ``words``: one line each, for people."""
+
+    state: CapsState
+    words: list[str]
+
+
+class NotifyStart(Request[Noticed], frozen=True):
+    """``clusterctl notify start``, ``nodectl-hook start``: a job of another manager runs on these nodes. Those that are
+    not ours are left out. The answer comes when the caps of the others are in force, ``wait_s`` later at most.
+    ``node_list``: more nodes, as in SLURM_JOB_NODELIST."""
 
     kind = "notify-start"
-    role = "admin"
+    role = "notifier"
     job: JobName
-    nodes: Annotated[list[NodeName], Meta(max_length=100_000)]
-    tag: Annotated[str, Meta(max_length=96)] = ""
+    nodes: Annotated[list[NodeName], Meta(max_length=100_000)] = msgspec.field(default_factory=list)
+    tag: Word = ""
+    node_list: Annotated[str, Meta(max_length=1 << 16)] = ""
+    cluster: Word = ""
+    submitted_s: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    restarts: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    user: Word = ""
+    title: Annotated[str, Meta(max_length=256)] = ""
+    wait_s: Annotated[float, Meta(ge=0, le=600)] = 0.0
 
 
 class NotifyEnd(Request[Sentences], frozen=True):
-    """``clusterctl notify end``: it has ended."""
+    """``clusterctl notify end``, ``nodectl-hook end``: it has ended. A run that began later goes on: one of a later
+    submission, or with more ``restarts`` (as many as there can be: whichever runs)."""
 
     kind = "notify-end"
-    role = "admin"
+    role = "notifier"
     job: JobName
+    cluster: Word = ""
+    submitted_s: Annotated[int, Meta(ge=0, le=MOST)] = 0
+    restarts: Annotated[int, Meta(ge=0, le=100_000)] = 100_000
+
+
+class ListForeign(Request[list[ForeignJob]], frozen=True):
+    """``clusterctl notify list``: what another manager runs, by the notices."""
+
+    kind = "notify-list"
+    role = "any"
+
+
+class JoulesRow(msgspec.Struct, frozen=True):
+    """The joules of a job of another manager that has ended; None: not known, as where it shared a node
+    (``slurm.job_joules``). Times are of the notices, by the cluster agent's wall clock."""
+
+    job: str
+    cluster: str
+    submitted_s: int
+    restarts: int
+    user: str
+    title: str
+    tag: str
+    nodes: int
+    began_s: Finite
+    ended_s: Finite
+    energy_j: Finite | None
+    is_shared: bool
+
+
+class ListJoules(Request[list[JoulesRow]], frozen=True):
+    """``clusterctl energy``: jobs of another manager that ended after this time, the oldest first, 1000 at most."""
+
+    kind = "job-joules"
+    since_s: Finite = 0.0
+    user: Word = ""
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job of another manager that runs. ``energy_j``: so far; None: not known, as for ``JoulesRow``."""
+
+    job: str
+    manager: str
+    """The cluster of its manager, "" if the notice named none."""
+    user: str
+    nodes: list[str]
+    energy_j: Finite | None
+    is_shared: bool
+
+
+class ListRunning(Request[list[RunningJob]], frozen=True):
+    """Jobs of another manager that run, for ``clusterctl metrics``."""
+
+    kind = "foreign-running"
+
+
+class UserJoules(msgspec.Struct):
+    """What a user's jobs took that have ended since the cluster agent started, whoever runs them. ``unknown``: of the
+    ``jobs``, how many have no known joules."""
+
+    user: str
+    energy_j: Finite = 0.0
+    jobs: int = 0
+    unknown: int = 0
+
+
+class CountJoules(Request[list[UserJoules]], frozen=True):
+    """The joules of each user, for ``clusterctl metrics``."""
+
+    kind = "user-joules"
+
+
+# --- history
+
+
+class ListHistory(Request[list[HistoryRow]], frozen=True):
+    """``clusterctl history show``: jobs that ended after this time, the oldest first, 1000 at most."""
+
+    kind = "history"
+    since_s: Finite = 0.0
+    user: Annotated[str, Meta(max_length=256)] = ""
+
+
+class ForgetHistory(Request[Sentences], frozen=True):
+    """``clusterctl history forget``."""
+
+    kind = "history-forget"
+    role = "admin"
+    user: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+# --- power
 
 
 class SwitchPower(Request[Sentences], frozen=True):

@@ -3,8 +3,9 @@ that follow from its decisions.
 
     the budget ──► node_budget ──► the policy: which job starts, at which level ──► caps_sharer ──► plan ──► ledger
 
-The policy plans with a cap for each node. What nodes may draw beyond that is set aside: the reserve for reboots, a node
-whose minimal operating power is above its planned cap, one that is silent, is leaving, or was never heard.
+The policy plans with a cap for each node, and counts one without a job as much as its minimal operating power (MOP), if
+the machine file has less. What nodes may draw beyond the plan is set aside: the reserve for reboots, and what a node
+adds whose MOP is still above its planned cap, that is silent, is leaving, or was never heard.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.sharers.api import Sharer, check_budget
 from cluster_agent.budget.sharers.view import UNTAGGED, Ints, Reason, Shares, View
+from cluster_agent.cluster import Kept, Machine
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.serve.job_service import JobService
 
@@ -47,15 +49,35 @@ def node_budget(
     return NodeBudget(tuple(steps), aside_mw / 1000)
 
 
+def declared_mops(ledger: Ledger) -> dict[str, int]:
+    """The MOP of each node, mW, as far as it has declared one."""
+    accounts = ledger.accounts
+    at = np.flatnonzero((accounts.is_heard | accounts.is_leased) & ~accounts.is_forgotten)
+    return dict(zip([accounts.names[place] for place in at.tolist()], accounts.mop_mw[at].tolist(), strict=True))
+
+
+def kept_of(ledger: Ledger, now_s: float, machine: Machine) -> Kept:
+    """How the budget is kept while all nodes are within reach, for a replay on the machine as it is planned. Tenths of
+    seconds, as ``node_budget`` has them."""
+    accounts = ledger.accounts
+    at = np.flatnonzero(ledger.is_within_reach(now_s) & ~accounts.is_leaving)
+    idle_mw = round(max(group.idle_w for group in machine.groups) * 1000)
+    beyond_mw = int(np.maximum(accounts.mop_mw[at] - idle_mw, 0).sum())
+    reserve_mw = ledger.reserve_with_mw(at, accounts.mop_mw[at]) + beyond_mw
+    return Kept(round(ledger.settle_s, 1), ledger.terms.fixed_mw / 1000, reserve_mw / 1000, counts_idle=True)
+
+
 def pass_budget(ledger: Ledger, now_s: float, jobs: JobService) -> None:
     """Say what the nodes may draw to a policy that owns watts; to no other."""
     if jobs.idle_mw is not None:
+        jobs.set_mops(declared_mops(ledger))
         jobs.set_budget(node_budget(ledger, now_s, jobs.planned_mw(), jobs.idle_mw, jobs.now() - now_s))
 
 
 def caps_sharer(jobs: Callable[[], JobService | None]) -> Sharer:
-    """The caps of the policy's decisions, within each node's MOP and TDP. If there are fewer watts than the policy has
-    given out (nodes that it counted on draw more), all caps are lowered alike, down to MOP."""
+    """The caps that the policy wants, within each node's MOP and TDP. If there are fewer watts, all caps are lowered
+    alike: first down to those that the policy has planned with, which may be less, and if nodes that it counted on draw
+    more, down to MOP."""
 
     def share(view: View, available_mw: int) -> Shares:
         """A cap for each node."""
@@ -63,16 +85,27 @@ def caps_sharer(jobs: Callable[[], JobService | None]) -> Sharer:
         service = jobs()
         given = service.caps_mw() if service is not None else {}
         planned = service.planned_mw() if service is not None else {}
+        wanted = service.wanted_mw() if service is not None else {}
         idle = (service.idle_mw if service is not None else None) or 0
-        wanted = np.array([planned.get(name, idle) for name in view.nodes], np.int64)
-        caps: Ints = np.maximum(np.minimum(wanted, view.tdp_mw), view.mop_mw)
-        over_mw = int(caps.sum()) - available_mw
-        if over_mw > 0:
-            above = caps - view.mop_mw
-            caps = caps - -(-above * over_mw // int(above.sum()))
+        least, caps = (_within(view, [each.get(name, idle) for name in view.nodes]) for each in (planned, wanted))
+        for down_to in (least, view.mop_mw):
+            caps = _lowered(caps, down_to, int(caps.sum()) - available_mw)
         tag = np.full(len(view.jobs), UNTAGGED, np.int64)
         reason = np.where([name in given for name in view.nodes], int(Reason.POLICY), int(Reason.IDLE)).astype(np.int64)
         speed = np.full(len(view.jobs), np.nan)
         return Shares("scheduler", caps, reason, view.owners(tag), np.zeros(len(tag), np.int64), speed)
 
     return share
+
+
+def _within(view: View, caps_mw: list[int]) -> Ints:
+    """Between MOP and TDP of each node."""
+    within: Ints = np.maximum(np.minimum(np.array(caps_mw, np.int64), view.tdp_mw), view.mop_mw)
+    return within
+
+
+def _lowered(caps_mw: Ints, down_to_mw: Ints, by_mw: int) -> Ints:
+    """By so much together, as far as that goes: each loses the same part of what it has above its least."""
+    above = np.maximum(caps_mw - down_to_mw, 0)
+    most_mw = int(above.sum())
+    return caps_mw if by_mw <= 0 or not most_mw else caps_mw - -(-above * min(by_mw, most_mw) // most_mw)

@@ -19,16 +19,20 @@ import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import Change, LedgerStore, Snapshot
-from cluster_agent.budget.sharers.gap import Event
 from cluster_agent.budget.sharers.node_factors import read_factors
-from cluster_agent.errors import StoreError, WrongUseError
+from cluster_agent.cluster import Kept
+from cluster_agent.dispatch.live.dispatched_jobs import CLUSTER, DispatchedJobs
+from cluster_agent.errors import ClusterError, StoreError, WrongUseError
 from cluster_agent.fabric import descriptors
-from cluster_agent.fabric.admin import AdminSocket
+from cluster_agent.fabric.admin import RANKS, AdminSocket
 from cluster_agent.fabric.allowed import Allowed
-from cluster_agent.fabric.people import Caller, Request, answer
-from cluster_agent.fabric.router import Router
-from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
-from cluster_agent.jobs.job_store import JobStore
+from cluster_agent.fabric.loop_lag import LoopLag
+from cluster_agent.fabric.people import PATIENCE_S, AnswerEnvelope, Caller, Later, Request, answer
+from cluster_agent.fabric.router import PeopleRequest, Router
+from cluster_agent.history.history_requests import HistoryRequests
+from cluster_agent.history.job_history import JobHistory
+from cluster_agent.jobs.exported_replay import files_of
+from cluster_agent.jobs.foreign_jobs import ForeignJobs
 from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.serve import policy_watts
@@ -39,16 +43,17 @@ from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
-from cluster_agent.serve.loop_lag import LoopLag
+from cluster_agent.serve.node_changes import NodeParts
 from cluster_agent.serve.people_protocol import (
     BudgetView,
     ExplainCap,
+    ExportReplay,
     ForgetNode,
     ListBudgetChanges,
+    ListNodeChanges,
     ListNodes,
+    NodeChanges,
     NodeRow,
-    NotifyEnd,
-    NotifyStart,
     Sentences,
     SetBudget,
     SetSchedule,
@@ -56,14 +61,17 @@ from cluster_agent.serve.people_protocol import (
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.why import Why
-from cluster_agent.store.database import Database
+from cluster_agent.slurm.foreign_starts import ForeignStarts
+from cluster_agent.slurm.job_joules import JobJoules
+from cluster_agent.store.database import Database, free_bytes
+from cluster_agent.store.job_store import JobStore
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
-from foundation.boot import boot_id
+from foundation.boot import boot_id, boottime_s
 from foundation.shell.notify import Notifier
 from foundation.steady_clock import as_shown, kept_clock
 from foundation.wire.keys import read_pair
-from foundation.wire.power_messages import Declaration, Grant, Report
+from foundation.wire.power_messages import Declaration, Grant
 
 OWN_KEY: Final = "cluster.key"
 EXPECT_S: Final = 5.0
@@ -77,6 +85,10 @@ ROUND_S, LONGEST_ROUND_S, ROUND_OF_WORK = 0.005, 0.025, 4.0
 """Ours: messages that arrive within this time are handled together. A round costs as much for one report as for twenty,
 and a thousand nodes report a thousand times a second; a message after a pause does not wait. If rounds take long, as
 with ten thousand nodes, there are fewer: the pause is this many times the duration of the round before."""
+
+
+PEOPLE_S: Final = 0.1
+"""Ours: for so long a round answers people. An answer may take a while, and leases must not end meanwhile."""
 
 
 class Unstored:
@@ -109,17 +121,17 @@ class Server:
         wall_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._settings, self._say = settings, say
-        self._now_s = now_s or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._now_s = now_s or boottime_s
         self._wall_s = wall_s
         self._ahead_s = self._now_s() - wall_s()
         self._schedule: tuple[int, list[tuple[float, int]]] = 0, []
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
-        self._foreign = ForeignJobs(Path(f"{settings.store}.notices"))
+        foreign = ForeignJobs(Path(f"{settings.store}.notices"))
         sharing = Sharing(
             settings.sharer,
-            lambda: [*(self.jobs.sharers_jobs() if self.jobs else ()), *self._foreign.for_sharer()],
+            lambda: [*(self.jobs.sharers_jobs() if self.jobs else ()), *foreign.for_sharer()],
             lambda: self.jobs.need_mw() if self.jobs else {},
             read_factors(Path(settings.nodes.factors)) if settings.nodes.factors else None,
             policy_watts.caps_sharer(lambda: self.jobs) if settings.sharer == NO_SHARER else None,
@@ -132,19 +144,34 @@ class Server:
         self._budgets = BudgetStore(self.database)
         now = self._now_s()
         store: LedgerStore = Unstored(self.database) if is_observing else SqliteLedgerStore(self.database, boot_id())
+        joules = JobJoules(Path(f"{settings.store}.joules"))
+        self.history = HistoryRequests(
+            JobHistory(Path(f"{settings.store}.history"), settings.history.keep_days), lambda: self.jobs, foreign,
+            joules, lambda: self.partition.reports,
+        )  # fmt: skip
+        starts = ForeignStarts(
+            foreign, lambda: self.partition, self._send, self._now_s, joules, wall_s, self.history.foreign_ended
+        )
+        self.dispatched = DispatchedJobs(foreign, *starts.noticed_by(CLUSTER))
         # the socket first: a second agent fails here, before it would take the epoch
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             ListNodes: self._nodes,
+            ListNodeChanges: self._node_changes,
             ExplainCap: self._why,
             ForgetNode: self._forget,
             ShowBudget: self._budget,
             ListBudgetChanges: self._changes,
+            ExportReplay: self._export_replay,
             SetBudget: self._set_budget,
             SetSchedule: self._set_schedule,
-            NotifyStart: self._notify_start,
-            NotifyEnd: self._notify_end,
+            **starts.handlers,
+            **self.history.handlers,
         }
-        self.admin = AdminSocket(Path(settings.socket), self.handlers, frozenset(settings.admins))
+        self.admin = AdminSocket(
+            Path(settings.socket), self.handlers, frozenset(settings.admins), frozenset(settings.notifiers)
+        )
+        self._later: list[tuple[PeopleRequest, Later]] = []
+        self._from_afar: list[tuple[float, PeopleRequest]] = []  # until when somebody waits for the answer
         try:
             self.router = Router(settings.listen, keys, self._allowed, say, settings.insecure)
         except BaseException:
@@ -163,6 +190,7 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
+        self._node_parts = NodeParts(lambda now_s, at: self._with_jobs(self.partition.nodes_at(now_s, at)))
         self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
@@ -190,6 +218,8 @@ class Server:
         before = signal.set_wakeup_fd(self._stop_write, warn_on_full_buffer=False)
         handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
+            epoch = self.partition.ledger.epoch
+            self._say(f"listening at {self.router.url}, mode {self._settings.mode}, epoch {epoch}")
             notifier.send("READY=1")
             while self.step(1.0):
                 notifier.alive(time.monotonic_ns())
@@ -222,6 +252,8 @@ class Server:
             poller.register(descriptor, select.POLLOUT if is_writing else select.POLLIN)
         poller.register(self._stop_read, select.POLLIN)
         wait_s = min(self.partition.due_s(self._now_s()), longest_s, self.jobs.due_s() if self.jobs else longest_s)
+        due_s = min([self.admin.due_s, *(later.until_s for _, later in self._later)])
+        wait_s = 0.0 if self._from_afar else min(wait_s, max(due_s - self._now_s(), 0.0))
         if self._power:
             wait_s = min(wait_s, self._power.due_s(self._now_s()))
         ready = {descriptor for descriptor, _ in poller.poll(max(round(wait_s * 1000), 1))}
@@ -245,18 +277,18 @@ class Server:
             self._follow(self._feed, now_s)
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
+        self.history.hear(now_s, self._wall_s(), reports)
+        self.dispatched.hear(reports)
+        self.partition.alarms.set("dispatched", self.dispatched.trouble)
         if self.jobs:
             if not self.partition.is_observing:
                 self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
-            self.jobs.hear(self.router.job_news(), list(map(self.partition.bounds.within, reports)), self._bound)
-        for descriptor in waiting:
-            self.admin.serve(now_s, descriptor)
-        self.admin.tidy(now_s)
-        for request in (from_afar := self.router.requests()):
-            self.router.answer(request, answer(self.handlers, request.caller, request.frame))
+            within = list(map(self.partition.bounds.within, reports))
+            self.jobs.hear(self.router.job_news(), within, self.partition.bound)
+        from_afar = self._serve_people(now_s, waiting)
         if self.jobs and not self.partition.is_observing:
             policy_watts.pass_budget(self.partition.ledger, self._now_s(), self.jobs)
-        if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting or from_afar))):
+        if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting) or from_afar)):
             self.partition.happened(self._now_s(), *happened)
             self._send(self.partition.turn(now_s))
         if self.jobs:
@@ -264,6 +296,32 @@ class Server:
         if self._power:
             self._power.step(now_s)
         self.router.flush()
+
+    def _serve_people(self, now_s: float, waiting: list[int]) -> bool:
+        """Answer requests, for ``PEOPLE_S`` and the last of them; others wait for the next turn, as long as whoever
+        asks does. True if one came over a link."""
+        until_s = time.monotonic() + PEOPLE_S
+        self.admin.serve_all(now_s, waiting, until_s)
+        self.admin.tidy(now_s)
+        self._from_afar += [(now_s + PATIENCE_S, one) for one in self.router.requests()]
+        self._from_afar.sort(key=lambda waits: RANKS.get(waits[1].caller.role, len(RANKS)))
+        answered: list[tuple[PeopleRequest, AnswerEnvelope | Later]] = []
+        while self._from_afar and (not answered or time.monotonic() < until_s):
+            gone_s, one = self._from_afar.pop(0)
+            if now_s < gone_s:
+                answered.append((one, answer(self.handlers, one.caller, one.frame)))
+        self._answer(now_s, answered)
+        return bool(answered)
+
+    def _answer(self, now_s: float, from_afar: list[tuple[PeopleRequest, AnswerEnvelope | Later]]) -> None:
+        """Answer requests that came over links: these, and those whose answer is due later."""
+        waiting, self._later = [*self._later, *from_afar], []
+        for request, found in waiting:
+            envelope = found.answer(now_s) if isinstance(found, Later) else found
+            if envelope:
+                self.router.answer(request, envelope)
+            elif isinstance(found, Later):
+                self._later.append((request, found))
 
     def close(self) -> None:
         """Close everything; caps stay in force until their leases end."""
@@ -273,6 +331,7 @@ class Server:
         self.router.close()
         if self.jobs:
             self.jobs.close()
+        self.history.close()
         self.database.close()
         os.close(self._stop_read)
         os.close(self._stop_write)
@@ -282,8 +341,15 @@ class Server:
             self.router.send(grant)
 
     def _open_jobs(self, settings: JobSettings, epoch: int | None) -> JobService:
-        if origin := registry.choose(settings.policy).origin:
-            self._say(f"policy {settings.policy}: {origin}")
+        chosen = registry.choose(settings.policy)
+        origins = {
+            "policy": chosen.origin,
+            "the model of": chosen.model_origin,
+            "the profile of": chosen.profile_origin,
+        }
+        for what, origin in origins.items():
+            if origin:
+                self._say(f"{what} {settings.policy}: {origin}")
         store = JobStore(self.database, self._say)
         store.own(epoch)
         nodes = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
@@ -292,18 +358,14 @@ class Server:
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
             now=clock, as_shown=lambda unix_s: as_shown(unix_s, clock),
             can_switch=settings.power is not None and self._settings.mode == "cap",
-            models=self.partition.sharing.models,
+            models=self.partition.sharing.models, mop_mw=policy_watts.declared_mops(self.partition.ledger),
+            ended=self.history.own_ended,
         )  # fmt: skip
-
-    def _bound(self, report: Report) -> tuple[str, float | None]:
-        account = self.partition.ledger.accounts.get(report.node)
-        if account is not None and report.asked_mw == report.declaration.safe_mw < account.target_mw:
-            return "no lease: its safe cap", None
-        return self.partition.sharing.in_short(report.node)
 
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
         self.partition.alarms.set("links", self.router.trouble)
+        self.partition.alarms.set("history", self.history.history.trouble)
         tdp_mw = milliwatts(self._settings.nodes.tdp_w)
         names = [entry.name for entry in self._allowed.entries() if entry.role == "node"]
         if new := [name for name in names if name not in self._expected]:
@@ -430,25 +492,15 @@ class Server:
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
 
-    # --- jobs of another manager
-
-    def _notify_start(self, caller: Caller, request: NotifyStart) -> Sentences:
-        job = ForeignJob(request.job, request.nodes, request.tag)
-        return [self._noticed("start", self._foreign.start(job, self.partition.ledger.accounts.places))]
-
-    def _notify_end(self, caller: Caller, request: NotifyEnd) -> Sentences:
-        return [self._noticed("end", self._foreign.end(request.job))]
-
-    def _noticed(self, what: Event, line: str) -> str:
-        now_s = self._now_s()
-        self.partition.happened(now_s, what)
-        self._send(self.partition.turn(now_s))
-        return line
-
     # --- answers
 
     def _nodes(self, caller: Caller, request: ListNodes) -> list[NodeRow]:
-        rows = self.partition.nodes(self._now_s())
+        return self._with_jobs(self.partition.nodes(self._now_s(), request.after, request.most or None))
+
+    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> NodeChanges:
+        return self._node_parts.answer(self._now_s(), len(self.partition.ledger.accounts), request)
+
+    def _with_jobs(self, rows: list[NodeRow]) -> list[NodeRow]:
         if self.jobs:
             for row in rows:
                 row.jobs, row.job, row.jobs_why = self.jobs.node_state(row.name)
@@ -481,7 +533,20 @@ class Server:
         return self.partition.why(self._now_s(), request.node)
 
     def _budget(self, caller: Caller, request: ShowBudget) -> BudgetView:
-        return msgspec.structs.replace(self.partition.budget_view(self._now_s()), loop_lag_s=self._lag.worst_s)
+        view = self.partition.budget_view(self._now_s())
+        return msgspec.structs.replace(
+            view, loop_lag_s=self._lag.worst_s, store_free_bytes=free_bytes(Path(self._settings.store))
+        )
+
+    def _export_replay(self, caller: Caller, request: ExportReplay) -> dict[str, str]:
+        if self.jobs is None:
+            raise ClusterError("this cluster agent runs no jobs: there is nothing to replay without a [jobs] table")
+        live, side = self.jobs.live, self.jobs
+        budget_mw, steps = self._schedule
+        budget = [(0.0, budget_mw / 1000), *((at_s, mw / 1000) for at_s, mw in steps)]
+        machine = live.watts.as_planned(len(live.nodes))
+        kept = Kept() if machine is None else policy_watts.kept_of(self.partition.ledger, self._now_s(), machine)
+        return files_of(live, side.store, kept, budget, side.now())
 
     def _changes(self, caller: Caller, request: ListBudgetChanges) -> list[Change]:
         return self._budgets.changes()

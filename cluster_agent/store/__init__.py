@@ -1,1 +1,1 @@
-"""What must outlive the cluster agent: one SQLite database."""
+"""What must outlive the cluster agent: a log of commits, and the SQLite database that is made from it."""

@@ -78,7 +78,6 @@ class Logged:
     last_job: int = 0
     is_torn: bool = False
     is_cut: bool = False
-    knows_jobs: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -118,11 +117,7 @@ class CommitLog:
         with self._saying("read"):
             with contextlib.suppress(FileNotFoundError):
                 _read(found, self.path.read_bytes())
-            with contextlib.suppress(FileNotFoundError):
-                _read_past(found, self.past.read_bytes())
-        if found.is_there and found.past_size < 0:  # bytes that count are missing there
-            found.damaged += 1
-        found.knows_jobs = found.is_whole
+            _read_past(found, self.past.read_bytes() if self.past.exists() else b"")
         return found
 
     def take(self, found: Logged) -> None:
@@ -312,13 +307,9 @@ def _read(found: Logged, data: bytes) -> None:
 
 
 def _read_past(found: Logged, data: bytes) -> None:
-    """The jobs that have ended. What the log says of a job is newer; ``past_size`` becomes -1 where bytes are
-    missing."""
-    size = found.past_size if found.is_there and found.past_size else len(data)
-    if found.is_there and not found.damaged and not found.past_size:
-        return
-    if len(data) < size:
-        found.past_size = -1
+    """The jobs that have ended; what the log says of a job is newer. Next to a damaged log all that is there counts."""
+    size = found.past_size if found.is_whole else len(data)
+    found.damaged += len(data) < size  # bytes that count are missing there
     for line in filter(None, data[:size].split(b"\n")):
         try:
             number, records = read_line(line)

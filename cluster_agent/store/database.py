@@ -5,9 +5,8 @@ start read, gets the same records right after. It syncs only when it moves its w
 it lacks after a crash, or while its disk is full, is taken from the log when the store is opened, and before the next
 commit.
 
-The schema grows by migrations, applied in order in one transaction, so a store always has exactly one version. A store
-of a newer version is refused: its rows may mean more than this program knows. Rows have checksums (``records``);
-``mending`` opens a store that may be damaged.
+Rows have checksums (``records``), which count where the log is damaged. ``mending`` opens a store of which one or the
+other is, or which an older or newer program has written.
 """
 
 from __future__ import annotations
@@ -15,89 +14,47 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.jobs.job import OVER
 from cluster_agent.store.commit_log import CommitLog, Logged, Record
-from cluster_agent.store.records import TABLES, Row, checksum, define, drop_row, problem_of, put_row
+from cluster_agent.store.records import TABLES, Row, checksum, drop_row, put_row
 from foundation.directories import make_directory
 
-MIGRATIONS: Final[tuple[str, ...]] = (
-    """
-    CREATE TABLE owner (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, boot_id TEXT NOT NULL);
-    INSERT INTO owner VALUES (1, 0, '');
-    CREATE TABLE node (name TEXT PRIMARY KEY, count_mw INTEGER NOT NULL, declaration BLOB NOT NULL,
-                       is_leased INTEGER NOT NULL);
-    CREATE TABLE budget (one INTEGER PRIMARY KEY CHECK (one = 1), budget_mw INTEGER NOT NULL, steps BLOB NOT NULL);
-    CREATE TABLE change (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL);
-    """,
-    """
+VERSION: Final = 7
+"""Of SQLite's tables. Before 7 there was no log (``mending`` takes such a store over). A new table needs a new version,
+so that an older program refuses the store; SQLite is then made again from the log."""
+
+SCHEMA: Final = """
+    CREATE TABLE schema_version (version INTEGER NOT NULL);
+    CREATE TABLE applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
+    CREATE TABLE owner (one INTEGER PRIMARY KEY CHECK (one = 1), epoch INTEGER NOT NULL, boot_id TEXT NOT NULL,
+                        checksum INTEGER NOT NULL);
+    CREATE TABLE member (place INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, declaration BLOB NOT NULL,
+                         checksum INTEGER NOT NULL);
+    CREATE TABLE count (block INTEGER PRIMARY KEY, counts_mw BLOB NOT NULL, checksum INTEGER NOT NULL);
+    CREATE TABLE budget (one INTEGER PRIMARY KEY CHECK (one = 1), budget_mw INTEGER NOT NULL, steps BLOB NOT NULL,
+                         checksum INTEGER NOT NULL);
+    CREATE TABLE change (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL,
+                         checksum INTEGER NOT NULL);
     CREATE TABLE job (id INTEGER PRIMARY KEY AUTOINCREMENT, uid INTEGER NOT NULL, state TEXT NOT NULL, ended_s REAL,
-                      body BLOB NOT NULL);
+                      body BLOB NOT NULL, checksum INTEGER NOT NULL);
     CREATE INDEX job_state ON job (state);
     CREATE INDEX job_ended ON job (ended_s);
-    CREATE TABLE drained_node (name TEXT PRIMARY KEY, reason TEXT NOT NULL, uid INTEGER NOT NULL);
-    """,
-    """
-    CREATE TABLE member (place INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, declaration BLOB NOT NULL);
-    INSERT INTO member SELECT row_number() OVER (ORDER BY rowid) - 1, name, declaration FROM node;
-    CREATE TABLE count (block INTEGER PRIMARY KEY, counts_mw BLOB NOT NULL);
-    INSERT INTO count SELECT place / 256, CAST(json_group_array(mw) AS BLOB) FROM
-        (SELECT place, iif(is_leased, count_mw, -1) AS mw FROM member JOIN node USING (name) ORDER BY place)
-        GROUP BY place / 256;
-    DROP TABLE node;
-    """,
-    """
-    CREATE TABLE node_power (name TEXT PRIMARY KEY, body BLOB NOT NULL);
-    """,
-    """
-    ALTER TABLE owner ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE member ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE count ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE budget ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE change ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE job ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE drained_node ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE node_power ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0;
-    UPDATE owner SET checksum = record_checksum('owner', one, epoch, boot_id);
-    UPDATE member SET checksum = record_checksum('member', place, name, declaration);
-    UPDATE count SET checksum = record_checksum('count', block, counts_mw);
-    UPDATE budget SET checksum = record_checksum('budget', one, budget_mw, steps);
-    UPDATE change SET checksum = record_checksum('change', id, unix_s, who, what);
-    UPDATE job SET checksum = record_checksum('job', id, uid, state, ended_s, body);
-    UPDATE drained_node SET checksum = record_checksum('drained_node', name, reason, uid);
-    UPDATE node_power SET checksum = record_checksum('node_power', name, body);
-    CREATE TABLE last_commit (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
-    INSERT INTO last_commit VALUES (1, 0);
-    CREATE TABLE set_aside (id INTEGER PRIMARY KEY, unix_s REAL NOT NULL, of_table TEXT NOT NULL, why TEXT NOT NULL,
-                            record BLOB NOT NULL);
-    """,
-    """
+    CREATE TABLE drained_node (name TEXT PRIMARY KEY, reason TEXT NOT NULL, uid INTEGER NOT NULL,
+                               checksum INTEGER NOT NULL);
+    CREATE TABLE node_power (name TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
     CREATE TABLE stored_joules (one INTEGER PRIMARY KEY CHECK (one = 1), body BLOB NOT NULL, checksum INTEGER NOT NULL);
-    """,
-    """
-    CREATE TABLE applied (one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL);
-    INSERT INTO applied SELECT one, number FROM last_commit;
-    DROP TABLE last_commit;
-    """,
-)
-"""Migration n takes a store from version n to n + 1. Never edit one that has been released: append."""
-
-CHECKED_SINCE: Final = 5
-"""The version of the store from which on its commits are numbered and its records have checksums."""
-
-LOGGED_SINCE: Final = 7
-"""The version from which on its commits are in a log. Before, a commit was in force when SQLite had it."""
-
-VERSION_TABLE: Final = "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)"
+    CREATE TABLE lost_jobs (one INTEGER PRIMARY KEY CHECK (one = 1), unix_s REAL NOT NULL, checksum INTEGER NOT NULL);
+"""
 
 BUSY_S: Final = 2.0
 """Ours: how long another process (a backup, a standby taking over) may keep the write lock."""
 
-CHANGES: Final = 100
+CHANGES: Final = 1000
 """Ours: so many changes of the budget are in what a log begins with. SQLite has all."""
 
 
@@ -129,7 +86,8 @@ class Database:
     should be when it was opened; all of it is in order now.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, older: Iterable[Row] = ()) -> None:
+        """``older``: changes of the budget that a log no longer has, for a SQLite that is made again."""
         self.path, self.log = path, CommitLog(path)
         self.trouble = ""
         self.notes: list[str] = []
@@ -143,10 +101,9 @@ class Database:
         with self._saying("open"):
             self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
             try:
-                define(self._connection)
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
-                self._open()
+                self._open(older)
             except BaseException:
                 self._connection.close()
                 raise
@@ -206,55 +163,53 @@ class Database:
 
     # --- opening
 
-    def _open(self) -> None:
-        """Bring the schema to its newest version, and SQLite and the log to the same commit."""
+    def _open(self, older: Iterable[Row]) -> None:
+        """Bring SQLite to the last commit of the log."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
-            self._connection.execute(VERSION_TABLE)
-            found = self._connection.execute("SELECT version FROM schema_version").fetchone()
-            version = found[0] if found else 0
-            if version > len(MIGRATIONS):
-                raise ClusterError(
-                    f"{self.path}: the store has version {version}, and this clusterctl knows only {len(MIGRATIONS)}:"
-                    " start the newer clusterctl, or put back a copy of the store from before it"
-                )
-            if version < len(MIGRATIONS):
-                migrate(self._connection, version)
-            self._join(self.log.read(), version)
+            version = self._version()
+            refuse_newer(self.path, version)
+            logged = self.log.read()
+            if not version:
+                _create(self._connection)
+                if not logged.is_there and not logged.rows:  # a new store
+                    self.log.write(0, [("owner", (1, 0, ""))], 0, ())
+                    logged = self.log.read()
+            number = self._applied() if version in (0, VERSION) else 0
+            if version not in (0, VERSION) or not logged.is_whole or logged.number < number:
+                raise StoreError(f"{self.path}: does not agree with its log: `clusterctl store repair`")
+            if not version or number < logged.first:
+                self._take_state(logged, older)
+                if logged.number:
+                    self.notes.append(f"{self.path}: is made again from its log, up to commit {logged.number}")
+            else:
+                self._apply(logged, number)
+            set_last_job(self._connection, logged.last_job)
+            self.log.take(logged)
             self._connection.execute("COMMIT")
-            if version < len(MIGRATIONS):  # the tables are in the file itself from now on
+            if not version:  # the tables are in the file itself from now on
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException:
             self._roll_back()
             raise
 
-    def _join(self, logged: Logged, version: int) -> None:
-        """The log decides; what it cannot say because it is damaged or missing, SQLite says if it has all commits.
-        ``version``: of SQLite's tables when it was opened, 0 if they are new."""
-        number = self._applied()
-        if logged.is_whole and logged.number >= number:
-            if number < logged.first or not version:
-                self._take_state(logged)
-                self.notes.append(f"{self.path}: is made again from its log, up to commit {logged.number}")
-            else:
-                self._apply(logged, number)
-            self.log.take(logged)
-            return
-        if logged.is_there and (logged.number > number or (logged.is_cut and logged.number == number)):
-            raise StoreError(f"{self.log.path}: is damaged: `clusterctl store repair`")
-        if logged.is_there and version >= LOGGED_SINCE:
-            self.notes.append(f"ALARM: {self.log.path}: {what_is_wrong(logged, number)}; it is written again")
-        self._write_log(number, is_compaction=False)
+    def _version(self) -> int:
+        """Of SQLite's tables; 0: there are none."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            return 0
+        found = self._connection.execute("SELECT version FROM schema_version").fetchone()
+        return found[0] if found and isinstance(found[0], int) and found[0] > 0 else -1
 
-    def _take_state(self, logged: Logged) -> None:
+    def _take_state(self, logged: Logged, older: Iterable[Row]) -> None:
         """Replace all that SQLite has, which is from before the beginning of the log."""
         for table in TABLES:
             if table != "change":
                 self._connection.execute(f"DELETE FROM {table}")
-        for (table, _), (_, row) in logged.rows.items():
-            if row is not None:
-                put_row(self._connection, table, row)
-        set_last_job(self._connection, logged.last_job)
+        for row in older:
+            put_row(self._connection, "change", row)
+        for (table, _), (_, row_or_none) in logged.rows.items():
+            if row_or_none is not None:
+                put_row(self._connection, table, row_or_none)
         self._connection.execute("UPDATE applied SET number = ?", (logged.number,))
 
     def _apply(self, logged: Logged, number: int) -> None:
@@ -276,7 +231,7 @@ class Database:
             self._behind.clear()
             if self.log.is_long:
                 with contextlib.suppress(StoreError):  # the old one is as good
-                    self._write_log(self.log.number, is_compaction=True)
+                    self._write_log_again()
             return Writing(self._connection)
         logged = self.log.read()
         if not logged.is_whole or logged.number < self._applied():
@@ -315,23 +270,20 @@ class Database:
             else:
                 self.trouble = ""
 
-    def _write_log(self, number: int, is_compaction: bool) -> None:
-        """Write the log again, from SQLite. A damaged record is left out, unless the log that is there may have it."""
+    def _write_log_again(self) -> None:
+        """It has grown long: let it begin with what SQLite has. A damaged record ends that."""
 
         def rows(table: str, rest: str = "") -> Iterator[Row]:
             for *row, found in self._connection.execute(f"SELECT {TABLES[table].listed} FROM {table} {rest}"):
-                # what this agent has written or examined need not be decoded once more
-                if checksum(table, *row) == found and (is_compaction or not problem_of(table, (*row, found))):
-                    yield tuple(row)
-                elif is_compaction:
+                if checksum(table, *row) != found:  # no more: this agent has examined or written it
                     raise StoreError(f"{self.path}: cannot write its log again: {table} {row[0]} is damaged")
+                yield tuple(row)
 
         over = f"state IN ({', '.join(map(repr, OVER))})"
         rests = {"job": f"WHERE NOT {over}", "change": f"ORDER BY id DESC LIMIT {CHANGES}"}
         records = ((table, row) for table in TABLES for row in rows(table, rests.get(table, "")))
-        past = None if is_compaction else rows("job", f"WHERE {over}")
         try:
-            self.log.write(number, records, last_job(self._connection), past)
+            self.log.write(self.log.number, records, last_job(self._connection))
         except StoreError:
             self.log.postpone()
             raise
@@ -360,17 +312,35 @@ def _fix(error: sqlite3.Error) -> str:
     return {sqlite3.SQLITE_IOERR: "; is the disk full?", sqlite3.SQLITE_FULL: ": make room there"}.get(code, "")
 
 
-def what_is_wrong(logged: Logged, number: int) -> str:
-    """With a log, where SQLite has this commit."""
-    if logged.damaged:
-        return f"{logged.damaged} lines are damaged or missing"
-    return f"the last {number - logged.number} commits are missing"
+def free_bytes(path: Path) -> int | None:
+    """What the file system of the store at ``path`` has left for whoever runs this; None: it cannot be read."""
+    try:
+        found = os.statvfs(path.parent)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+def refuse_newer(path: Path, version: object) -> None:
+    """``ClusterError`` for SQLite's tables of a version that this program does not know."""
+    if isinstance(version, int) and version > VERSION:
+        raise ClusterError(
+            f"{path}: the store has version {version}, and this clusterctl knows only {VERSION}:"
+            " start the newer clusterctl, or put back a copy of the store from before it"
+        )
+
+
+def tables_of() -> set[Row]:
+    """What ``sqlite_master`` says of a store."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        _create(connection)
+        return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
 
 
 def last_job(connection: sqlite3.Connection) -> int:
     """The highest number that a job has got."""
     found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
-    return int(found[0]) if found else 0
+    return found[0] if found and isinstance(found[0], int) else 0
 
 
 def set_last_job(connection: sqlite3.Connection, number: int) -> None:
@@ -380,10 +350,8 @@ def set_last_job(connection: sqlite3.Connection, number: int) -> None:
     connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (max(number, highest or 0),))
 
 
-def migrate(connection: sqlite3.Connection, version: int, to: int | None = None) -> None:
-    """Inside a transaction: bring a store of this version to another, or to the newest one."""
-    for script in MIGRATIONS[version:to]:
-        for statement in filter(str.strip, script.split(";")):
-            connection.execute(statement)
-    connection.execute("DELETE FROM schema_version")
-    connection.execute("INSERT INTO schema_version VALUES (?)", (len(MIGRATIONS) if to is None else to,))
+def _create(connection: sqlite3.Connection) -> None:
+    for statement in filter(str.strip, SCHEMA.split(";")):
+        connection.execute(statement)
+    connection.execute("INSERT INTO schema_version VALUES (?)", (VERSION,))
+    connection.execute("INSERT INTO applied VALUES (1, 0)")

@@ -80,6 +80,10 @@ def _is_stored_joules(one: int, body: bytes) -> None:
     _STORED.decode(body)
 
 
+def _is_loss(*row: object) -> None:
+    msgspec.convert(row, tuple[Literal[1], Seconds])
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """``columns``: all but the checksum; the first is the key. ``check`` takes a row of them, and raises for one that
@@ -105,6 +109,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "drained_node": Table("drained node", ("name", "reason", "uid"), _is_drained_node),
     "node_power": Table("power of node", ("name", "body"), _is_node_power),
     "stored_joules": Table("the joules that a budget has stored", ("one", "body"), _is_stored_joules),
+    "lost_jobs": Table("the loss of all jobs", ("one", "unix_s"), _is_loss),
 }  # fmt: skip
 """The tables whose rows carry a checksum."""
 
@@ -115,8 +120,8 @@ LEDGER: Final = ("owner", "member", "count", "budget")
 """Those without which no budget is kept; they are small."""
 
 LOST_JOBS: Final = "all jobs are lost"
-"""In ``set_aside``, the reason for which no job may be started or ended: nodes may still run jobs of which nothing is
-known, and would be sent orders to end them."""
+"""With a row in ``lost_jobs`` no job may be started or ended: nodes may still run jobs of which nothing is known, and
+would be sent orders to end them."""
 
 
 def checksum(table: str, *values: Any) -> int:
@@ -145,11 +150,6 @@ def _put_statement(table: str) -> str:
 
 
 _PUT: Final = {table: _put_statement(table) for table in TABLES}
-
-
-def define(connection: sqlite3.Connection) -> None:
-    """Let statements of this connection call ``record_checksum(table, column, ...)``."""
-    connection.create_function("record_checksum", -1, checksum, deterministic=True)
 
 
 def problem_of(table: str, row: Row) -> str:

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from foundation.wire.power_messages import CapBound
+from foundation.wire.power_messages import CapBound, Report
 
 SLACK: Final = 0.02
 """Ours: power within this part of the cap is cap-bound, where the node does not report it. The need of such a node is
@@ -30,6 +30,11 @@ taken as that much more than its power, so that under a cap equal to its need it
 def is_at_cap(power_mw: int, cap_mw: int, cap_bound: CapBound) -> bool:
     """Whether a node is cap-bound: as it reports, else by its power."""
     return cap_bound == "yes" if cap_bound else power_mw >= (1 - SLACK) * cap_mw
+
+
+def is_cap_bound(report: Report) -> bool:
+    """Whether the cap that should be in force bound the node when it sent this report."""
+    return report.asked_mw >= 0 and is_at_cap(report.power_mw, report.asked_mw, report.held)
 
 
 @dataclass(slots=True)

@@ -179,6 +179,11 @@ _WORDS: Final = {
 }
 
 
+def reason_in_words(name: str) -> str:
+    """A ``Reason`` by its name in any case, as part of a sentence; "" for another name."""
+    return _WORDS[Reason[name.upper()]] if name.upper() in Reason.__members__ else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
     """Why a node has its cap, as data and in words. ``slowdown`` is predicted, 0.1 for 10 % longer; None: no model."""

@@ -7,7 +7,7 @@ nodes (``budget.sharers``). ``origin`` is null for what ships with nodectl. Of a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -16,9 +16,22 @@ from cluster_agent import choosing
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.api import Method
 from cluster_agent.scheduler.policies import registry
-from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policies.api import Estimates, Policy
 from foundation.shell.extension import Extension
 from foundation.shell.plain_text import echo, echo_block, json_text
+
+GROUPS: Final = {"estimate": Estimates}
+"""Groups of parameters, which many policies have. What only repeats a paper (``Published``) is not listed."""
+
+
+def _of_group(name: str, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    about = {
+        "name": name,
+        "kind": "group",
+        "summary": "How long jobs are taken to run, and what follows.",
+        "source": "",
+    }
+    return {**about, "parameters": choosing.values(kind), "groups": [], "origin": None}
 
 
 def _of_policy(policy: Policy) -> dict[str, bool | None]:
@@ -40,19 +53,24 @@ def policies(as_json: bool) -> None:
             "summary": one.value.summary,
             "source": one.value.source,
             "parameters": choosing.values(one.value.params),
+            "groups": [name for name in GROUPS if name in choosing.groups_of(one.value.params)],
             **(_of_policy(one.value) if isinstance(one.value, Policy) else {}),
             "origin": msgspec.to_builtins(one.origin),
         }
         for kind, listed in of_kinds.items()
         for one in listed
     ]
+    rows += [_of_group(name, kind) for name, kind in GROUPS.items()]
     if as_json:
         echo_block(json_text(rows, indent=2))
         return
     for row in rows:
-        kind = f" ({row['kind']} of a budget)" if row["kind"] == "sharer" else "" if row["live"] else " (replays only)"
+        kind = {"sharer": " (sharer of a budget)", "group": " (parameters of many policies)"}.get(row["kind"], "")
+        kind = kind or ("" if row["live"] else " (replays only)")
         echo(f"{row['name']}{kind}: {row['summary']}", f"    {row['source']}")
         if row["origin"]:
             echo(f"    from {row['origin']['package']} {row['origin']['version']} ({row['origin']['file']})")
         for key, values in row["parameters"].items():
             echo(f"    {key}={'|'.join(values)}")
+        for group in row["groups"]:
+            echo(f"    and the group {group}, below")
