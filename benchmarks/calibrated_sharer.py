@@ -25,7 +25,7 @@ from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.calibrated_speed import tables_of
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
-from lab.node_demo.student import interval
+from foundation.student import mean_interval
 
 BUDGETS: Final = (60, 75, 80)
 SEEDS: Final = 10
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 gains = {}
                 for way, run in ways.items():
                     done = pool.map(partial(run, setting, budget, "minimal-slowdown"), range(seeds))
-                    gains[way] = interval([100 * (new / old - 1) for new, old in zip(done, before, strict=True)])
+                    gains[way] = mean_interval([100 * (new / old - 1) for new, old in zip(done, before, strict=True)])
             rows.append({"setting": setting.name, "budget": budget, "aapc": sum(before) / seeds, **gains})
             shown = " ".join(f"{mean:7.2f} ±{half:5.2f}" for mean, half in gains.values())
             print(f"{setting.name:20} {budget:>4} % {sum(before) / seeds:6.1f} {shown}", flush=True)

@@ -235,7 +235,7 @@ def judge(name: str, seed: int, is_judged: bool) -> Row:
     _, again = measured(machine, seed, 1, gains)
     session = sweep.session
     truth = truths(machine, seed, session.clocks, {level: session.cpus_of(level) for level in LEVELS})
-    errors = [_errors(point, truth, session.clocks[-1], gains[0]) for point in points]
+    errors = [errors_of(point, truth, session.clocks[-1], gains[0]) for point in points]
     watts, speed, raw = (np.array(column) for column in zip(*errors, strict=True))
     half_w = np.array([point.package_half / point.package_w for point in points])
     half_s = np.array([point.speed_half / point.speed for point in points])
@@ -267,7 +267,7 @@ def judge(name: str, seed: int, is_judged: bool) -> Row:
     )
 
 
-def _errors(point: Point, truth: Mapping[Setting, Truth], top_khz: int, gain: float) -> tuple[float, float, float]:
+def errors_of(point: Point, truth: Mapping[Setting, Truth], top_khz: int, gain: float) -> tuple[float, float, float]:
     """Relative: of watts without the gain, of speed, of watts with it."""
     own = truth[Setting(point.kernel, point.level, point.khz)]
     speed = own.units_per_s / truth[Setting(point.kernel, point.level, top_khz)].units_per_s

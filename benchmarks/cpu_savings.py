@@ -6,7 +6,8 @@ parts, other work and other counter errors (`twin.physics.variation`); every pol
 
 Savings and slowdowns are the whole node's truth against the same run on the same node at the highest clocks without a
 policy. *Share* = saving of the policy / saving of the oracle (best clock per phase, same bound, same node); a second
-oracle may share a phase's work between two clocks, as the policy can. Intervals are 95 % of the mean over the nodes.
+oracle may share a phase's work between two clocks, as the policy can. Intervals are 95 %, over workloads: what another
+choice of workloads would give (`clustered`).
 Where programs report progress, a unit is about so much work, unlike in each phase (`twin.physics.emulated_progress`).
 All results are emulated.
 """
@@ -18,15 +19,15 @@ import functools
 import itertools
 import json
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from benchmarks.clustered import Within, mean_over, median_over, together
 from benchmarks.experiment import Experiment, run, save
 from benchmarks.oracle_cpu import Truth, oracle
-from lab.node_demo.student import interval
 from twin.machine import load_machine
 from twin.physics.variation import Variation
 
@@ -202,18 +203,15 @@ def _duration_s(workload: str) -> float | None:
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of some runs; ``worth``: runs in which the oracle saves at least ``WORTH``. Halves are those of 95 % intervals
-    over the nodes; shares are None where nothing is worth it. *Elsewhere* are the runs that are not."""
+    """Of some runs; ``worth``: runs in which the oracle saves at least ``WORTH``. ``saving`` and ``slowdown``: means;
+    shares are None where nothing is worth it. *Elsewhere* are the runs that are not."""
 
     runs: int
     worth: int
     oracle_saving: float
-    saving: float
-    saving_half: float | None
-    slowdown: float
-    slowdown_half: float | None
-    median_share: float | None
-    median_share_half: float | None
+    saving: Within
+    slowdown: Within
+    median_share: Within | None
     worst_share: float | None
     kept: float
     worst_slowdown: float
@@ -226,22 +224,15 @@ def figures(rows: Sequence[Row]) -> Figures:
     """The requested figures of one line."""
     worth = [row for row in rows if row.oracle_saving >= WORTH]
     other = [row for row in rows if row.oracle_saving < WORTH]
-    shares = [row.share for row in worth]
     two = [row.saving / row.two_clocks_saving for row in rows if row.two_clocks_saving >= WORTH]
-    saving, saving_half = over_nodes(rows, lambda row: row.saving, np.mean)
-    slowdown, slowdown_half = over_nodes(rows, lambda row: row.slowdown, np.mean)
-    share_half = over_nodes(worth, lambda row: row.share, np.median)[1] if worth else None
     return Figures(
         runs=len(rows),
         worth=len(worth),
         oracle_saving=float(np.mean([row.oracle_saving for row in rows])),
-        saving=saving,
-        saving_half=saving_half,
-        slowdown=slowdown,
-        slowdown_half=slowdown_half,
-        median_share=float(np.median(shares)) if worth else None,
-        median_share_half=share_half,
-        worst_share=min(shares, default=None),
+        saving=mean_over(together((row.workload, row.saving) for row in rows)),
+        slowdown=mean_over(together((row.workload, row.slowdown) for row in rows)),
+        median_share=median_over(together((row.workload, row.share) for row in worth)) if worth else None,
+        worst_share=min((row.share for row in worth), default=None),
         kept=float(np.mean([row.slowdown <= KEPT for row in rows])),
         worst_slowdown=max(row.slowdown for row in rows),
         elsewhere_slowdown=max((row.slowdown for row in other), default=0.0),
@@ -250,37 +241,22 @@ def figures(rows: Sequence[Row]) -> Figures:
     )
 
 
-def over_nodes(
-    rows: Sequence[Row], value: Callable[[Row], float], average: Callable[[list[float]], np.floating]
-) -> tuple[float, float | None]:
-    """The mean over the nodes, by number, of the average over their runs; half of its interval, None for one node."""
-    by_node: dict[int, list[float]] = {}
-    for row in rows:
-        by_node.setdefault(row.node, []).append(value(row))
-    values = [float(average(of_node)) for of_node in by_node.values()]
-    return interval(values) if len(values) > 1 else (values[0], None)
-
-
 HEAD = (
-    f"{'':46}{'runs':>5}{'worth':>6}{'oracle':>7}{'saved':>12}{'slower':>12}{'median':>13}{'worst':>7}{'<=3.5%':>7}"
+    f"{'':46}{'runs':>5}{'worth':>6}{'oracle':>7}{'saved':>12}{'slower':>12}{'median':>15}{'worst':>7}{'<=3.5%':>7}"
     f"{'slowest':>8}  elsewhere"
 )
 
 
 def text(title: str, f: Figures) -> str:
     """One line, in per cent."""
-    share = f"{'-':>13}{'-':>7}"
+    share = f"{'-':>15}{'-':>7}"
     if f.median_share is not None and f.worst_share is not None:
-        share = f"{_with(f.median_share, f.median_share_half, 0):>13}{100 * f.worst_share:7.0f}"
+        share = f"{f.median_share.ends():>15}{100 * f.worst_share:7.0f}"
     return (
-        f"{title:46}{f.runs:5}{f.worth:6}{100 * f.oracle_saving:7.1f}{_with(f.saving, f.saving_half):>12}"
-        f"{_with(f.slowdown, f.slowdown_half):>12}{share}{100 * f.kept:7.0f}{100 * f.worst_slowdown:8.1f}"
+        f"{title:46}{f.runs:5}{f.worth:6}{100 * f.oracle_saving:7.1f}{f.saving.plus_minus():>12}"
+        f"{f.slowdown.plus_minus():>12}{share}{100 * f.kept:7.0f}{100 * f.worst_slowdown:8.1f}"
         f"  {100 * f.elsewhere_slowdown:.1f} slower, {100 * f.elsewhere_saving:.1f} saved"
     )
-
-
-def _with(value: float, half: float | None, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f}" + (f" ± {100 * half:.{max(digits, 1)}f}" if half is not None else "")
 
 
 def show(line: Line, rows: Sequence[Row], every: bool) -> None:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, load_machine
-from cluster_agent.replay.closed_loop import ClosedLoop, answering
+from cluster_agent.replay.closed_loop import ClosedLoop, Looped
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.swf import Log
 
@@ -84,8 +85,9 @@ def measured(policy: str, cap_share: float, eco_share: float, machine: Machine, 
     flags = np.random.default_rng([seed, 1]).random(JOBS) < eco_share
     watts = replace(watts, job_lowest=np.where(flags, watts.lowest, 0).astype(np.int32))
     given = Workload(LOG, machine.processors, jobs, np.arange(JOBS), True, np.zeros(JOBS, np.bool_), ())
-    submitted, on, answers = answering(given, watts, composition.power, ClosedLoop(queue=QUEUED))
-    replay = NativeReplay(composition, submitted.jobs, machine.processors, on, caps, answering=answers)
+    looped = Looped(World(given, watts), ClosedLoop(queue=QUEUED))
+    on, answers = looped.world.watts, looped.answers
+    replay = NativeReplay(composition, looped.jobs, machine.processors, on, caps, answering=answers)
     while replay.now_s < DAYS * DAY_S and replay.run(replay.ended + 1):
         pass
     start_s, end_s = replay.start_s, replay.end_s
@@ -117,7 +119,7 @@ def in_window(start_s: int, end_s: int, caps: Sequence[Cap]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks eco_killer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.eco_killer", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one cap")
     options = parser.parse_args(arguments)
     machine = load_machine(f"curie:nodes={NODES}")

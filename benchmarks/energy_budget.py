@@ -16,18 +16,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.cluster import load_machine
 from cluster_agent.replay.measures import bounded_slowdown, joules_between
 from cluster_agent.scheduler.energy_window import Budget, Rule
-from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.job_columns import KNOWN_EVERYWHERE, Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
@@ -82,7 +82,7 @@ def busy_weeks(jobs: Jobs, processors: int, count: int, seed: int) -> list[int]:
 def jobs_of(jobs: Jobs, from_s: int, to_s: int) -> Jobs:
     """The jobs submitted in [from_s, to_s), which begins at 0."""
     is_in = (jobs.submit_s >= from_s) & (jobs.submit_s < to_s)
-    found = Jobs(*(getattr(jobs, column)[is_in] for column in Jobs.__slots__))
+    found = Jobs(*(getattr(jobs, column)[is_in] for column in KNOWN_EVERYWHERE))
     return replace(found, submit_s=found.submit_s - from_s)
 
 

@@ -22,9 +22,10 @@ import numpy.typing as npt
 
 from benchmarks.replay_exact import DATA, ROOT
 from benchmarks.sc15_learned import workload_of
-from cluster_agent.replay.log_run import replay
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.orders.priority import Account, Priority
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload
 
 OUT = ROOT / "out" / "bench" / "energy_fair_share.json"
@@ -75,7 +76,7 @@ def composition(weights: str, user: int = -1, efficiency: float = 1.0) -> Compos
 
 def stretch(workload: Workload, composition: Composition) -> npt.NDArray[np.float64]:
     jobs = workload.jobs
-    wait_s = replay(workload, composition).schedule.start_s - jobs.submit_s
+    wait_s = run_replay(World(workload), composition).schedule.start_s - jobs.submit_s
     return (wait_s + jobs.run_s) / jobs.run_s
 
 

@@ -12,18 +12,22 @@ import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from cluster_agent.cluster import load_machine
-from cluster_agent.replay.node_run import ROUNDING_W, measure_nodes, pass_times, power_over_time, replay_nodes
+from cluster_agent.replay.drawn import ROUNDING_W, power_over_time
+from cluster_agent.replay.measures import measure, timed
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap, constant
 from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.eurora import instances, read_cap_profile, read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
@@ -77,8 +81,8 @@ class Row(msgspec.Struct, frozen=True):
 def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: str, required: float | None) -> Row:
     nodes = nodes_of(load_machine("eurora"))
     jobs = trace.on(nodes, cap)
-    result = replay_nodes(jobs, choose(policy).on_nodes, nodes, cap)
-    found = measure_nodes(result)
+    result = run_replay(World(jobs, nodes=nodes, caps=cap), choose(policy).on_nodes)
+    found = measure(result)
     dropped = len(trace.jobs) - len(jobs.jobs)
     return Row(
         name,
@@ -88,10 +92,10 @@ def measured(trace: NodeTrace, name: str, cap: PowerCap, cap_name: str, policy: 
         policy,
         found["AVEbsld"],
         required,
-        found["above_cap_ws"],
-        found["highest_w"],
+        found["over_cap_ws"],
+        found["peak_w"],
         result.unstarted,
-        pass_times(result)["pass_max_s"],
+        timed(result)["pass_max_s"],
     )
 
 
@@ -137,17 +141,19 @@ def predicted() -> Iterator[Predicted]:
     trace = replace(whole, text=whole.jobs.queue)
     for policy in (OURS, *BY_PREDICTION):
         composition = choose(policy).on_nodes
-        source = None if composition.admitted == "given" else PredictedPower(trace, nodes, composition.admitted)
-        result = replay_nodes(trace, composition, nodes, cap, source)
-        found, power = measure_nodes(result), power_over_time(result)
+        world = World(trace, nodes=nodes, caps=cap)
+        if composition.admitted != "given":
+            world = msgspec.structs.replace(world, new_predictor=partial(PredictedPower, of=composition.admitted))
+        result = run_replay(world, composition)
+        found, power = measure(result), power_over_time(result)
         is_above = power.watts[:-1] > power.cap_w[:-1] + ROUNDING_W
         yield Predicted(
             policy,
             len(trace.jobs),
             found["AVEbsld"],
-            100 * found["above_cap_ws"] / found["energy_j"],
+            100 * found["over_cap_ws"] / found["energy_j"],
             100 * float((is_above * np.diff(power.time_s)).sum() / power.time_s[-1]),
-            found["highest_w"],
+            found["peak_w"],
         )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from lab.node_demo.experiment import LONGEST, Experiment, Result, run, run_all, workload_of
+from lab.node_demo.experiment import LONGEST, Experiment, Result, run, run_again, run_all, workload_of
 
-__all__ = ["LONGEST", "OUT", "Experiment", "Result", "run", "run_all", "save", "workload_of"]
+__all__ = ["LONGEST", "OUT", "Experiment", "Result", "run", "run_again", "run_all", "save", "workload_of"]
 
 OUT = Path(__file__).parent.parent / "out" / "bench"
 

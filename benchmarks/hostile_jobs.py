@@ -32,11 +32,11 @@ import psutil
 
 from benchmarks.experiment import save
 from cluster_agent.jobs.job import OVER, Job, JobSpec
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.steady_clock import steady_time
 from foundation.wire.job_messages import NodeJobs
 from nodectl.jobs import cgroups
@@ -225,7 +225,8 @@ def _alive(nodes: Sequence[Node]) -> set[str]:
             owner = by_uid.get(os.stat(f"/proc/{name}").st_uid)
             if owner is not None and owner.name not in found and owner.hostile:
                 state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if state[0] not in "ZX" and not _is_successor(owner, int(state[3])):
+                is_dead = state[0] == "X" or (state[0] == "Z" and int(state[17]) < 2)
+                if not is_dead and not _is_successor(owner, int(state[3])):
                     found.add(owner.name)
             elif not by_uid:
                 line = Path(f"/proc/{name}/cmdline").read_bytes()
@@ -244,7 +245,7 @@ def _is_successor(node: Node, session: int) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks hostile_jobs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile_jobs", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each way once of each kind")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only this kind of node")
     parser.add_argument("--trials", type=int, help="how often each way is tried")

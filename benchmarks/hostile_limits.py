@@ -242,7 +242,7 @@ def summary(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks hostile_limits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile_limits", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="each way twice")
     parser.add_argument("--times", type=int, help="how often each way is tried (default: 50)")
     parser.add_argument("--nodes", default=",".join(NODES), help="which of %(default)s")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.experiment import save
 from cluster_agent.jobs.job import JobSpec
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.wire.job_messages import JobPart, JobStart, NodeJobs
 from tests.yardstick import yardstick_ns
 
@@ -27,7 +27,7 @@ NODES, JOBS, NODES_OF_A_JOB = 10_000, 2_000, 4
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks jobs_turn", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs_turn", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the nodes and jobs, 20 turns")
     is_quick = parser.parse_args(arguments).quick
     nodes, jobs, turns = (NODES // 10, JOBS // 10, 20) if is_quick else (NODES, JOBS, 200)

@@ -13,6 +13,7 @@ from lab.node_demo.costs import gpu_costs
 from lab.node_demo.oracle import Best, Shares, best_clocks, best_shares
 from twin.machine import load_machine
 from twin.physics.model import Report, Twin
+from twin.programs.workload import Workload
 
 
 def oracle(experiment: Experiment, bound: float) -> Best:
@@ -30,9 +31,13 @@ def at_highest_clock(
     machine: str, workload: str, seed: int, bias: float, duration_s: float | None
 ) -> tuple[float, float]:
     """Seconds and joules of all GPU boards of a run with every GPU locked to its highest clock."""
-    experiment = Experiment(machine, workload, seed, bias, duration_s)
+    return work_at_highest_clock(machine, workload_of(Experiment(machine, workload, seed, bias, duration_s)), seed)
+
+
+def work_at_highest_clock(machine: str, workload: Workload, noise: int) -> tuple[float, float]:
+    """The same of a given workload, with the noise of a seed."""
     node = load_machine(machine)
-    twin = Twin(node, workload_of(experiment), seed=seed)
+    twin = Twin(node, workload, seed=noise)
     for index in range(node.gpus):
         highest_mhz = twin.gpus.gpu[index].clocks_mhz[0]
         twin.lock_gpu(index, highest_mhz, highest_mhz)

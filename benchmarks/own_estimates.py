@@ -19,7 +19,6 @@ published figure, and on other copies, against the reference.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import math
 import statistics
@@ -28,14 +27,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.replay_exact import DATA, LOGS, ROOT
 from benchmarks.sc15_learned import workload_of
-from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.measures import bounded_slowdown
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload
-from lab.node_demo.student import interval
+from foundation.student import mean_interval
 
 OUT = ROOT / "out" / "bench" / "own_estimates.json"
 PLAIN = "easy-sjbf:estimate=mean2,ties=sc15"
@@ -92,7 +93,7 @@ class Fold(msgspec.Struct, frozen=True):
     def ratio(self) -> tuple[float, float, float]:
         """AVEbsld over that of the reference: geometric mean over copies, and its 95 % interval (Student's t)."""
         pairs = zip(self.chosen_draws, self.plain_draws, strict=True)
-        middle, half = interval([math.log(chosen.ave_bsld / plain.ave_bsld) for chosen, plain in pairs])
+        middle, half = mean_interval([math.log(chosen.ave_bsld / plain.ave_bsld) for chosen, plain in pairs])
         return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
@@ -103,12 +104,12 @@ def drawn(workload: Workload, seed: int) -> Workload:
     jobs = workload.jobs
     submit_s = jobs.submit_s + (np.random.default_rng(seed).random(len(jobs)) < LATER)
     order = np.argsort(submit_s, kind="stable")
-    columns = {field.name: getattr(jobs, field.name)[order] for field in dataclasses.fields(jobs)}
-    return dataclasses.replace(workload, jobs=dataclasses.replace(jobs, **{**columns, "submit_s": submit_s[order]}))
+    later = replace(jobs.only(order), submit_s=submit_s[order])
+    return replace(workload, jobs=later)
 
 
 def cell(workload: Workload, policy: str) -> Cell:
-    wait_s = replay(workload, choose(policy).composition).schedule.start_s - workload.jobs.submit_s
+    wait_s = run_replay(World(workload), choose(policy).composition).schedule.start_s - workload.jobs.submit_s
     bsld = bounded_slowdown(wait_s, workload.jobs.run_s)
     return Cell(float(bsld.mean()), float(bsld.max()), int(wait_s.max()))
 

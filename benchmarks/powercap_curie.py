@@ -183,7 +183,7 @@ def measured(interval: Interval, policy: str, share: float | None, machine: Mach
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks powercap_curie", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.powercap_curie", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the shorter intervals alone")
     options = parser.parse_args(arguments)
     if not TRACE.exists():

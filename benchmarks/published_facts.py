@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -50,20 +51,20 @@ LINEAR = 0.99
 LINEAR_CLOCKS = (1005, 1095, 1200, 1305, 1410)
 
 
-def with_occupancy() -> str:
-    """A copy of xh2415 whose A100s answer GPM, for dmon alone; the file's path."""
-    text = (MACHINES / "xh2415.toml").read_text()
+def with_occupancy(machine: str = str(MACHINES / "xh2415.toml")) -> str:
+    """A copy of a machine file whose A100s answer GPM, for dmon alone; its path."""
+    text = Path(machine).read_text()
     if "has_gpm = false" not in text:
-        raise SystemExit("published_facts: xh2415.toml no longer says has_gpm = false")
-    path = OUT / "xh2415-with-occupancy.toml"
+        raise SystemExit(f"published_facts: {machine} does not say has_gpm = false")
+    path = OUT / f"{Path(machine).stem}-with-occupancy.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text.replace("has_gpm = false", "has_gpm = true"))
     return str(path)
 
 
-def measure(workload: str, case: str, machine_with_occupancy: str, seconds: float) -> Result:
+def measure(workload: str, case: str, machine_with_occupancy: str, seconds: float, machine: str = "xh2415") -> Result:
     """One case: a fixed clock in MHz, ``firmware`` or ``dmon``."""
-    machine, policy, params = "xh2415", case, {}
+    policy, params = case, {}
     if case == "dmon":
         machine, policy = machine_with_occupancy, "bdpo-gpu"
     elif case.isdigit():

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 
-from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.measures import bounded_slowdown
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.swf import read_swf
 
@@ -114,7 +115,7 @@ def row(
 
 
 def waits(workload: Workload, policy: str) -> Int64s:
-    return replay(workload, choose(policy).composition).schedule.start_s - workload.jobs.submit_s
+    return run_replay(World(workload), choose(policy).composition).schedule.start_s - workload.jobs.submit_s
 
 
 def mean_bsld(workload: Workload, wait_s: Int64s) -> float:

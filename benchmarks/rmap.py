@@ -17,13 +17,19 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from cluster_agent.replay.moldable_run import replay_moldable
+from cluster_agent.replay.drawn import power_over_time
+from cluster_agent.replay.world_run import Result, impossible
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.configurations.cab_table import NODES, cab_table
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, full_row
+from cluster_agent.scheduler.configurations.table import Configuration, ScaledRows, best, full_row
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
+from cluster_agent.scheduler.world import Ways, World
+from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.swf import NUMBER, USER, Log
 
 OUT = Path(__file__).parent.parent / "out" / "bench" / "rmap.json"
 
@@ -73,7 +79,7 @@ class Row(msgspec.Struct, frozen=True):
     impossible: int
 
 
-def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> MoldableJobs:
+def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> World:
     """Jobs as drawn from the table: an application, nodes, and the time that those take with everything."""
     rng = np.random.default_rng([seed, *map(ord, kind)])
     low, high = TRACES[kind]
@@ -91,19 +97,42 @@ def trace(kind: str, seed: int, table: dict[str, tuple[Configuration, ...]]) -> 
     jobs = Jobs(
         np.arange(JOBS), submit_s, request_s.copy(), request_s, nodes.astype(np.int32), np.zeros(JOBS, np.int32)
     )
-    return MoldableJobs.of(jobs, tuple(table[name] for name in names))
+    columns = np.full((18, len(jobs)), -1, np.int64)
+    columns[USER], columns[NUMBER] = jobs.user, jobs.number
+    log = Log("generated", "", {}, columns, np.arange(len(jobs)), ())
+    nobody = np.zeros(len(jobs), np.bool_)
+    workload = Workload(log, CLUSTER_NODES, jobs, np.arange(len(jobs)), True, nobody, ())
+    return World(workload, ways=Ways(ScaledRows.of([table[name] for name in names])))
 
 
-def write_swf(path: Path, jobs: MoldableJobs, table: dict[str, tuple[Configuration, ...]]) -> None:
+def replayed(policy: str, world: World, bound_w: float) -> Result:
+    """Of the jobs that fit in one of their configurations."""
+    composition, world = choose(policy).composed, replace(world, caps=constant(bound_w))
+    possible = np.setdiff1d(np.arange(len(world.jobs)), impossible(world, composition))
+    return run_replay(world.only(possible), composition)
+
+
+def turnaround_s(result: Result) -> float:
+    """From submission to end, on average."""
+    return float((result.start_s + result.run_s - result.jobs.submit_s).mean())
+
+
+def peak_w(result: Result) -> float:
+    """The highest watts at any instant, by the table."""
+    return float(power_over_time(result).watts.max(initial=0.0))
+
+
+def write_swf(path: Path, world: World, table: dict[str, tuple[Configuration, ...]]) -> None:
     """The jobs as a log of processors for ``clusterctl replay``: the application is column 14."""
     lines = ["; Computer: generated, applications and sizes as in RMAP's traces", f"; MaxProcs: {CLUSTER_NODES * 16}"]
-    for job in range(len(jobs)):
-        rows, wanted = jobs.rows[job], int(jobs.jobs.width[job])
+    assert world.ways is not None
+    for job in range(len(world.jobs)):
+        rows, wanted = world.ways.rows[job], int(world.jobs.width[job])
         full = full_row(rows, wanted)
         assert full is not None
         application = next(at for at, name in enumerate(table, 1) if set(table[name]) == set(rows))
-        fields = [job + 1, jobs.jobs.submit_s[job], -1, round(full.time_s), wanted * 16, -1, -1, wanted * 16]
-        fields += [jobs.jobs.request_s[job], -1, 1, 1 + job % 5, -1, application, -1, -1, -1, -1]
+        fields = [job + 1, world.jobs.submit_s[job], -1, round(full.time_s), wanted * 16, -1, -1, wanted * 16]
+        fields += [world.jobs.request_s[job], -1, 1, 1 + job % 5, -1, application, -1, -1, -1, -1]
         lines.append(" ".join(str(int(one)) for one in fields))
     path.write_text("\n".join(lines) + "\n")
 
@@ -137,7 +166,7 @@ def alone(table: dict[str, tuple[Configuration, ...]]) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks rmap", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rmap", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two seeds")
     parser.add_argument("--swf", type=Path, metavar="FILE", help="only write the first random trace, as a log")
     parser.add_argument("--long", type=Path, metavar="FILE", help="only write 100,000 jobs for 1000 nodes, as a log")
@@ -155,12 +184,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for kind in TRACES:
         for seed in range(2 if options.quick else 6):
-            jobs = trace(kind, seed, table)
+            world = trace(kind, seed, table)
             for bound_w in BOUNDS_W:
                 for name, policy in POLICIES.items():
-                    found = replay_moldable(choose(policy).composed, jobs, CLUSTER_NODES, constant(bound_w))
-                    mean_s = float(found.turnaround_s.mean())
-                    rows.append(Row(kind, seed, bound_w, name, mean_s, found.peak_w(), len(found.impossible)))
+                    found = replayed(policy, world, bound_w)
+                    never = len(world.jobs) - len(found.jobs)
+                    rows.append(Row(kind, seed, bound_w, name, turnaround_s(found), peak_w(found), never))
     report(rows)
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_bytes(msgspec.json.encode(rows))

@@ -201,7 +201,7 @@ def choose() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks rmap_design", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rmap_design", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="four applications on one machine, one noise each")
     parser.add_argument("--choose", action="store_true", help="only the figures that parameters were chosen by")
     options = parser.parse_args(arguments)

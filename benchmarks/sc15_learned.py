@@ -19,9 +19,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.replay_exact import DATA, ROOT, mean_bsld
-from cluster_agent.replay.log_run import Result, replay
 from cluster_agent.replay.measures import bounded_slowdown
+from cluster_agent.replay.world_run import Result
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.swf import read_swf
 
@@ -101,7 +103,7 @@ def rows(log: str, names: Sequence[str], corrections: Sequence[str]) -> Iterator
             "corrector": CORRECTIONS[correct],
         }
         found = [line for line in published if all(line[key] == value for key, value in wanted.items())]
-        result = replay(workload, choose(policy).composition)
+        result = run_replay(World(workload), choose(policy).composition)
         wait_s = result.schedule.start_s - workload.jobs.submit_s
         is_selected = (name, over, under, weight, correct) == ("easy-sjbf", "squared", "linear", "large", "incremental")
         yield Row(
@@ -123,7 +125,7 @@ def differing(log: str, result: Result) -> int | None:
         return None
     table = pq.read_table(path, columns=[f"predicted__{LEARNED}", f"wait__{LEARNED}"])
     first_s, wait_s = (column.to_numpy() for column in table.columns)
-    jobs = result.workload.jobs
+    jobs = result.world.workload.jobs
     is_equal = (result.schedule.first_estimate_s == first_s) & (result.schedule.start_s - jobs.submit_s == wait_s)
     return int(np.count_nonzero(~is_equal))
 

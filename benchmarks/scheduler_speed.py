@@ -10,9 +10,9 @@ The generated log has the load and the size that are requested and no other clai
 arrivals, widths that are powers of two up to a 32nd of the machine, log-normal run times, and requests of one to ten
 times the run time, all drawn from the seed.
 
-``--against CHECKOUT``: only the commands, those of ``power_speed`` whose caps or budgets fit a command line, and long
-logs with configurations, here and in another checkout that is set up (``make setup``) in turn: medians, and the median
-of the pairs' ratios.
+``--against CHECKOUT``: only the commands, those of ``power_speed``, and long logs with configurations, here and in
+another checkout that is set up (``make setup``), which of them is first in turn: median processor seconds, the
+geometric mean of the pairs' ratios, and its 95 % interval (``--pairs 40`` for an answer).
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.experiment import save
+from benchmarks.paired_cost import MOST_RATIO, interval
 from benchmarks.power_speed import TRACE, Case, cases
 from benchmarks.rmap import write_long
 from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition, Queue
 from cluster_agent.workloads.job_log import Workload, prepare
 from cluster_agent.workloads.swf import read_swf
 from tests.yardstick import yardstick_ns
@@ -55,9 +58,27 @@ COMMANDS = (
     ("CEA-Curie", "easy", 2.0),
     ("CEA-Curie", EASY_PLUS_PLUS, 3.0),
     ("KTH-SP2", "conservative", 5.0),
+    ("CTC-SP2", "conservative", 1.2),
 )
-GENERATED_JOBS, GENERATED_NODES, CROWDED, LOAD, SEED = 1_000_000, 100_000, 0.95, 0.85, 1
-GENERATED_MOST_S, GENERATED_MOST_MIB = 15.0, 2048.0
+ORDERED_LOG, MOST_ORDERED_S, MOST_CALL_US = "CTC-SP2", 1.2, 10.0
+ORDER = """
+from cluster_agent.scheduler.policies.api import NoParams, Policy
+from cluster_agent.scheduler.policy_phases import Composition
+
+
+def order(queue, now_s):
+    return queue.width * queue.estimate_s * 1.0
+
+
+POLICY = Policy("own-saf", "", "", NoParams, lambda params: Composition(order=order, backfill="easy"))
+"""
+"""A policy file whose order is that of ``score:lowest=saf``, in Python."""
+RICC = ROOT.parent / "shared" / "data" / "swf" / "RICC-2010-2.swf.gz"
+RICC_MOST_S = 60.0
+GENERATED_JOBS, GENERATED_NODES, LOAD, SEED = 1_000_000, 100_000, 0.85, 1
+CROWDED = {0.95: 15.0, 1.1: 10.0}
+"""Load: most seconds. Above 1 the queue grows without end."""
+GENERATED_MOST_MIB = 2048.0
 MOST_GROWTH = 1.5
 REPEATS = 7
 YARDSTICKS = 100  # before and after each run
@@ -145,33 +166,50 @@ def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def compare(other: Path, pairs: int, only: Sequence[str]) -> None:
-    """Print the ratios to another checkout."""
+def rows_to_compare(folder: Path) -> dict[str, list[str]]:
+    """The arguments of each replay, by what it is; files that it needs lie in ``folder``."""
     machine = load_machine("curie")
     rows = {f"{policy} on {log}": [str(DATA / f"{log}.swf.gz"), "--policy", policy] for log, policy, _ in COMMANDS}
     first_s = int(prepare(read_swf(str(TRACE)), machine.processors).jobs.submit_s[0])
+    windows = folder / "windows.csv"
     for case in [Case("metered easy", "easy"), *cases(machine, first_s)]:
-        if len(case.caps) <= 1:
-            cap = [f"--cap={case.caps[0].watts}"] if case.caps else []
-            rows[case.what] = [str(TRACE), "--policy", case.policy, "--machine", "curie", *cap]
-    long = OUT.with_name("long.swf")
-    long.parent.mkdir(parents=True, exist_ok=True)
+        rows[case.what] = [str(TRACE), "--policy", case.policy, "--machine", "curie"]
+        if len(case.caps) == 1:
+            rows[case.what].append(f"--cap={case.caps[0].watts}")
+        elif case.caps:
+            lines = [f"{cap.from_s},{cap.to_s},{cap.watts}\n" for cap in case.caps]
+            windows.write_text("".join(["from_s,to_s,watts\n", *lines]))
+            rows[case.what] += ["--cap", str(windows)]
+    long = folder / "long.swf"
     write_long(long, 100_000, 1000)
     on_nodes = ["--configurations", "cab", "--machine", "cab64:nodes=1000", "--cap", "90000"]
     for policy in ("rmap", "moldable"):
         rows[f"{policy}, 10^5 jobs on 1000 nodes"] = [str(long), "--policy", policy, *on_nodes]
-    print(f"{'what':56} {'other':>8} {'here':>8} {'ratio':>7}")
-    for what, arguments in rows.items():
-        if only and not any(word in what for word in only):
-            continue
-        with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as out:
+    return rows
+
+
+def compare(other: Path, pairs: int, only: Sequence[str]) -> int:
+    """Print the ratios to another checkout, with their 95 % intervals; 1: an interval is wholly above the bound."""
+    ratios: dict[str, list[float]] = {}
+    slower = 0
+    print(f"{'what':44} {'other':>8} {'here':>8} {'ratio':>7}   95 % interval, {pairs} pairs")
+    with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as folder:
+        for what, arguments in rows_to_compare(Path(folder)).items():
+            if only and not any(word in what for word in only):
+                continue
             took: dict[Path, list[float]] = {other: [], ROOT: []}
             for pair in range(pairs + 1):
                 for checkout in (other, ROOT) if pair % 2 else (ROOT, other):
-                    took[checkout].append(once(checkout, arguments, out))
-        theirs, ours = took[other][1:], took[ROOT][1:]  # the first run compiles
-        ratio = statistics.median(here / there for there, here in zip(theirs, ours, strict=True))
-        print(f"{what:56} {statistics.median(theirs):7.3f}s {statistics.median(ours):7.3f}s {ratio:7.3f}", flush=True)
+                    took[checkout].append(once(checkout, arguments, folder))
+            theirs, ours = took[other][1:], took[ROOT][1:]  # the first run compiles
+            ratios[what] = [here / there for there, here in zip(theirs, ours, strict=True)]
+            ratio, low, high = interval(ratios[what])
+            is_slower = low > MOST_RATIO
+            slower += is_slower
+            times = f"{statistics.median(theirs):7.3f}s {statistics.median(ours):7.3f}s"
+            print(f"{what:44} {times} {ratio:7.3f}   {low:.3f} to {high:.3f}{'   SLOWER' * is_slower}", flush=True)
+    print("JSON:", save("scheduler_speed_pairs", {"against": str(other), "ratios": ratios}))
+    return int(slower > 0)
 
 
 def whole_commands(repeats: int) -> list[Row]:
@@ -182,12 +220,50 @@ def whole_commands(repeats: int) -> list[Row]:
     return found
 
 
-def a_million_jobs(path: Path, repeats: int) -> list[Row]:
-    generate(path, GENERATED_JOBS, GENERATED_NODES, CROWDED, SEED)
+def order_in_python(folder: Path, repeats: int) -> list[Row]:
+    """The whole command with an order in Python, and what a call costs: against the same order by a formula, which is
+    native, in the engine alone, in pairs."""
+    file, log = folder / "own.py", DATA / f"{ORDERED_LOG}.swf.gz"
+    file.write_text(ORDER)
+    processor_s, wall_s, _, yardstick_us = command(log, str(file), repeats)
+    what = f"an order in Python on {ORDERED_LOG}"
+    found = read_swf(str(log))
+    workload = prepare(found, int(found.header["MaxProcs"]))
+    own, formula, calls, call_us = choose(str(file)).composition, choose("score:lowest=saf").composition, 0, []
+    yardsticks_ns = []
+
+    def counted(queue: Queue, now_s: int) -> Any:
+        nonlocal calls
+        calls += 1
+        return queue.width * queue.estimate_s * 1.0
+
+    starts = []
+    for composition in (msgspec.structs.replace(own, order=counted), formula):
+        replay = NativeReplay(composition, workload.jobs, workload.processors)
+        replay.run(len(workload.jobs) + 1)
+        starts.append(replay.start_s.tolist())
+    assert starts[0] == starts[1]
+    for _ in range(repeats):
+        yardsticks_ns += [yardstick_ns() for _ in range(YARDSTICKS)]
+        native_s = engine_seconds(workload, formula)
+        call_us.append((engine_seconds(workload, own) - native_s) / calls * 1e6)
+    call = Row(f"a call of it, of {calls:,}", statistics.median(call_us), MOST_CALL_US, "us")
+    call = msgspec.structs.replace(call, yardstick_us=statistics.median(yardsticks_ns) / 1000)
+    return [Row(what, processor_s, MOST_ORDERED_S, "s", wall_s, yardstick_us), call]
+
+
+def conservative_on_ricc() -> Row:
+    """Once: thousands of jobs wait for weeks."""
+    processor_s, wall_s, _, yardstick_us = command(RICC, "conservative", 1)
+    return Row("conservative on RICC", processor_s, RICC_MOST_S, "s", wall_s, yardstick_us)
+
+
+def a_million_jobs(path: Path, load: float, repeats: int) -> list[Row]:
+    generate(path, GENERATED_JOBS, GENERATED_NODES, load, SEED)
     processor_s, wall_s, mib, yardstick_us = command(path, "easy", repeats)
-    what = f"easy on {GENERATED_JOBS:,} generated jobs"
+    what = f"easy on {GENERATED_JOBS:,} generated jobs, load {load:g}"
     return [
-        Row(what, processor_s, GENERATED_MOST_S, "s", wall_s, yardstick_us),
+        Row(what, processor_s, CROWDED[load], "s", wall_s, yardstick_us),
         Row(f"{what}, memory", mib, GENERATED_MOST_MIB, "MiB"),
     ]
 
@@ -213,33 +289,35 @@ def scaled(workload: Workload) -> Any:
     return type(log)(log.path, log.sha256, log.header, columns, log.lines, log.findings)
 
 
-def engine_seconds(workload: Workload) -> float:
+def engine_seconds(workload: Workload, composition: Composition | None = None) -> float:
     begin = time.process_time()
-    NativeReplay(choose("easy").composition, workload.jobs, workload.processors).run(len(workload.jobs) + 1)
+    NativeReplay(composition or choose("easy").composition, workload.jobs, workload.processors).run(
+        len(workload.jobs) + 1
+    )
     return time.process_time() - begin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three repeats, no million jobs")
+    parser.add_argument("--quick", action="store_true", help="three repeats, no million jobs, no RICC")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another one, and nothing else")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("only", nargs="*", help="with --against: commands whose name contains one of these")
     options = parser.parse_args(arguments)
     if options.against:
-        compare(options.against.resolve(), options.pairs, options.only)
-        return 0
+        return compare(options.against.resolve(), options.pairs, options.only)
     repeats = 3 if options.quick else REPEATS
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as directory:
         log = Path(directory) / "generated.swf"
         if DATA.exists():
-            found += whole_commands(repeats)
+            found += whole_commands(repeats) + order_in_python(Path(directory), repeats)
         else:
             print("scheduler_speed: no real logs, ../shared/data/sc15-backfilling is not here", file=sys.stderr)
         found.append(growth_with_nodes(log, 50_000, repeats))
         if not options.quick:
-            found += a_million_jobs(log, 3)
+            found += [row for load in CROWDED for row in a_million_jobs(log, load, 3)]
+            found += [conservative_on_ricc()] if RICC.exists() else []
     print(f"{'what':56} {'median':>9} {'bound':>9} {'of bound':>9} {'wall':>9} {'yardstick':>9}")
     for row in found:
         mark = "" if row.is_met else "   NOT MET"

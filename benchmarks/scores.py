@@ -19,10 +19,11 @@ import numpy as np
 from benchmarks.replay_exact import DATA, ROOT
 from benchmarks.sc15_learned import workload_of
 from benchmarks.scheduler_speed import command
-from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.measures import bounded_slowdown
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policies.score import RULES
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import Workload
 
 OUT = ROOT / "out" / "bench" / "scores.json"
@@ -57,7 +58,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 def measured(workload: Workload, log: str, policy: str, guard: int) -> Row:
     text = policy + (f"{',' if ':' in policy else ':'}guard={guard}" if guard else "")
-    wait_s = replay(workload, choose(text).composition).schedule.start_s - workload.jobs.submit_s
+    wait_s = run_replay(World(workload), choose(text).composition).schedule.start_s - workload.jobs.submit_s
     bsld = bounded_slowdown(wait_s, workload.jobs.run_s)
     return Row(log, policy, guard, float(bsld.mean()), float(wait_s.mean()), int(wait_s.max()))
 

@@ -42,7 +42,7 @@ from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel, model_of
 from cluster_agent.budget.sharers.view import Floats, Ints, Job, Tag, View
 from cluster_agent.cluster import load_machine
-from lab.node_demo.student import interval
+from foundation.student import mean_interval
 
 NODES: Final = 32
 HOURS: Final = 4.0
@@ -307,9 +307,9 @@ def table(
         for name in sharers:
             with ProcessPoolExecutor(2) as pool:
                 runs = list(pool.map(partial(measure, setting, budget, name, hours), range(seeds)))
-            figures = {key: interval([run[key] for run in runs]) for key in runs[0]}
+            figures = {key: mean_interval([run[key] for run in runs]) for key in runs[0]}
             done = [run["throughput"] for run in runs]
-            gain = interval([100 * (new / old - 1) for new, old in zip(done, before or done, strict=True)])
+            gain = mean_interval([100 * (new / old - 1) for new, old in zip(done, before or done, strict=True)])
             before = done
             rows.append(
                 {"setting": setting.name, "budget": budget, "sharer": name, "gain": gain, **figures, "runs": runs}

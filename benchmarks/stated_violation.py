@@ -11,11 +11,11 @@ The second table is of jobs that ran: Eurora's, with known watts. There is no P-
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +31,13 @@ from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.finished_table import finished_table, package_limits_w
 from calibration.table.table_file import write_table
 from cluster_agent.cluster import load_machine as load_cluster
-from cluster_agent.replay.node_run import ROUNDING_W, measure_nodes, power_over_time, replay_nodes
+from cluster_agent.replay.drawn import ROUNDING_W, power_over_time
+from cluster_agent.replay.measures import measure
+from cluster_agent.replay.world_run import run as run_replay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap, constant
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
+from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.eurora import read_jobs
 from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder
@@ -80,7 +83,7 @@ def write_node_table(path: Path, node: int = 21) -> None:
     gains = (1 + RAPL_GAIN * float(drawn[0]), 1 + METER_GAIN * float(drawn[1]))
     twin = Twin(load_machine(MACHINE), seed=node, variation=Variation(node=node))
     with InProcess(twin) as shown, tempfile.TemporaryDirectory(prefix="nodectl-calibration-") as state_dir:
-        ports = replace(shown.ports, files=ErringSensors(shown.ports, *gains, seed=node))
+        ports = dataclasses.replace(shown.ports, files=ErringSensors(shown.ports, *gains, seed=node))
         with open_session(ports, emulated_kernels(twin, node), state_dir) as session:
             limits_w = package_limits_w(shown.ports.files, session.packages)
             sweep = Sweep(session, KERNELS, Aim(budget_s=BUDGET_S), limits_w=limits_w)
@@ -132,10 +135,11 @@ def trace(seed: int, watts: Sequence[float]) -> NodeTrace:
 def judged(jobs_of: str, jobs: NodeTrace, nodes: Nodes, cap: PowerCap, policy: str, stated: float | None) -> Row:
     composition = choose(policy).on_nodes
     source = PredictedPower(jobs, nodes, composition.admitted, composition.power.guard if composition.power else None)
-    result = replay_nodes(jobs, composition, nodes, cap, source)
-    found, power = measure_nodes(result), power_over_time(result)
+    result = run_replay(World(jobs, nodes=nodes, caps=cap, new_predictor=lambda trace, nodes: source), composition)
+    found, power = measure(result), power_over_time(result)
     is_over = power.watts[:-1] > power.cap_w[:-1] + ROUNDING_W
     has_run = result.start_s >= 0
+    assert result.admitted_w is not None
     return Row(
         jobs_of,
         policy.partition(",table=")[0] + (",table=FILE" if ",table=" in policy else ""),
@@ -179,7 +183,7 @@ def eurora_rows(stated: Sequence[float]) -> Iterator[Row]:
     nodes, cap = nodes_of(load_cluster("eurora")), constant(PREDICTED_CAP_W)
     whole = read_jobs(str(DATA / "jobs.csv.gz"))
     whole = whole.only(np.flatnonzero(whole.jobs.knows_watts)).on(nodes, cap)
-    jobs = replace(whole, text=whole.jobs.queue)
+    jobs = msgspec.structs.replace(whole, text=whole.jobs.queue)
     for policy, one in policies(None, stated):
         yield judged("eurora", jobs, nodes, cap, policy, one)
 

@@ -16,7 +16,7 @@ from benchmarks.ledger_world import KINDS, World
 from benchmarks.publishing.cells import left, percent
 from benchmarks.publishing.rows import Cells, Measurement, Row
 from cluster_agent.budget.sharers.view import Tag
-from lab.node_demo.student import interval
+from foundation.student import mean_interval
 
 # --- ledger
 
@@ -140,7 +140,7 @@ def _gain(rows: Sequence[Row], setting: str, budget: int, sharer: str, digits: i
     """Over the sharer before it, paired by seed."""
     before = sharers.SHARERS[sharers.SHARERS.index(sharer) - 1]
     new, old = (_by_seed(rows, setting, budget, name, "throughput") for name in (sharer, before))
-    mean, half = interval([100 * (one / other - 1) for one, other in zip(new, old, strict=True)])
+    mean, half = mean_interval([100 * (one / other - 1) for one, other in zip(new, old, strict=True)])
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
@@ -150,12 +150,12 @@ def _sharers_table(rows: Sequence[Row]) -> Cells:
         for name in sharers.SHARERS:
             figures = functools.partial(_by_seed, rows, sharers.MAIN.name, budget, name)
             line = [f"{budget} %" if name == sharers.SHARERS[0] else "", f"`{name}`"]
-            mean, half = interval(figures("throughput"))
+            mean, half = mean_interval(figures("throughput"))
             line.append(f"{mean:.1f} ± {half:.1f}")
             digits = 1 if name == "aapc" else 2
             line.append("" if name == "fspc" else _gain(rows, sharers.MAIN.name, budget, name, digits))
             for tag in reversed(Tag):
-                mean, half = interval(figures(f"{tag.name} slowdown"))
+                mean, half = mean_interval(figures(f"{tag.name} slowdown"))
                 line.append(f"{mean:.1f} ± {half:.1f} ({statistics.fmean(figures(f'{tag.name} impacted')):.0f})")
             cells.append(line)
     return cells

@@ -10,6 +10,7 @@ from typing import Any, Final
 from benchmarks import (
     cpu_savings,
     gpu_savings,
+    interval_coverage,
     published_facts,
 )
 from benchmarks.publishing.cells import left, percent, signed, typed
@@ -41,23 +42,19 @@ def _cpu_table(rows: Sequence[Row]) -> Cells:
 def _cpu_cells(f: cpu_savings.Figures) -> list[str]:
     shares = ["-", "-"]
     if f.median_share is not None and f.worst_share is not None:
-        shares = [_within(f.median_share, f.median_share_half, 0), percent(f.worst_share)]
+        shares = [f.median_share.ends(" %"), percent(f.worst_share)]
     has_other = f.worth < f.runs
     return [
         f"{f.runs} ({f.worth})",
         percent(f.oracle_saving, 1),
-        _within(f.saving, f.saving_half, 1),
-        _within(f.slowdown, f.slowdown_half, 1),
+        f.saving.plus_minus(" %"),
+        f.slowdown.plus_minus(" %"),
         *shares,
         percent(f.kept),
         percent(f.worst_slowdown, 1),
         percent(f.elsewhere_slowdown, 1) if has_other else "-",
         percent(f.elsewhere_saving, 1) if has_other else "-",
     ]
-
-
-def _within(value: float, half: float | None, digits: int) -> str:
-    return percent(value, digits) if half is None else f"{100 * value:.{digits}f} ± {percent(half, digits)}"
 
 
 def _cpu_again(row: Row) -> dict[str, float]:
@@ -107,8 +104,8 @@ def _gpu_table(rows: Sequence[Row]) -> Cells:
                 [
                     f"{label}, {line.title.replace('%', ' %')}",
                     f"{f['runs']:.0f}",
-                    percent(statistics.fmean(row.saving for row in own), 1),
-                    percent(f["median_share"]),
+                    gpu_savings.over_workloads(own).plus_minus(" %"),
+                    gpu_savings.median_share(own).ends(" %"),
                     " ".join([percent(shares[0]), *(f"({percent(share)})" for share in shares[1:2])]),
                     percent(f["within_3.5_percent"]),
                     percent(f["worst_slowdown"], 1),
@@ -215,4 +212,31 @@ FACTS: Final = Measurement(
 )
 
 
-MEASUREMENTS: Final = (CPU, GPU, FACTS)
+# --- interval_coverage
+
+
+def _coverage_table(rows: Sequence[Row]) -> Cells:
+    cells = [["interval", "drawn", "draws", "counted", ""]]
+    for row in rows:
+        counted, half = float(row["counted"]), float(row["half"])
+        note = row["note"] if row["is_kept"] == "True" else f"not kept. {row['note']}".strip()
+        cells.append([row["name"], row["over"], row["draws"], f"{100 * counted:.1f} ± {percent(half, 1)}", note])
+    return cells
+
+
+def _coverage_again(row: Row) -> dict[str, float]:
+    case = next(case for case in interval_coverage.CASES if case.name == row["name"])
+    return {"counted": interval_coverage.counted(case, int(row["draws"])).counted}
+
+
+COVERAGE: Final = Measurement(
+    "interval_coverage",
+    collect=lambda: left("interval_coverage")["rows"],
+    tables={"": _coverage_table},
+    again=_coverage_again,
+    sample=lambda row: row["name"] in ("mean of 3 or 5 seeds", "watts at clocks that were not measured"),
+    precision={"counted": 1e-3},
+)
+
+
+MEASUREMENTS: Final = (CPU, GPU, FACTS, COVERAGE)

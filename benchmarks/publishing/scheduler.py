@@ -24,9 +24,7 @@ from benchmarks.publishing.rows import Cells, Measurement, Row
 from benchmarks.replay_exact import LOGS
 from benchmarks.sc15_learned import workload_of
 from cluster_agent.cluster import load_machine
-from cluster_agent.replay.moldable_run import replay_moldable
 from cluster_agent.scheduler.configurations.cab_table import cab_table
-from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
 from cluster_agent.workloads.eurora import instances, read_cap_profile, read_jobs
 from cluster_agent.workloads.job_log import Workload, prepare
@@ -103,10 +101,9 @@ def _rmap_table(rows: Sequence[Row]) -> Cells:
 
 def _rmap_again(row: Row) -> dict[str, float]:
     one = typed(row, rmap.Row)
-    jobs = rmap.trace(one.trace, one.seed, cab_table())
-    policy = choose(rmap.POLICIES[one.policy]).composed
-    found = replay_moldable(policy, jobs, rmap.CLUSTER_NODES, constant(one.bound_w))
-    return {"turnaround_s": float(found.turnaround_s.mean()), "peak_w": found.peak_w()}
+    world = rmap.trace(one.trace, one.seed, cab_table())
+    found = rmap.replayed(rmap.POLICIES[one.policy], world, one.bound_w)
+    return {"turnaround_s": rmap.turnaround_s(found), "peak_w": rmap.peak_w(found)}
 
 
 RMAP: Final = Measurement(
@@ -413,24 +410,28 @@ def _prediction_rows() -> Iterator[dict[str, Any]]:
 
 
 def _prediction_table(rows: Sequence[Row]) -> Cells:
-    cells = [["", "median", "weighted", "second half"]]
+    cells = [["", "median", "weighted", "MAPE", "sum: mean", "maximum", "error", "band"]]
     for row in rows:
         way = "nearest past jobs" if (row["data"], row["way"]) == ("eurora", "nearest") else row["way"]
-        cells.append(
-            [f"{row['data']}: {way}", f"{float(row['median_pct']):.1f}", f"{float(row['weighted_pct']):.1f}",
-             f"{float(row['second_half_median_pct']):.1f} / {float(row['second_half_weighted_pct']):.1f}"]
+        figures = (
+            "second_half_median_pct", "second_half_weighted_pct", "second_half_mape_pct", "sum_mean_pct",
+            "sum_maximum_pct", "sum_absolute_pct", "band_pct",
         )  # fmt: skip
+        cells.append([f"{row['data']}: {way}", *(f"{float(row[name]):.1f}" if row[name] else "" for name in figures)])
     return cells
 
 
 def _prediction_again(row: Row) -> dict[str, float]:
-    guess = power_prediction.SameRequest() if row["way"] == "same request" else power_prediction.Nearest()
+    new = power_prediction.SameRequest if row["way"] == "same request" else power_prediction.nearest
     jobs = power_prediction.eurora() if row["data"] == "eurora" else power_prediction.generated()
-    found = power_prediction.judged(row["data"], row["way"], guess, jobs)
+    found = power_prediction.judged(row["data"], row["way"], new, jobs, row["way"].endswith("running jobs"))
     return {name: getattr(found, name) for name in PREDICTION_FIGURES}
 
 
-PREDICTION_FIGURES: Final = ("median_pct", "weighted_pct", "second_half_median_pct", "second_half_weighted_pct")
+PREDICTION_FIGURES: Final = (
+    "median_pct", "weighted_pct", "second_half_median_pct", "second_half_weighted_pct", "second_half_mape_pct",
+    "sum_mean_pct", "sum_maximum_pct", "sum_absolute_pct",
+)  # fmt: skip
 
 PREDICTION: Final = Measurement(
     "power_prediction",

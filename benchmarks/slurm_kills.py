@@ -1,0 +1,227 @@
+"""Kills on a real Slurm next to the cluster agent: slurmctld, slurmd, the head, a node's agent, and two at once.
+
+A real Slurm 22.05 with four nodes (scripts/slurm.sh), its hooks, `clusterctl slurm follow` every ten seconds, the
+cluster agent, and scripted node agents with real leases and CURVE links, whose hardware is emulated: a file with the
+cap. In each round alice's jobs come, one of the five is killed with SIGKILL at a drawn moment and started again a
+little later, as systemd would; a node's agent falls to its safe cap then, as its unit does. The round ends when Slurm's
+queue and the jobs known to the cluster agent are empty.
+
+What must be true: the caps, by the nodes' own histories, stay within the budget at every instant. No job stays known
+for more than 30 s after Slurm, which answers, has it no more. No number stands for two jobs: each job known and each
+row of joules has a number and a name that Slurm gave together. A job that Slurm accepted and never ran is lost, which
+only a killed slurmctld may do; the lines of its log on that number are printed. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any, Final
+
+from benchmarks.experiment import save
+from benchmarks.slurm import NODES, SLURM_USER, Hooked, options
+from foundation.shell.text_table import render
+from tests.fabric.cluster import Cluster
+from tests.slurm.site import Site
+
+SAFE_W: Final = 200.0
+"""Of the scripted nodes."""
+
+LONGEST_S: Final = 30.0
+MEND_S: Final = 8.0
+PATIENCE_S: Final = 180.0
+WHAT: Final = ("slurmctld", "slurmd", "head", "node agent")
+Run = tuple[str, str]
+"""A job's number and its name, which is another one for each submission."""
+
+
+class Round:
+    """The parts that are killed, and what is seen meanwhile."""
+
+    def __init__(self, site: Site, head: Cluster, hooked: Hooked, drawn: random.Random) -> None:
+        self.site, self.head, self.hooked, self.drawn = site, head, hooked, drawn
+        self.submitted: set[Run] = set()
+        self.confused: set[Run] = set()
+        self.latest_s = 0.0
+        self._gone_s: dict[Run, float] = {}
+        self._serial = 0
+        self.mended = 0
+
+    def submit(self) -> None:
+        """Four jobs of one or two nodes, some of which have to wait."""
+        for _ in range(4):
+            self._serial += 1
+            name = f"job{self._serial:04d}"
+            seconds = self.drawn.uniform(0.5, 3.0)
+            words = ["sbatch", "--parsable", f"-N{self.drawn.choice((1, 2))}", "-J", name, "-o", "/dev/null"]
+            script = f"touch {self.site.at}/ran/{name}; sleep {seconds:.1f}"
+            number = self.site.run(*words, "--comment", "nodectl=compute", "--wrap", script, user="alice").strip()
+            self.submitted.add((number, name))
+
+    def kill(self, what: str) -> list[str]:
+        """SIGKILL, and how to start it again."""
+        if what == "slurmctld":
+            self.site.shell("kill -9 $(cat /run/slurm/slurmctld.pid)")
+        elif what == "slurmd":
+            name = f"n{self.drawn.randint(1, NODES):02d}"
+            self.site.shell(f"kill -9 $(cat /run/slurm/slurmd.{name}.pid)")
+            return [what, name]
+        elif what == "head":
+            self.hooked.serving.kill()
+            self.hooked.serving.wait()
+        else:
+            name = f"n{self.drawn.randint(1, NODES):02d}"
+            self.head.started[name].kill()
+            self.head.started[name].wait()
+            self.head.fall(name, min(self.head.cap_w(name), SAFE_W))
+            return [what, name]
+        return [what]
+
+    def start(self, what: str, name: str = "") -> None:
+        """The same again."""
+        if what == "slurmctld":
+            self.site.shell("setpriv --reuid slurm --regid slurm --clear-groups slurmctld")
+        elif what == "slurmd":
+            self.site.shell(f"slurmd -N {name}")
+        elif what == "head":
+            self.hooked.serving = self.head.serve()
+        else:
+            self.head.node(name)
+
+    def look(self) -> bool:
+        """Compare once; whether both sides answer and have no job."""
+        known = self.head.ask("notify", "list")
+        squeue = subprocess.run(
+            [*self.site.within, "squeue", "-h", "-o", "%A|%j|%t"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if squeue.returncode or known is None:
+            return False
+        rows = [line.split("|") for line in squeue.stdout.splitlines()]
+        there = {(number, name) for number, name, _ in rows}
+        here: set[Run] = {(str(job["job"]), str(job["title"])) for job in known}
+        self.confused |= here - self.submitted
+        now_s = time.monotonic()
+        self._gone_s = {run: self._gone_s.get(run, now_s) for run in here - there}
+        self.latest_s = max([self.latest_s, *(now_s - since_s for since_s in self._gone_s.values())])
+        return not here and not there
+
+    def _mend(self) -> None:
+        """What an administrator of Slurm does when its own recovery has left jobs that only a release starts, nodes
+        drained ("Duplicate jobid") or a batch job that has ended in its queue, until nodes register again."""
+        self.mended += 1
+        self.site.shell(
+            "for job in $(squeue -h -t PD -o %A); do scontrol release $job || true; done;"
+            "for node in $(sinfo -h -N -t drain -o %N | sort -u); do scontrol update nodename=$node state=resume; done;"
+            "scontrol reconfigure || true"
+        )
+
+    def until_empty(self) -> None:
+        """Both sides answer and have no job; what stands in the way is printed if that takes too long."""
+        began_s = time.monotonic()
+        try:
+            again_s = time.monotonic() + MEND_S
+            while not self.look():
+                if time.monotonic() >= again_s:
+                    self._mend()
+                    again_s = time.monotonic() + MEND_S
+                assert time.monotonic() < began_s + PATIENCE_S, "waited in vain"
+                time.sleep(0.2)
+        except AssertionError:
+            words = (
+                "squeue; sinfo -N -o '%N %T %E'; tail -n 20 log/slurmctld head/follow.log head/serve.log log/slurmd.*"
+            )
+            print(self.head.ctl("notify", "list").stdout, file=sys.stderr)
+            print(self.site.run("sh", "-c", f"cd {self.site.at}; {words} 2>&1; true"), file=sys.stderr)
+            raise
+
+
+def measure(times: int, longest_s: float, seed: int = 1) -> dict[str, Any]:
+    """``times``: of each of the four parts, and of two at once, in turn; no round begins after ``longest_s``."""
+    drawn = random.Random(seed)
+    plan: list[tuple[str, ...]] = []
+    for _ in range(times):
+        kinds = [*((what,) for what in WHAT), tuple(drawn.sample(WHAT, 2))]
+        plan += drawn.sample(kinds, len(kinds))
+    with Site(NODES, accounting=False) as site, contextlib.ExitStack() as closing:
+        (site.at / "head").mkdir()
+        (site.at / "ran").mkdir()
+        (site.at / "ran").chmod(0o777)
+        budget_w = 350.0 * NODES
+        with contextlib.redirect_stdout(sys.stderr):  # the keys
+            head = closing.enter_context(Cluster(site.at / "head", budget_w, sharer="aapc", notifiers=[SLURM_USER]))
+        hooked = Hooked(site, head)
+        hooked.install()
+        follow = ["slurm", "follow", "--cluster", "emulated", "--socket", str(head.socket)]
+        head.start("-m", "cluster_agent.cli", *follow, log="follow.log", within=site.within)
+        rounds = Round(site, head, hooked, drawn)
+        began_s = time.monotonic()
+        latest: dict[str, float] = {}
+        done: Counter[str] = Counter()
+        killed_with: dict[Run, tuple[str, ...]] = {}
+        for killed in plan:
+            if time.monotonic() - began_s > longest_s:
+                break
+            earlier = set(rounds.submitted)
+            rounds.submit()
+            killed_with |= dict.fromkeys(rounds.submitted - earlier, killed)
+            rounds.latest_s = 0.0
+            again_s = time.monotonic() + drawn.uniform(0.0, 3.0)
+            while time.monotonic() < again_s:
+                rounds.look()
+            down = [rounds.kill(what) for what in killed]
+            time.sleep(drawn.uniform(0.2, 1.5))
+            for words in down:
+                rounds.start(*words)
+            rounds.until_empty()
+            kind = killed[0] if len(killed) == 1 else "two at once"
+            done[kind] += 1
+            print(f"{done[kind]}: {' and '.join(killed)}: {rounds.latest_s:.1f} s", file=sys.stderr, flush=True)
+            latest[kind] = max(latest.get(kind, 0.0), rounds.latest_s)
+        lost = {run for run in rounds.submitted if not (site.at / "ran" / run[1]).exists()}
+        elsewhere = sorted(run for run in lost if "slurmctld" not in killed_with[run])
+        log = (site.at / "log" / "slurmctld").read_text()
+        for number, name in sorted(lost):
+            lines = "\n  ".join(re.findall(rf"^.*JobId={number}\b.*$", log, re.MULTILINE))
+            print(f"lost: job {number}, {name}, with {killed_with[number, name]} killed:\n  {lines}", file=sys.stderr)
+        numbers = Counter(number for number, _ in rounds.submitted)
+        rows = {(str(row["job"]), str(row["title"])) for row in head.ask("energy")}
+        highest_w, late_s = head.highest_w(is_excused=True), head.latest_s()
+    return {
+        "kills": done.total(), "times": dict(done), "took_s": time.monotonic() - began_s, "jobs": len(rounds.submitted),
+        "lost": len(lost), "lost_elsewhere": elsewhere,
+        "numbers_given_twice": sum(count > 1 for count in numbers.values()), "latest_s": latest,
+        "mended": rounds.mended,
+        "confused": sorted(rounds.confused | {run for run in rows if run[1] and run not in rounds.submitted}),
+        "highest_w": highest_w, "budget_w": budget_w, "latest_node_s": late_s, "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    is_quick = options(arguments, __doc__, "5 kills of each kind instead of 20, for 20 minutes at most")
+    if is_quick is None:
+        return 0
+    found = measure(*((5, 1200.0) if is_quick else (20, 86_400.0)))
+    lines = [(kind, str(found["times"][kind]), f"{late_s:.0f}") for kind, late_s in sorted(found["latest_s"].items())]
+    print(render(("killed", "times", "known longer than in Slurm, s"), lines))
+    print("{kills} kills in {took_s:.0f} s, {jobs} jobs of Slurm; {lost} were lost, in rounds without a kill "
+          "of slurmctld: {lost_elsewhere}; {numbers_given_twice} numbers were given twice; confused: {confused}; "
+          "Slurm itself was mended {mended} times"
+          .format(**found))  # fmt: skip
+    print("most that could be drawn {highest_w:.0f} W of {budget_w:.0f} W (load {load:.0f})".format(**found))
+    save("slurm_kills", found)
+    is_kept = found["highest_w"] <= found["budget_w"] and not found["confused"]
+    return 0 if is_kept and max(found["latest_s"].values()) <= LONGEST_S and not found["lost_elsewhere"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
