@@ -2,13 +2,17 @@
 .POSIX:
 PYTHON_VENV = .venv/bin/python
 PACKAGES = -p foundation -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
+CODE = foundation lab pmu nodectl twin firmware_bridge cluster_agent calibration hil_tests benchmarks tests docs
 
-.PHONY: help setup demo calibrate-demo demo-cluster test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test lint clean
+.PHONY: help setup demo calibrate-demo demo-cluster demo-dardis demo-slurm slurm test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test wheel-replay lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
 	@echo "make calibrate-demo  an emulated node is calibrated; its curves, and the same policies before and after, in out/"
 	@echo "make demo-cluster  16 emulated nodes under one power budget, with five owners of the watts: table, plot and JSON in out/"
+	@echo "make demo-dardis  16 emulated nodes dispatch jobs themselves while the head is killed and comes back: a table"
+	@echo "make demo-slurm  a real Slurm on emulated nodes under a budget: each job's joules by nodectl, by sacct and in truth (as root)"
+	@echo "make slurm  a shell in a real Slurm of four nodes, which is unpacked, not installed, and ends with the shell (as root; SLURM_NODES=4)"
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
@@ -18,8 +22,9 @@ help:
 	@echo "make mutate  changes the safety parts in one place at a time: which change does no test notice? (MUTATE=all, files)"
 	@echo "make picture  README's picture again, from the demo"
 	@echo "make docs   the generated pages, and the site in build/site (MkDocs)"
-	@echo "make deb    Debian packages nodectl, clusterctl and nodectl-twin in build/deb (debian/README.md)"
+	@echo "make deb    Debian packages nodectl, clusterctl, clusterctl-page and nodectl-twin in build/deb (debian/README.md)"
 	@echo "make deb-test  lint, install, upgrade, remove and purge them in a Debian of their own (as root, some minutes)"
+	@echo "make wheel-replay  the wheel nodectl-replay in build/wheel-replay, for those who only replay: no agent, firmware or NVML"
 	@echo "make lint   ruff, mypy --strict, C warnings as errors"
 	@echo "make setup  virtual environment, build and Debian packages (all targets call it)"
 
@@ -38,7 +43,21 @@ demo-cluster:
 	@scripts/setup.sh core
 	@.venv/bin/clusterctl demo
 
+demo-dardis:
+	@scripts/setup.sh core
+	@.venv/bin/clusterctl demo --dardis
+
+demo-slurm:
+	@scripts/setup.sh core
+	@scripts/slurm.sh unpack
+	@$(PYTHON_VENV) -m benchmarks.slurm_joules
+
+slurm:
+	@scripts/slurm.sh shell $(SLURM_NODES)
+
+# The programs that tests start by the hundred are compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 test: setup
+	@$(PYTHON_VENV) -m compileall -q $(CODE)
 	@$(PYTHON_VENV) -m pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-busy: setup
@@ -84,6 +103,10 @@ deb-test:
 	@scripts/setup.sh core
 	@NODECTL_DEB=1 $(PYTHON_VENV) -m pytest tests/test_debian_packages.py $(PYTEST_ARGS)
 
+wheel-replay:
+	@scripts/setup.sh core
+	@$(PYTHON_VENV) scripts/replay_wheel.py
+
 lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -92,4 +115,4 @@ lint: setup
 
 clean:
 	rm -rf build out .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info .venv/nodectl.stamp
-	find pmu nodectl twin firmware_bridge cluster_agent calibration -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix -o -name nodectl-restorer -o -name nodectl-kernels | xargs rm -f
+	find pmu nodectl twin firmware_bridge cluster_agent calibration -name '*.so' -o -name '*.so.1' -o -name '*.o' -o -name controlpulp-posix -o -name nodectl-restorer -o -name nodectl-kernels -o -name nodectl-hook | xargs rm -f

@@ -1,5 +1,5 @@
 """Builds the native parts: seven cffi modules, the emulated NVML library, the library that an emulated node's programs
-preload, the ControlPULP process, its plant, the restorer, and the kernels of calibration.
+preload, the ControlPULP process, its plant, the restorer, the hook of Slurm, and the kernels of calibration.
 
 Everything else is in pyproject.toml.
 """
@@ -24,7 +24,7 @@ class BuildWithUnits(build_py):
         if not self.editable_mode:
             target = pathlib.Path(self.build_lib) / "nodectl" / "systemd"
             self.mkpath(str(target))
-            for name in ("*.service", "*.socket", "*.conf", "*.sysusers"):
+            for name in ("*.service", "*.socket", "*.timer", "*.conf", "*.sysusers"):
                 for unit in (ROOT / "systemd").glob(name):
                     self.copy_file(str(unit), str(target / unit.name))
 
@@ -36,6 +36,7 @@ class BuildNative(build_ext):
         """Build the extensions, then the rest."""
         super().run()
         import calibration.kernels.build_kernels
+        import cluster_agent.hook.build_hook
         import firmware_bridge.build_posix
         import nodectl.build_restorer
         import twin.build_preload
@@ -50,6 +51,7 @@ class BuildNative(build_ext):
         calibration.kernels.build_kernels.build(
             target / "calibration" / "kernels" / calibration.kernels.build_kernels.PROGRAM
         )
+        cluster_agent.hook.build_hook.build(target / "cluster_agent" / "hook" / cluster_agent.hook.build_hook.PROGRAM)
         nodectl.build_restorer.build(target / "nodectl" / nodectl.build_restorer.PROGRAM)
 
 
@@ -63,6 +65,12 @@ setup(
         "firmware_bridge/build_firmware.py:ffibuilder",
         "cluster_agent/build_native.py:ffibuilder",
     ],
-    data_files=[(f"share/man/man{n}", sorted(map(str, pathlib.Path("docs/man").glob(f"*.{n}")))) for n in (1, 5)],
+    data_files=[
+        *((f"share/man/man{n}", sorted(map(str, pathlib.Path("docs/man").glob(f"*.{n}")))) for n in (1, 5)),
+        *(
+            (f"share/clusterctl/{name}", sorted(map(str, pathlib.Path("docs/monitoring", name).glob("*"))))
+            for name in ("grafana", "prometheus")
+        ),
+    ],
     cmdclass={"build_ext": BuildNative, "build_py": BuildWithUnits},
 )

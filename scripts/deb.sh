@@ -1,5 +1,5 @@
 #!/bin/sh
-# The Debian packages nodectl, clusterctl and nodectl-twin, into build/deb. debian/README.md says what is in which.
+# The Debian packages nodectl, clusterctl, clusterctl-page and nodectl-twin, into build/deb. debian/README.md says what is in which.
 #
 #   scripts/deb.sh [DIRECTORY]       DEB_VERSION=0.1.1 gives them another version (tests of upgrades)
 #
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 out=${1:-build/deb}
 venv=.venv/bin/python
 wheelhouse=build/wheelhouse
-node_extras="nvidia cluster serial cli"
+node_extras="nvidia cluster mqtt serial cli"
 twin_extras="twin plots export"
 version=${DEB_VERSION:-$($venv -c 'import foundation; print(foundation.__version__)')}
 arch=$(dpkg --print-architecture)
@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 }
 rm -rf "$work"
 mkdir -p "$work" "$out"
-rm -f "$out"/nodectl_*.deb "$out"/clusterctl_*.deb "$out"/nodectl-twin_*.deb "$out"/.*.deb.part # of another version
+rm -f "$out"/nodectl_*.deb "$out"/clusterctl_*.deb "$out"/clusterctl-page_*.deb "$out"/nodectl-twin_*.deb "$out"/.*.deb.part # of another version
 
 # --- the Python packages of the lock, as files
 # shellcheck disable=SC2086 # lists of words
@@ -55,7 +55,7 @@ compile_() { # with the paths of the installed files; never checked against the 
 files() { (cd "$root" && find . -mindepth 1 \( -type f -o -type l \) | LC_ALL=C sort); }
 install_ --find-links "$wheelhouse" --require-hashes -r "$work/node.lock"
 install_ "$work"/wheel/*.whl
-rm -rf "$root/$env/share/man" # they go to /usr/share/man
+rm -rf "$root/$env/share/man" "$root/$env/share/clusterctl" # they go to /usr/share
 compile_
 files >"$work/node.files"
 install_ --find-links "$wheelhouse" --require-hashes -r "$work/all.lock"
@@ -66,15 +66,16 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
     >"$root/$env/pyvenv.cfg"
 # ours alone: the libraries in wheels have been moved about by patchelf, and strip would break them
 find "$site/nodectl" "$site/pmu" "$site/firmware_bridge" "$site/cluster_agent" "$site/twin" -name '*.so' -exec strip --strip-unneeded {} +
-strip "$site/nodectl/nodectl-restorer" "$site/calibration/kernels/nodectl-kernels" "$site/firmware_bridge/controlpulp/boards/posix/controlpulp-posix"
+strip "$site/nodectl/nodectl-restorer" "$site/cluster_agent/hook/nodectl-hook" "$site/calibration/kernels/nodectl-kernels" "$site/firmware_bridge/controlpulp/boards/posix/controlpulp-posix"
 find "$site" -type f -name '*.so*' -exec chmod 644 {} + # libraries are no programs
 
 # --- which file belongs to which package
 ours="$env/lib/python3.[0-9]*/site-packages"
 LC_ALL=C comm -13 "$work/node.files" "$work/all.files" >"$work/nodectl-twin.files"
 grep -E "^./$ours/(twin|lab)/" "$work/node.files" >>"$work/nodectl-twin.files"
-grep -E "^./$ours/cluster_agent/|^./$env/bin/clusterctl$" "$work/node.files" >"$work/clusterctl.files"
-LC_ALL=C sort "$work/nodectl-twin.files" "$work/clusterctl.files" >"$work/others.files"
+grep -E "^./$ours/cluster_agent/page/" "$work/node.files" >"$work/clusterctl-page.files"
+grep -E "^./$ours/cluster_agent/|^./$env/bin/clusterctl$" "$work/node.files" | LC_ALL=C comm -23 - "$work/clusterctl-page.files" >"$work/clusterctl.files"
+LC_ALL=C sort "$work/nodectl-twin.files" "$work/clusterctl.files" "$work/clusterctl-page.files" >"$work/others.files"
 LC_ALL=C comm -23 "$work/node.files" "$work/others.files" >"$work/nodectl.files"
 
 # --- the packages
@@ -87,7 +88,7 @@ place_completion() { # PROGRAM: what click writes for bash
     env "_$(echo "$1" | tr a-z A-Z)_COMPLETE=bash_source" ".venv/bin/$1" >"$work/completion"
     place 644 "$work/completion" "usr/share/bash-completion/completions/$1"
 }
-for package in nodectl clusterctl nodectl-twin; do
+for package in nodectl clusterctl clusterctl-page nodectl-twin; do
     tree=$work/$package
     mkdir -p "$tree/DEBIAN"
     (cd "$root" && xargs -d '\n' cp -a --parents -t "../$package") <"$work/$package.files"
@@ -109,14 +110,24 @@ for package in nodectl clusterctl nodectl-twin; do
         ;;
     clusterctl)
         place 644 debian/clusterctl/cluster.toml etc/nodectl/cluster.toml
-        for unit in systemd/clusterctl*.service; do place 644 "$unit" "lib/systemd/system/$(basename "$unit")"; done
+        for unit in systemd/clusterctl*.service systemd/clusterctl*.timer; do
+            [ "$unit" = systemd/clusterctl-page.service ] || place 644 "$unit" "lib/systemd/system/$(basename "$unit")"
+        done
         place 644 systemd/clusterctl.sysusers usr/lib/sysusers.d/clusterctl.conf
         mkdir -p "$tree/usr/bin"
         ln -s "/$env/bin/clusterctl" "$tree/usr/bin/clusterctl"
+        place 755 "$(echo "$tree"/$ours/cluster_agent/hook/nodectl-hook)" usr/lib/nodectl/nodectl-hook
         place_manual clusterctl 1
+        place_manual nodectl-hook 8
         place_manual cluster.toml 5
         place_completion clusterctl
-        for page in cluster ledger; do place 644 "docs/$page.md" "usr/share/doc/clusterctl/$page.md"; done
+        for file in docs/monitoring/*/*; do place 644 "$file" "usr/share/clusterctl/${file#docs/monitoring/}"; done
+        for page in cluster dashboards ledger models slurm; do place 644 "docs/$page.md" "usr/share/doc/clusterctl/$page.md"; done
+        ;;
+    clusterctl-page)
+        place 644 systemd/clusterctl-page.service lib/systemd/system/clusterctl-page.service
+        place 644 systemd/clusterctl-page.sysusers usr/lib/sysusers.d/clusterctl-page.conf
+        place 644 docs/page.md usr/share/doc/clusterctl-page/page.md
         ;;
     esac
     place 644 debian/copyright "usr/share/doc/$package/copyright"

@@ -3,10 +3,10 @@
 #
 #   scripts/deb_pack.sh WORK DIRECTORY VERSION ARCHITECTURE
 #
-# They get their own names only when all three are whole and on the disk: an interrupted build leaves none of them.
+# They get their own names only when all of them are whole and on the disk: an interrupted build leaves none of them.
 set -eu
 work=$1 out=$2 version=$3 arch=$4
-packages="nodectl clusterctl nodectl-twin"
+packages="nodectl clusterctl clusterctl-page nodectl-twin"
 for package in $packages; do
     dpkg-deb --root-owner-group -Zxz -z1 --build "$work/$package" "$work/${package}_${version}_$arch.deb" >/dev/null
 done

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Programs of PyPI for tests: those that read GPUs and energy (GPUtil, nvsmi, py3smi, pyJoules, Zeus, CodeCarbon), which
-# run on an emulated node, and NVIDIA's ptxas, which assembles our PTX. They get an environment of their own,
-# build/foreign-python: their packages would crowd .venv.
+# run on an emulated node, NVIDIA's ptxas, which assembles our PTX, and pybatsim, whose schedulers decide in a replay.
+# They get an environment of their own, build/foreign-python: their packages would crowd .venv.
 #
 # The lock has the hashes of the files for Python 3.11 on x86-64; elsewhere pip refuses it, and the tests are skipped.
 # Two packages that these programs name are left out: amdsmi, which makes CodeCarbon look for AMD's GPUs, and pynvml, a

@@ -5,7 +5,7 @@
 # properties       the property tests (hypothesis) in random order with new examples, again and again. Keep what fails as
 #                  @example(...) or as a test of its own; .hypothesis/ remembers it until then
 # lies, parsers    a cluster agent whose nodes say anything; everything that takes bytes from others (tests/fuzzing)
-# odd_drivers      NVML and the kernel's files with answers that cannot be
+# odd_drivers, odd_controllers   NVML, the kernel's files and SCMI with answers that cannot be
 # readers          every reader of a file that somebody else wrote: FUZZ_FILES of each (1000000: hours), on all
 #                  processors
 #
@@ -16,7 +16,7 @@ set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- platform line properties lies parsers odd_drivers readers
+[ $# -gt 0 ] || set -- platform line properties lies parsers odd_drivers odd_controllers readers
 
 fuzz_properties() {
     end=$(($(date +%s) + seconds))
@@ -49,7 +49,7 @@ for name in "$@"; do
         nice -n 10 .venv/bin/python -m tests.fuzzing.readers "${FUZZ_FILES:-1000000}"
         continue
         ;;
-    lies | parsers | odd_drivers)
+    lies | parsers | odd_drivers | odd_controllers)
         nice -n 10 .venv/bin/python -m "tests.fuzzing.$name" "${seconds}s"
         continue
         ;;

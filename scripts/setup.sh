@@ -5,7 +5,8 @@
 #                                            `make hil-rtl` (rtl), or for the demo, tests and lint (all, default)
 #
 # "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
-# (scripts/foreign.sh), and installs programs of PyPI into an environment of their own (scripts/foreign_python.sh).
+# (scripts/foreign.sh) and Slurm (scripts/slurm.sh), and installs programs of PyPI into an environment of their own (scripts/foreign_python.sh)
+# and axe-core of npm (scripts/foreign_npm.sh).
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
@@ -117,15 +118,23 @@ build() {
     printf '%s\n' "$stamp" >.venv/nodectl.stamp
 }
 
-install_packages
-build
-if [ "$scope" = all ] && [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
-    scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc and other programs will be skipped"
-fi
-if [ "$scope" = all ]; then
+# What comes from package archives alone: fetched and unpacked next to the build, which keeps one processor busy.
+fetch_foreign() {
+    if [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
+        scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc, Chromium and other programs will be skipped"
+        scripts/slurm.sh unpack || say "the tests with a real Slurm will be skipped"
+    fi
     [ -e build/foreign-python/complete ] || say "programs of PyPI that the tests run: some minutes"
-    scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus and CodeCarbon will be skipped"
+    scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus, CodeCarbon and pybatsim will be skipped"
+    scripts/foreign_npm.sh || say "the test of pages with axe-core will be skipped"
+}
+
+install_packages
+if [ "$scope" = all ]; then
+    fetch_foreign &
+    trap wait EXIT # also after an error: the next run begins with whole folders
 fi
+build
 # Models of two cores in RTL and, for `make hil-rtl`, of a LiteX SoC, built once (half a minute of a processor each) and
 # kept in ~/.cache/nodectl.
 if [ "$scope" = all ] || [ "$scope" = rtl ]; then
@@ -135,4 +144,5 @@ if [ "$scope" = all ] || [ "$scope" = rtl ]; then
         PYTHON=.venv/bin/python twin/rtl/build.sh "$core" >/dev/null || say "the tests with $core in RTL will be skipped"
     done
 fi
+wait
 say "done"
