@@ -11,17 +11,23 @@ from typing import Any, Final
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-ALONE: Final = ("tests/twin/test_served_", "tests/twin/test_host.py", "tests/test_suite.py")
-"""What the paths of their files begin with."""
+ALONE: Final = (
+    *(f"tests/twin/test_served_{name}" for name in ("daemons", "escapes", "foreign", "run", "slurm")),
+    "tests/twin/test_host.py",
+    "tests/test_suite.py",
+)
+"""What the paths of their files begin with. Other served nodes are seen from inside alone."""
 
 LONGEST: Final = (
     "tests/fabric/test_chaos.py",
-    "tests/nodectl/test_node_",
-    "tests/cluster_agent/test_clusterctl_service.py",
-    "tests/test_operations.py",
+    "tests/cluster_agent/test_clusterctl_service.py",  # first of those that want the wheel: it is built meanwhile
+    "tests/cluster_agent/test_engine_sanitizers.py",
+    "tests/fuzzing/test_odd_drivers.py",
+    "tests/fuzzing/test_readers.py",
     "tests/test_tutorial.py",
     "tests/test_published.py",
-    "tests/twin/test_fit.py",
+    "tests/test_operations.py",
+    "tests/nodectl/test_node_",
     "tests/test_extending.py",
 )
 """What the paths of those begin with that take longest: they begin first, so that the others run meanwhile."""

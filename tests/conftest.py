@@ -79,12 +79,17 @@ def _blocks_no_signals() -> Generator[None]:
     assert after == before, "the test left signals blocked"
 
 
+def is_failure_in_ci(reason: str) -> bool:
+    """Whether a skip is for want of a tool that could be installed."""
+    return "install" in reason
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     report = yield
     if report.skipped and os.environ.get("CI") and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
-        if "install" in reason:
+        if is_failure_in_ci(reason):
             report.outcome = "failed"
             report.longrepr = f"in CI a missing tool is a failure: {reason}"
     return report

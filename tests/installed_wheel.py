@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -18,6 +19,8 @@ KEPT = ROOT / "build" / "wheels"
 PARTS = ("foundation", "nodectl", "pmu", "twin", "firmware_bridge", "cluster_agent", "calibration", "lab", "systemd")
 MANUALS = "docs/man"
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+REPLAY_PARTS = ("foundation", "cluster_agent")
+REPLAY_FILES = ("scripts/replay_wheel.py", "pyproject.toml", "docs/library.md", "LICENSE", "NOTICE")
 BUILT = ("*.so", "*.so.*", "*.o", "__pycache__", "_native.c", "_progress.c", "_model.c", "_kernel.c", "_pulp.c",
          "_controlpulp.c", "controlpulp-posix")  # fmt: skip
 
@@ -54,18 +57,43 @@ def _git(*arguments: str) -> bytes:
 
 def wheel(tree: Path) -> Path:
     """The wheel of a source tree."""
-    files = [tree / name for name in FILES]
-    for part in (*PARTS, MANUALS):
+    directory = KEPT / _digest(tree, FILES, (*PARTS, MANUALS))
+    if not directory.exists():
+        _build(tree, directory)
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def replay_wheel() -> Path:
+    """The wheel of nodectl-replay, of this tree."""
+    directory = KEPT / f"replay-{_digest(ROOT, REPLAY_FILES, REPLAY_PARTS)}"
+    if not directory.exists():
+        program = [sys.executable, str(ROOT / REPLAY_FILES[0])]
+        work = directory.with_name(f"{directory.name}.{os.getpid()}")
+        subprocess.run([*program, str(work)], check=True, stdout=subprocess.DEVNULL)
+        _put(work, directory)
+    (found,) = directory.glob("*.whl")
+    return found
+
+
+def _digest(tree: Path, names: Sequence[str], parts: Sequence[str]) -> str:
+    """Of these files and of all in these folders that no build has left."""
+    files = [tree / name for name in names]
+    for part in parts:
         files += [path for path in (tree / part).rglob("*") if path.is_file() and not _is_built(path)]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(f"{path.relative_to(tree)} {path.stat().st_mode & 0o111} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
-    directory = KEPT / digest.hexdigest()[:16]
-    if not directory.exists():
-        _build(tree, directory)
-    (found,) = directory.glob("*.whl")
-    return found
+    return digest.hexdigest()[:16]
+
+
+def _put(made: Path, directory: Path) -> None:
+    try:
+        made.rename(directory)
+    except OSError:
+        assert directory.exists(), "another test run has built it meanwhile"
+        shutil.rmtree(made)
 
 
 def install_wheel(found: Path, environment: Path, place: str) -> None:
@@ -96,8 +124,5 @@ def _build(tree: Path, directory: Path) -> None:
         shutil.copy2(tree / name, source / name)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "--disable-pip-version-check", "-w", str(work / "out"), str(source)], check=True)
-    try:
-        (work / "out").rename(directory)
-    except OSError:
-        assert directory.exists(), "another test run has built it meanwhile"
+    _put(work / "out", directory)
     shutil.rmtree(work)

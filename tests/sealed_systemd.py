@@ -7,21 +7,30 @@ own units is started. A plain systemd here would clean this machine's /tmp and s
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import http.client
+import io
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pytest
 
-from tests.installed_wheel import install_wheel, this_wheel
+from cluster_agent.cli import main
+from tests.installed_wheel import KEPT, install_wheel, this_wheel
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
+CLONE_NEWNET: Final = 0x40000000
+"""linux/sched.h."""
 
 INIT = """
 set -eu
@@ -148,6 +157,33 @@ class SealedSystemd:
         """Run a command in there to its end."""
         return subprocess.run(self.command(*command), capture_output=True, text=True, timeout=PATIENCE_S, cwd="/")
 
+    def fetched(self, port: int) -> str:
+        """What an HTTP server in there shows Prometheus; empty while nobody answers. A thread of ours asks, which
+        enters the network alone: a program started for each look would keep the machine from what is waited for."""
+
+        def ask() -> str:
+            with open(f"/proc/{self._init()}/ns/net") as network:
+                if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), "setns")
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
+                connection.request("GET", "/metrics")
+                return connection.getresponse().read().decode()
+
+        with ThreadPoolExecutor(1) as thread:  # which ends with its network
+            try:
+                return thread.submit(ask).result()
+            except (OSError, http.client.HTTPException):
+                return ""
+
+    def asked(self, *arguments: str) -> Any:
+        """What ``clusterctl`` says as JSON of the cluster agent in there; None while nobody answers. In this process,
+        for the same reason: those that wait ask often."""
+        place = f"/proc/{self._init()}/root/run/clusterctl/clusterctl.sock"
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(io.StringIO()):
+            status = main([*arguments, "--json", "--socket", place])
+        return json.loads(said.getvalue()) if status == 0 else None
+
     def _init(self) -> str:
         """PID 1 in there, by its number on this machine; "self" before it is there."""
         return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().strip() or "self"
@@ -190,6 +226,9 @@ NEEDED = (
 )
 """What the product imports: names below site-packages."""
 
+UNUSED_S = 86_400.0
+"""An environment that nobody has copied for so long is one of an earlier tree."""
+
 
 def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
     """The product's wheel (of this tree, if none is given) in /opt/nodectl in there: a virtual environment of the
@@ -203,17 +242,37 @@ def install(stage: Path, wheel: Path | None = None, place: str = "opt") -> Path:
     if found.stdout.strip() != version:
         pytest.skip(f"{python} is not Python {version}: its modules are not those of the tests")
     root = stage / place / "nodectl"
-    subprocess.run([python, "-m", "venv", "--without-pip", str(root)], check=True)
-    site = root / "lib" / f"python{version}" / "site-packages"
-    import zmq
-
-    packages = Path(zmq.__file__).parents[1]
-    for name in NEEDED:
-        for path in packages.glob(name):
-            (shutil.copytree if path.is_dir() else shutil.copy2)(path, site / path.name)
-    install_wheel(wheel or this_wheel(), root, "/opt/nodectl")
-    restorer = site / "nodectl" / "nodectl-restorer"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cp", "-a", str(_environment(wheel or this_wheel(), python, version)), str(root)], check=True)
+    restorer = root / "lib" / f"python{version}" / "site-packages" / "nodectl" / "nodectl-restorer"
     if restorer.exists():  # earlier versions had none
         (stage / "usr-lib" / "nodectl").mkdir(parents=True, exist_ok=True)
         shutil.copy2(restorer, stage / "usr-lib" / "nodectl")
     return root
+
+
+def _environment(wheel: Path, python: str, version: str) -> Path:
+    """One with this wheel, made once next to it, with the byte code of all modules: nothing in there writes any."""
+    import zmq
+
+    packages = Path(zmq.__file__).parents[1]
+    kept = wheel.parent / "environment"
+    if kept.exists():
+        os.utime(kept)
+        return kept
+    for old in KEPT.glob("*/environment"):
+        if time.time() - old.stat().st_mtime > UNUSED_S:
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=wheel.parent) as work:
+        made = Path(work) / "nodectl"
+        subprocess.run([python, "-m", "venv", "--without-pip", str(made)], check=True)
+        site = made / "lib" / f"python{version}" / "site-packages"
+        for name in NEEDED:
+            for path in packages.glob(name):
+                ignored = shutil.ignore_patterns("tests", "*.pyi", "*.h", "*.a")
+                copy = site / path.name
+                shutil.copytree(path, copy, ignore=ignored) if path.is_dir() else shutil.copy2(path, copy)
+        install_wheel(wheel, made, "/opt/nodectl")
+        with contextlib.suppress(OSError):  # another process has made it meanwhile
+            made.rename(kept)
+    return kept

@@ -17,8 +17,7 @@ SWITCH = "a switch of a protocol: one line per case, nothing to name"
 OPTIONS = "the options of a command, checked or laid out one by one"
 
 EXEMPT = {
-    "cluster_agent/commands/replays/campaign.py: grid": "one loop for each dimension of the grid",
-    "cluster_agent/commands/replays/report.py: _tables": "one line for each column of the report",
+    "cluster_agent/campaigns/campaign_grid.py: grid": "one loop for each dimension of the grid",
     "cluster_agent/commands/submit.py: _options_of": OPTIONS,
     "cluster_agent/serve/job_requests.py: _jobs": "one condition for each option that chooses jobs",
     "firmware_bridge/controlpulp/boards/posix/main.c: read_choice": "options: one branch for each",

@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("nodectl", "clusterctl", "nodectl-twin")
+PACKAGES = ("nodectl", "clusterctl", "clusterctl-page", "nodectl-twin")
 CONTROL = "Package: {0}\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody <n@n.invalid>\nDescription: a test\n"
 
 KILLED = """#!/bin/sh

@@ -20,7 +20,9 @@ from tests.installed_wheel import commit_before
 
 ROOT = Path(__file__).parents[1]
 DEBIAN = ROOT / "build" / "debian"
-PACKAGES = ("nodectl", "clusterctl", "nodectl-twin")
+PACKAGES = ("nodectl", "clusterctl", "clusterctl-page", "nodectl-twin")
+BEFORE = ("nodectl", "clusterctl", "nodectl-twin")
+"""Of the version before, in which the page was a part of clusterctl."""
 
 pytestmark = [
     pytest.mark.skipif(not os.environ.get("NODECTL_DEB") or os.geteuid() != 0, reason="run by `make deb-test` as root"),
@@ -88,7 +90,7 @@ def packages() -> dict[str, list[str]]:
                 built = subprocess.run(command, capture_output=True, text=True, env=environment)
                 assert built.returncode == 0, built.stderr
             made[name] = []
-            for package in PACKAGES:
+            for package in PACKAGES if tree == ROOT else BEFORE:
                 (file,) = out.glob(f"{package}_*.deb")
                 shutil.copy(file, DEBIAN / "packages" / file.name)
                 made[name].append(f"/packages/{file.name}")
@@ -107,10 +109,80 @@ def test_the_emulator_is_in_no_package_for_production(packages: dict[str, list[s
     listed = {
         name: checked("dpkg-deb", "--contents", file) for name, file in zip(PACKAGES, packages["this"], strict=True)
     }
-    for name in ("nodectl", "clusterctl"):
+    for name in ("nodectl", "clusterctl", "clusterctl-page"):
         assert not re.search(r"site-packages/(twin|lab)/|libnvidia-ml", listed[name])
     assert re.search(r"site-packages/twin/.*libnvidia-ml", listed["nodectl-twin"])
     assert not re.search(r"\.service$", listed["nodectl-twin"], re.MULTILINE)
+
+
+def test_dashboards_and_rules_are_where_the_page_says(packages: dict[str, list[str]]) -> None:
+    listed = checked("dpkg-deb", "--contents", packages["this"][1])
+    made = (ROOT / "docs" / "monitoring").rglob("*.*")
+    wanted = {f"./usr/share/clusterctl/{path.relative_to(ROOT / 'docs' / 'monitoring')}" for path in made}
+    assert len(wanted) == 7 and wanted <= set(listed.split())
+    assert "share/clusterctl" not in checked("dpkg-deb", "--contents", packages["this"][0])
+
+
+def with_its_page(at: Path, packages: list[str]) -> str:
+    """The path in there of a package clusterctl 0.0.2 that has the page, with the scripts that it had then."""
+    git = [
+        "git",
+        "-C",
+        str(ROOT),
+        "log",
+        "-1",
+        "--diff-filter=A",
+        "--format=%H^",
+        "--",
+        "debian/clusterctl-page/control",
+    ]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip() or "HEAD"
+    tree = at / "tree"
+    for package in packages:
+        subprocess.run(["dpkg-deb", "-R", f"{DEBIAN}{package}", tree], check=True)
+        shutil.rmtree(tree / "usr/share/doc/clusterctl-page", ignore_errors=True)
+        (tree / "usr/share/lintian/overrides/clusterctl-page").unlink(missing_ok=True)
+    (tree / "usr/lib/sysusers.d/clusterctl-page.conf").unlink()
+    files = {f"debian/clusterctl/{name}": f"DEBIAN/{name}" for name in ("control", "postinst", "postrm", "prerm")}
+    for source, target in (files | {"systemd/clusterctl.sysusers": "usr/lib/sysusers.d/clusterctl.conf"}).items():
+        show = ["git", "-C", str(ROOT), "show", f"{commit}:{source}"]
+        text = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+        (tree / target).write_text(text.replace("@VERSION@", "0.0.2").replace("@ARCH@", "all").replace("@SIZE@", "1"))
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"nodectl \(= [^)]*\)", "nodectl", control.read_text()))
+    (tree / "DEBIAN/conffiles").write_text("/etc/nodectl/cluster.toml\n")
+    made = "/packages/clusterctl_0.0.2_all.deb"
+    subprocess.run(["dpkg-deb", "-Zxz", "-z0", "--root-owner-group", "-b", tree, f"{DEBIAN}{made}"], check=True)
+    return made
+
+
+def test_the_page_leaves_clusterctl_for_its_own_package_and_stays_as_it_was(
+    packages: dict[str, list[str]], tmp_path: Path
+) -> None:
+    before = traces()
+    nodectl, clusterctl, page = packages["this"][:3]
+    checked("dpkg", "-i", nodectl, with_its_page(tmp_path, [page, clusterctl]))
+    unit, link = "lib/systemd/system/clusterctl-page.service", DEBIAN / "etc/systemd/system/multi-user.target.wants"
+    assert checked("dpkg", "-S", f"/{unit}").startswith("clusterctl: ")
+    checked("systemctl", "enable", "clusterctl-page")
+    uid = checked("id", "-u", "clusterctl-page")
+    kept = {"etc/nodectl/page.env": "CLUSTERCTL_PAGE_NAME=main\n", "var/lib/clusterctl-page/key": "secret"}
+    (DEBIAN / "var/lib/clusterctl-page").mkdir(mode=0o700)
+    for path, text in kept.items():
+        (DEBIAN / path).write_text(text)
+    done = inside("dpkg", "-i", page)
+    assert done.returncode != 0 and "clusterctl" in done.stderr, "it needs the clusterctl of its version"
+    checked("dpkg", "-i", nodectl, clusterctl, page)
+    assert checked("dpkg", "-S", f"/{unit}").startswith("clusterctl-page: ")
+    assert (link / "clusterctl-page.service").is_symlink() and (DEBIAN / unit).exists(), "it is still enabled"
+    assert checked("id", "-u", "clusterctl-page") == uid
+    assert {path: (DEBIAN / path).read_text() for path in kept} == kept
+    assert "install the package" not in checked("clusterctl", "page", "--help")
+    checked("dpkg", "--remove", "clusterctl-page")
+    assert not (link / "clusterctl-page.service").is_symlink() and (DEBIAN / "etc/nodectl/page.env").exists()
+    checked("dpkg", "--purge", "clusterctl-page", "clusterctl", "nodectl")
+    after = traces()
+    assert (after[0] - before[0], before[0] - after[0] - {"opt"}) == (set(), set()) and after[1] == before[1]
 
 
 def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: dict[str, list[str]]) -> None:
@@ -130,7 +202,10 @@ def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: di
     assert [name for name in enabled if "nodectl" in name or "clusterctl" in name] == ["nodectl-restore.service"]
     settings = DEBIAN / "etc/nodectl/nodectl.toml"
     settings.write_text("period_ms = 200.0\n")
-    checked("dpkg", "-i", packages["this"][2])
+    done = inside("clusterctl", "open")
+    assert done.returncode == 1 and "install the package clusterctl-page" in done.stderr
+    checked("dpkg", "-i", *packages["this"][2:])
+    assert "CLUSTERCTL_PAGE_ADMINS" in checked("clusterctl", "page", "--help")
     assert "curie" in checked("nodectl", "twin", "--help") + checked(
         "ls", "/opt/nodectl/lib/python3.11/site-packages/twin/machines"
     )

@@ -85,6 +85,13 @@ def test_the_agent_knows_of_its_writer_process_only_the_near_end() -> None:
     assert set().union(*found.values()) == near
 
 
+def test_the_store_knows_jobs_and_jobs_run_without_the_store() -> None:
+    """Live jobs are given a ``JobStore``, whose type alone they name."""
+    program = "import sys, cluster_agent.jobs.live_jobs as _; print(*(m for m in sys.modules if '.store' in m))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "cluster_agent.store" not in done.stdout
+
+
 def test_calibration_runs_without_a_module_of_the_twin() -> None:
     """Else it could look up what it is to measure: an emulated node's truth stays behind the port of the kernels."""
     sources = sorted((ROOT / "calibration").rglob("*.py"))
@@ -121,6 +128,7 @@ BEHIND_THE_PORTS = {
     "pmu/build_native.py": "runs when the package is built",
     "pmu/descriptors.py": "counts the descriptors of its own process",
     "pmu/instruments/job_progress.py": "a file of a job, which no port serves",
+    "pmu/instruments/job_hints.py": "the same",
     "pmu/instruments/kept.py": "keeps descriptors of the real files, below the port",
     "pmu/instruments/perf_groups.py": "the native counters, below the port",
     "pmu/system.py": "the ports of a real machine",

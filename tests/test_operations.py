@@ -27,7 +27,6 @@ UNITS = (*(f"nodectl-{name}" for name in NODE), *HEAD)
 FROM_INDEX = re.compile(r"^(python3 -m venv /opt/nodectl|/opt/nodectl/bin/pip install .*)$", re.MULTILINE)
 ON_NEW_HEAD = re.compile(r"^ssh new-head (.*)$", re.MULTILINE)
 TO_NEW_HEAD = re.compile(r"^scp (.*) new-head:(\S+)$", re.MULTILINE)
-FETCH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:{}/metrics').read().decode())"
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -48,7 +47,7 @@ def blocks() -> list[tuple[str, str]]:
 
 def test_each_section_of_the_page_has_a_block_that_is_run() -> None:
     headings = [line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")]
-    only_words = {"When it fails"}
+    only_words = {"When it fails", "A page for people"}  # its unit: tests/cluster_agent/test_clusterctl_service.py
     assert [one for one in headings if one not in only_words] == list(dict.fromkeys(heading for heading, _ in blocks()))
 
 
@@ -113,18 +112,15 @@ def _alone(site: Site) -> None:
 
 def _joined(site: Site) -> None:
     def is_done() -> bool:
-        return '"done"' in site.run("/opt/nodectl/bin/clusterctl", "jobs", "--all", "--json").stdout
+        return any(row["state"] == "done" for row in site.asked("jobs", "--all") or [])
 
     site.assert_comes(is_done, "the end of the job")
-    site.assert_comes(
-        lambda: '"capped"' in site.run("/opt/nodectl/bin/clusterctl", "nodes", "--json").stdout, "a grant"
-    )
+    site.assert_comes(lambda: any(row["state"] == "capped" for row in site.asked("nodes") or []), "a grant")
 
 
 def _watched(site: Site) -> None:
     for port, metric in ((9742, "nodectl_up 1.0"), (9741, "clusterctl_up 1.0")):
-        fetch = ["/opt/nodectl/bin/python", "-c", FETCH.format(port)]
-        site.assert_comes(lambda fetch=fetch, metric=metric: metric in site.run(*fetch).stdout, metric)  # type: ignore[misc]
+        site.assert_comes(lambda port=port, metric=metric: metric in site.fetched(port), metric)  # type: ignore[misc]
 
 
 def _removed(site: Site) -> None:

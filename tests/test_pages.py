@@ -111,7 +111,7 @@ def test_every_source_that_a_page_names_is_there() -> None:
     files = [path.relative_to(ROOT).as_posix() for path in [*found, *ROOT.glob("*.*")]]
     ends = {"/".join(file.split("/")[start:]) for file in files for start in range(file.count("/") + 1)}
     made_here = re.compile(
-        r"newest_first\.py|throttling\.py|my_policy\.py|\./\w+\.py|app\.c|job\.sh|system\.conf|NAME|FILE"
+        r"newest_first\.py|throttling\.py|my_policy\.py|\./\w+\.py|app\.c|job\.sh|(?:system|slurm|gres|mosquitto)\.conf|NAME|FILE"
     )
     wrong = [
         f"{page.name}: {name}"

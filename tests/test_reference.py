@@ -80,7 +80,7 @@ def test_an_error_is_listed_with_what_is_filled_in() -> None:
     assert list(messages(ast.parse(code))) == [("UsageError", "<path>: no such file<nearest>: give a log")]
 
 
-@pytest.mark.parametrize("name", ["nodectl.1", "clusterctl.1", "nodectl.toml.5", "cluster.toml.5"])
+@pytest.mark.parametrize("name", ["nodectl.1", "clusterctl.1", "nodectl.toml.5", "cluster.toml.5", "nodectl-hook.8"])
 def test_a_manual_page_has_no_line_that_roff_would_take_for_a_request(name: str) -> None:
     text = (DOCS / "man" / name).read_text()
     requests = {line.split(maxsplit=1)[0] for line in text.splitlines() if line.startswith((".", "'"))}

@@ -72,14 +72,16 @@ LEGACY: Final = {
     "ToldState": ("nodectl/policies/bdpo_cpu_bounded.py",),
     "asked": ("nodectl/commands/scmi_targets.py",),
     "asked_mw": (
+        "cluster_agent/budget/sharers/needs.py",
+        "cluster_agent/serve/budget_service.py",
         "cluster_agent/serve/job_service.py",
-        "cluster_agent/serve/server.py",
         "nodectl/member/cluster_cap.py",
         "foundation/wire/power_messages.py",
     ),
     "asked_w": ("lab/node_demo/controller_demo.py",),
     "gpu_held_back_s": ("nodectl/loop/agent.py", "nodectl/loop/summary.py"),
     "held": (
+        "cluster_agent/budget/sharers/needs.py",
         "cluster_agent/serve/job_service.py",
         "nodectl/member/cluster_cap.py",
         "foundation/wire/power_messages.py",

@@ -143,6 +143,19 @@ def test_intervals_cover_the_truth_as_often_as_they_say(form: str, truth_of: Cal
     assert np.mean(covered[0.5]) == pytest.approx(0.5, abs=0.06)
 
 
+def test_intervals_have_the_tails_of_students_t_since_the_noise_is_estimated() -> None:
+    """Of few measurements: relative to those of the middle half, a normal distribution's 98 % would be 3.45 as wide,
+    that of a t distribution with some 10 degrees of freedom 3.95."""
+    truth = polynomial_truth(2)
+    model = ApplicationModel(
+        GRID, observed(truth, optimal_set(quadratic(GRID.coordinates(GRID.points)), 12), 0.2), "polynomial"
+    )
+    assert model._freedom < 13
+    half, most = (model.predict(share=share) for share in (0.5, 0.98))
+    ratio = np.log(most.time_high_s / most.time_low_s) / np.log(half.time_high_s / half.time_low_s)
+    assert np.median(ratio) > 3.7
+
+
 def test_the_noise_of_the_measurements_is_estimated() -> None:
     truth = polynomial_truth(3)
     everything = list(range(len(GRID)))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from calibration.commands.calibrate_kernels import in_words, one_thread_of_each_core
-from calibration.kernels.kernel_speed import WINDOWS, Speed, interval_95, measure_speed
+from calibration.kernels.kernel_speed import WINDOWS, Speed, measure_speed
 from calibration.kernels.port import FMA, KERNELS, STREAM
+from foundation.student import mean_interval
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.cli import main
 from tests.calibration.kernel_processes import kernel_processes
@@ -29,7 +30,7 @@ def test_the_interval_has_the_true_mean_in_95_of_100_measurements() -> None:
     random = np.random.default_rng(1)
     hits = 0
     for _ in range(4000):
-        mean, half = interval_95(random.normal(100.0, 7.0, WINDOWS).tolist())
+        mean, half = mean_interval(random.normal(100.0, 7.0, WINDOWS).tolist())
         hits += abs(mean - 100.0) <= half
     assert hits / 4000 == pytest.approx(0.95, abs=0.01)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration_limits import rapl
-from calibration.limits.knob_latency import CPU_CLOCK, LOOK_S, LatencyPlan, measure_latency
+from calibration.limits.knob_latency import CPU_CLOCK, LOOK_S, LatencyPlan, measure_latency, spread_of
 from calibration.limits.probes import LimitsError, type_shows
 from calibration.limits.session_probes import ClockEffect
 from foundation.shell.settings import ConfigError
@@ -23,6 +23,16 @@ from tests.calibration.test_minimal_power import Steps
 from twin.machine import load_machine
 
 PLAN = LatencyPlan(poll_s=0.001, settle_s=0.05, apart_s=0.01, give_up_s=0.2, repeats=30)
+
+
+@pytest.mark.parametrize(("count", "covered"), [(8, 8 / 9), (60, 0.95), (199, 0.95)])
+def test_a_later_request_exceeds_the_95th_percentile_in_5_of_100_cases_where_there_are_enough(
+    count: int, covered: float
+) -> None:
+    """Latencies that are equally likely from 0 to 1: a percentile at p has a later one with probability p."""
+    random = np.random.default_rng(1)
+    at = [spread_of(random.uniform(0.0, 1.0, count).tolist()).p95_s for _ in range(8000)]
+    assert np.mean(at) == pytest.approx(covered, abs=0.004)
 
 
 class Knob:

@@ -162,6 +162,36 @@ def test_one_overdue_beat_ends_a_step_at_the_first_look() -> None:
     assert not heartbeat.is_started
 
 
+class HeatingCap(Cap):
+    """Below 150 W the package warms by 20 K a second, whatever the cap: leakage feeds itself."""
+
+    def __init__(self, clock: Steps) -> None:
+        super().__init__()
+        self._clock, self._since_ns = clock, 0
+        self.settle_s = 4.0
+
+    def set_cap_w(self, watts: float) -> float:
+        if watts < 150.0 and not self._since_ns:
+            self._since_ns = self._clock.ns
+        return super().set_cap_w(watts)
+
+    @property
+    def celsius(self) -> float:
+        return 60.0 + (20.0 * (self._clock.ns - self._since_ns) / 1e9 if self._since_ns else 0.0)
+
+    def trouble(self) -> str:
+        return f"the node is hot: {self.celsius:.0f} C" if self.celsius >= 95.0 else ""
+
+
+def test_a_package_that_runs_away_within_a_step_ends_the_search_without_an_answer() -> None:
+    clock = Steps()
+    cap = HeatingCap(clock)
+    with pytest.raises(LimitsError, match=r"^no minimal operating power: the node is hot: 9[5-6] C$"):
+        find_mop(cap, Beating(cap, 0.0), clock, PLAN)
+    assert cap.caps[-2:] == [145.0, 200.0], "the step is left at once, and the cap released"
+    assert cap.celsius < 97.0
+
+
 def test_the_native_heartbeat_shows_a_thread_that_is_kept_from_running() -> None:
     heartbeat = NativeHeartbeat(MonotonicClock(), period_s=0.005)
     begun_s = time.monotonic()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from calibration.kernels.port import FMA, STREAM, mix
-from calibration.measure.node_session import label, open_session
+from calibration.measure.node_session import WINDOW_S, label, open_session
 from calibration.table.adaptive_sweep import Aim, Sweep
 from calibration.table.balance_series import (
     LEVEL,
@@ -20,7 +20,7 @@ from calibration.table.balance_series import (
     reserved_s,
     shares_within,
 )
-from calibration.table.policy_values import ABOVE, LOSS, policy_values, rest_w
+from calibration.table.policy_values import ABOVE, LOSS, READ_S, policy_values, rest_w
 from calibration.table.pstate_table import Point
 from lab.emulated.emulated_kernels import emulated_kernels
 from nodectl.policies import bdpo_cpu_bounded, registry
@@ -65,6 +65,16 @@ def test_every_ipc_of_a_kernel_is_worth_a_look_though_counters_err() -> None:
     assert 0.1 <= values["bdpo-cpu"]["dwell_s"] <= 1.0
     assert values["bdpo-cpu"]["loss"] == LOSS
     assert not remarks
+
+
+def test_an_ipc_that_a_policy_reads_over_a_shorter_time_scatters_more_than_in_a_window() -> None:
+    """``high_ipc`` is above ``low_ipc`` by three deviations of an IPC over the agent's period, not over a window."""
+    noisy = [msgspec.structs.replace(one, ipc_half=0.2, windows=16) for one in table_points(KERNELS)]
+    values = policy_values(noisy, has_meter=True)[0]["bdpo-cpu"]
+    of_window = 0.2 / 1.96 * math.sqrt(16)
+    of_reading = of_window * math.sqrt(WINDOW_S / READ_S)
+    assert WINDOW_S > READ_S
+    assert values["high_ipc"] - values["low_ipc"] == pytest.approx(3 * of_reading, rel=1e-3)
 
 
 @pytest.mark.parametrize("has_meter", (True, False))

@@ -8,13 +8,14 @@ import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from cluster_agent.replay.node_run import NodeResult, replay_nodes
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder
 from cluster_agent.workloads.swf import TraceError
+from tests.cluster_agent.worlds import replay_nodes
 
 FOUR_NODES = Nodes(np.array([[16, 2, 0, 64], [16, 2, 0, 64], [16, 0, 2, 64], [16, 0, 2, 64]], np.int64))
 """n1, n2: 16 cores and 2 GPUs; n3, n4: 16 cores and 2 MICs (Bridi, Bologna 2018, ch. 4)."""
@@ -64,7 +65,7 @@ def result_of(
     nodes: Nodes = FOUR_NODES,
     cap: PowerCap = UNCAPPED,
     power: PowerSource | None = None,
-) -> NodeResult:
+) -> Result:
     return replay_nodes(trace, choose(policy).on_nodes, nodes, cap, power)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology
@@ -65,10 +65,15 @@ def off_by_cap(nodes: int) -> Idle:
     return idle
 
 
+def power(**phases: Any) -> Power:
+    """``Power``, the types of whose fields cannot all be looked up, as ``st.builds`` does."""
+    return Power(**phases)
+
+
 def powers(*idle: Idle | None) -> st.SearchStrategy[Power]:
     """Any policy's watts, with one of these ways to switch nodes off."""
     return st.builds(
-        Power,
+        power,
         floor_mhz=st.sampled_from([None, 1500, 1000]),
         react=st.sampled_from(
             [

@@ -64,6 +64,14 @@ def test_without_a_guard_it_is_the_prediction() -> None:
     assert found.admit(2, job()) == pytest.approx(100.0)
 
 
+def test_what_is_expected_is_admitted_where_sums_count() -> None:
+    found = AdmittedPower(lambda job: FULL_W, lambda job: 0.0, "expected")
+    for at, watts in enumerate((100.0, 100.0, 400.0)):
+        found.learn(at, job(), watts)
+    assert found.admit(9, job()) == pytest.approx(200.0, rel=0.02)
+    assert choose("easy-power:of=expected,rule=est").on_nodes.admitted == "expected"
+
+
 def write(path: Path, points: list[Point]) -> Path:
     who = Identity("Z80", "", 1, 8, 8, "", "", "")
     conditions = Conditions(True, "2026-11-25T00:00:00+00:00", 60.0, True, 30.0, 5.0, 110.0)

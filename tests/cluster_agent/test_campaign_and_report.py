@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import json
 import os
 import re
 import signal
@@ -11,16 +13,18 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from cluster_agent.campaigns.campaign_folder import STATE
+from cluster_agent.campaigns.campaign_grid import SHIPPED, Campaign, grid, read_campaign
 from cluster_agent.cli import main
-from cluster_agent.commands.replays.campaign import SHIPPED, Campaign, grid, read_campaign
-from cluster_agent.replay.compare import find, interval, paired
+from cluster_agent.replay.compare import find
+from cluster_agent.reports.conditions import published_figures
 from cluster_agent.scheduler.policies import fcfs, registry
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 
+SJBF = "easy-sjbf:estimate=mean2,correct=incremental"
 TOML = """\
 policies = ["easy", "easy-sjbf:estimate=mean2,correct=incremental"]
 traces = ["log.swf"]
@@ -54,13 +58,19 @@ def test_a_campaign_resumes_and_its_report_compares(campaign: Path, capsys: pyte
     text = capsys.readouterr().out
     assert "Simulated" in text
     assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", text)
-    assert re.search(r"\| easy-sjbf:\S+ \| [+-][\d.]+ \| [+-][\d.]+ to [+-][\d.]+ \|.*\| 500 \|", text)
+    assert re.search(r"\| easy-sjbf:\S+ \| [+-][\d.]+ \|  \| [+-][\d.,]+ \|  \| 500 \|", text)
+    assert "Intervals: none, from 1 log, 1 week, 1 seed: it takes 5 logs, 24 weeks of each log or 5 seeds" in text
 
-    pytest.importorskip("matplotlib", reason="matplotlib is missing: install nodectl[plots]")
     assert main(["report", str(out), "--html", str(page)]) == 0
-    html = page.read_text()
-    assert html.count('src="data:image/png;base64,iVBOR') == 3
-    assert "http" not in html.replace("data:", "")  # self-contained
+    assert "<figure id=effect>" in page.read_text() and "class=published" not in page.read_text(), "easy's alone"
+    (campaign.parent / "both.toml").write_text(TOML + TOML[TOML.index("[[") :].replace("easy:estimate=requested", SJBF))
+    assert main(["campaign", str(campaign.parent / "both.toml"), "--out", str(out)]) == 0
+    assert main(["report", str(out), "--html", str(page)]) == 0
+    assert page.read_text().count("class=published") == 1
+    assert "published +0.0" in page.read_text(), "12.5 for both"
+    capsys.readouterr()
+    assert main(["report", str(out), "--html", str(page)]) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_a_table_that_cannot_be_written_whole_leaves_the_one_before(
@@ -81,7 +91,7 @@ def test_a_table_that_cannot_be_written_whole_leaves_the_one_before(
     assert main([*command, "easy"]) == 1
     assert f"{out}: No space left on device; choose another --out" in capsys.readouterr().err
     assert (out / "campaign.csv").read_bytes() == before
-    assert sorted(path.name for path in out.glob(".*")) == []
+    assert sorted(path.name for path in out.glob(".*")) == [STATE]
 
 
 def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +112,7 @@ def test_a_changed_trace_is_replayed_again(campaign: Path, capsys: pytest.Captur
         ("caps", "rte:given.csv:begin=2010-11-01,least_w=1e3,most_w=2e3"),
         ("configurations", "given.csv:model=regression"),
         ("job_watts", "given.csv"),
+        ("failures", "given.csv"),
         ("policies", "multifactor:users={folder}/given.csv"),
     ],
 )
@@ -122,6 +133,16 @@ def test_whatever_file_a_replay_is_made_from_a_change_of_it_replays_it_again(
     (after,) = grid(asked, folder, ()).values()
     assert before.arguments == after.arguments and before.sha256 != after.sha256
     assert str(changed) in after.sha256 and str(changed) in " ".join(after.arguments)
+
+
+def test_a_changed_table_of_the_logs_clusters_replays_it_again(campaign: Path) -> None:
+    table = campaign.parent / "log.machines.tsv"
+    asked = read_campaign(campaign)
+    seen = []
+    for nodes in ("4", "5"):
+        table.write_text(f"cluster\tnodes\tcores_per_node\nbig\t{nodes}\t64\n")
+        seen.append([cell.sha256[str(table)] for cell in grid(asked, campaign.parent, ()).values()])
+    assert len(seen[0]) == 2 and not set(seen[0]) & set(seen[1])
 
 
 def test_a_policy_whose_file_has_changed_is_replayed_again(campaign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +166,7 @@ def test_a_part_of_a_campaign_can_be_run_with_a_policy_of_ones_own(
     assert main([*command, "esy"]) == 2
     assert "no policy is called 'esy' (nearest: easy)" in capsys.readouterr().err
     assert main([*command, "fcfs"]) == 0
-    assert {one.name for one in out.iterdir() if one.is_dir()} == {"log__easy", "log__fcfs"}
+    assert {one.name for one in out.iterdir() if one.is_dir()} == {STATE, "log__easy", "log__fcfs"}
     assert main(["report", str(out)]) == 0
     assert re.search(r"\| easy \| [\d.,]+ \| 12\.5 \|", capsys.readouterr().out), "published figures stay"
 
@@ -204,6 +225,9 @@ def test_a_campaign_or_trace_that_is_not_there_is_named(capsys: pytest.CaptureFi
         ("policies = []", "policies: the list is empty"),
         ('policies = ["easy"]', "traces: none are listed"),
         ('policies = ["easy"]\ntraces = ["none.swf"]', "none.swf: traces: there is no such file"),
+        (TOML.replace("12.5", "nan"), "published: AVEbsld nan: a mean bounded slowdown is 1 or more"),
+        (TOML.replace("12.5", "1e400"), "published: AVEbsld inf: a mean bounded slowdown is 1 or more"),
+        (TOML.replace("12.5", "0.5"), "published: AVEbsld 0.5: a mean bounded slowdown is 1 or more"),
     ],
 )
 def test_what_is_wrong_with_a_campaign_is_one_line_with_file_and_key(
@@ -222,6 +246,51 @@ def test_a_replay_that_fails_is_named_and_the_others_go_on(campaign: Path, capsy
     printed = capsys.readouterr()
     assert "campaign.csv: 1 replays" in printed.out
     assert "log__powercap: clusterctl replay: --policy powercap: a policy that knows watts needs watts" in printed.err
+    sizes = [str(size) for size in range(32, 39)]
+    campaign.write_text(f'policies = ["powercap"]\ntraces = ["log.swf"]\nmachines = {sizes}')
+    assert main(["campaign", str(campaign), "--out", str(campaign.parent / "alike")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0].rpartition("/")[2] for line in said[1:]] == [
+        *(f"log__powercap__{size}" for size in sizes[:5]),
+        "and 2 more replays, for the same reason",
+    ]
+
+
+ENDS = """\
+import os, traceback
+import msgspec
+from cluster_agent.scheduler.policies.api import Policy
+from cluster_agent.scheduler.policy_phases import Composition
+
+class Params(msgspec.Struct, frozen=True): ...
+
+def compose(params):
+    if any(one.name == "replayed" for one in traceback.extract_stack()):
+        os._exit(0)
+    return Composition()
+
+POLICY = Policy(name="ends", summary="Ends its process.", source="", params=Params, compose=compose)
+"""
+
+
+def test_a_policy_that_ends_its_worker_without_an_error_is_left_out_and_named(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (campaign.parent / "ends.py").write_text(ENDS)
+    campaign.write_text('policies = ["ends.py:POLICY", "fcfs"]\ntraces = ["log.swf"]')
+    assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out"), "-j", "2"]) == 1
+    printed = capsys.readouterr()
+    assert "campaign.csv: 1 replays" in printed.out
+    assert "log__ends.py-POLICY: its worker has ended 5 times; it is left out" in printed.err
+
+
+@pytest.mark.parametrize("lease", ["nan", "inf", "1e308", "0"])
+def test_a_lease_that_cannot_be_waited_for_is_refused(
+    campaign: Path, capsys: pytest.CaptureFixture[str], lease: str
+) -> None:
+    out = campaign.parent / "out"
+    assert main(["campaign", str(campaign), "--out", str(out), "--lease", lease]) == 2
+    assert "--lease" in capsys.readouterr().err and not out.exists()
 
 
 def test_campaigns_that_ship_can_be_read() -> None:
@@ -229,22 +298,6 @@ def test_campaigns_that_ship_can_be_read() -> None:
         asked = read_campaign(path)
         assert {one.policy for one in asked.published} <= set(asked.policies)
         assert grid(asked, path.parent, ())
-
-
-def test_paired_differences_are_over_the_jobs_of_both() -> None:
-    found = paired(np.array([5.0, 1.0, 9.0]), ["a", "b", "x"], np.array([1.0, 2.0, 0.0]), ["b", "a", "y"])
-    assert found is not None
-    assert (found.mean, found.jobs) == (1.5, 2)
-
-
-def test_the_interval_of_alike_stretches_is_narrow_and_of_one_odd_stretch_wide() -> None:
-    alike = np.tile([0.0, 2.0], 500)
-    assert interval(alike) == pytest.approx((1.0, 1.0))
-    odd = alike.copy()
-    odd[:20] += 100
-    low, high = interval(odd)
-    assert low < odd.mean() < high
-    assert high - low > 5
 
 
 def test_a_report_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,6 +315,19 @@ def test_a_damaged_folder_is_named(campaign: Path, capsys: pytest.CaptureFixture
     assert "manifest.json: not as a replay writes it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wrong", [{"bsld_tau_s": None}, {"energy_j": "many"}])
+def test_numbers_that_are_none_are_said_in_one_line(
+    campaign: Path, capsys: pytest.CaptureFixture[str], wrong: dict[str, object]
+) -> None:
+    out = campaign.parent / "run"
+    assert main(["replay", str(campaign.parent / "log.swf"), "--out", str(out)]) == 0
+    (out / "metrics.json").write_text(json.dumps(json.loads((out / "metrics.json").read_text()) | wrong))
+    capsys.readouterr()
+    assert main(["report", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert "metrics.json: not as a replay writes it" in error and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("content", ["nonsense", "[{}]", '[{"trace":"log","policy":"esy","AVEbsld":1}]', "\xff"])
 def test_damaged_published_figures_are_said_in_one_line(
     campaign: Path, capsys: pytest.CaptureFixture[str], content: str
@@ -275,13 +341,15 @@ def test_damaged_published_figures_are_said_in_one_line(
     assert "published.json: not as a campaign writes it" in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_stopped_campaign_starts_nothing_more_and_goes_on_when_it_is_called_again(
-    campaign: Path, capsys: pytest.CaptureFixture[str]
+    campaign: Path, capsys: pytest.CaptureFixture[str], workers: str
 ) -> None:
     """Ctrl-C as a terminal sends it: to the command and to the replay that runs."""
-    campaign.write_text('policies = ["easy", "fcfs", "easy-sjbf", "conservative"]\ntraces = ["log.swf"]')
+    sizes = [str(size) for size in range(32, 132)]
+    campaign.write_text(f'policies = ["easy", "fcfs"]\ntraces = ["log.swf"]\nmachines = {sizes}')
     out = campaign.parent / "out"
-    command = [sys.executable, "-m", "cluster_agent.cli", "campaign", str(campaign), "--out", str(out)]
+    command = [sys.executable, "-m", "cluster_agent.cli", "campaign", str(campaign), "--out", str(out), "-j", workers]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         while running.poll() is None and not list(out.glob("*/campaign.json")):
             time.sleep(0.01)
@@ -291,7 +359,8 @@ def test_a_stopped_campaign_starts_nothing_more_and_goes_on_when_it_is_called_ag
         assert running.wait() == 130
     assert "stopped with" in said.splitlines()[-1] and "Traceback" not in said
     done = len(list(out.glob("*/campaign.json")))
-    assert done >= 1
+    assert 1 <= done < 200 and f"stopped with {200 - done} replays to do" in said
+    assert len((out / "campaign.csv").read_text().splitlines()) == done + 1
     assert main(["campaign", str(campaign), "--out", str(out)]) == 0
     assert f"{done} done before" in capsys.readouterr().err
 
@@ -318,3 +387,188 @@ def test_a_table_of_jobs_that_lacks_its_end_is_said_in_one_line(
     assert main(["report", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "jobs.csv: not as a replay writes it" in error and error.count("\n") == 1
+
+
+def test_a_report_starts_no_file_that_a_record_of_published_figures_names(tmp_path: Path) -> None:
+    mine, mark = tmp_path / "mine.py", tmp_path / "has-run"
+    mine.write_text(f"open({str(mark)!r}, 'w')\n")
+    figures = [{"trace": "a", "policy": one, "AVEbsld": 1.0} for one in (str(mine), "easy")]
+    (tmp_path / "published.json").write_text(json.dumps(figures))
+    assert list(published_figures([str(tmp_path)])) == [("a", "easy")] and not mark.exists()
+
+
+def test_a_folder_spelled_in_two_ways_counts_once_and_one_without_replays_is_named(
+    campaign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(campaign.parent)
+    assert main(["campaign", "c.toml", "--out", "out"]) == 0
+    (campaign.parent / "link").symlink_to("out")
+    (campaign.parent / "empty").mkdir()
+    capsys.readouterr()
+    assert main(["report", "out"]) == 0
+    once = capsys.readouterr().out
+    assert main(["report", "out", "./out/../out", "link", str(campaign.parent / "out" / "log__easy")]) == 0
+    assert capsys.readouterr().out == once
+    for absent, why in (("absent", "there is no such folder"), ("empty", "no replay in it (metrics.json)")):
+        assert main(["report", "out", absent]) == 2
+        assert capsys.readouterr().err.startswith(f"clusterctl report: {absent}: {why}")
+    assert main(["report", "out", "--baseline", "nonsense"]) == 2
+    assert f"--baseline nonsense: no replay of it here; there are easy, {SJBF}" in capsys.readouterr().err
+
+
+def test_a_report_of_two_campaigns_keeps_them_apart_by_their_folders(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All seeds of a campaign are one policy, though each of them has a folder."""
+    loop = 'traces = ["log.swf"]\nmachines = ["32"]\nclosed_loops = ["think=600"]\n'
+    for name, rest in (
+        ("a", 'policies = ["easy", "fcfs"]\nseeds = [1, 2]'),
+        ("b", 'policies = ["fcfs"]\nseeds = [1, 2]'),
+    ):
+        campaign.write_text(loop + rest)
+        assert main(["campaign", str(campaign), "--out", str(campaign.parent / name)]) == 0
+    both = [str(campaign.parent / name) for name in "ab"]
+    capsys.readouterr()
+    assert main(["report", *both]) == 0
+    rows = re.findall(r"^\| (\S.*?) \| (\d) \|", capsys.readouterr().out, re.MULTILINE)
+    assert rows == [("easy", "2"), ("fcfs", "2"), (f"fcfs ({both[1]})", "2")]
+    assert main(["report", f"{both[0]}/log__easy__32__think=600__seed=1", both[1]]) == 0
+    assert re.search(r"^\| fcfs \| \+.* \| 500 \|$", capsys.readouterr().out, re.MULTILINE), "jobs of one seed"
+
+
+def test_a_device_or_a_link_that_gets_a_report_stays_what_it_is(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = campaign.parent
+    assert main(["replay", str(here / "log.swf"), "--out", str(here / "run")]) == 0
+    os.mkfifo(here / "pipe")
+    (here / "link").symlink_to("linked.md")
+    reader = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["report", str(here / "run"), "--markdown", str(here / "pipe")]) == 0
+    assert os.read(reader, 9) == b"# Replays"
+    os.close(reader)
+    assert (here / "pipe").is_fifo()
+    assert main(["report", str(here / "run"), "--markdown", str(here / "link")]) == 0
+    assert (here / "link").is_symlink() and (here / "linked.md").read_text().startswith("# Replays")
+    capsys.readouterr()
+    assert main(["report", str(here / "run"), "--markdown", str(here / "x"), "--html", f"{here}/./x"]) == 2
+    assert "give each a file of its own" in capsys.readouterr().err and not (here / "x").exists()
+
+
+def test_logs_of_one_name_and_machines_of_one_size_are_not_compared(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = campaign.parent
+    (here / "other").mkdir()
+    (here / "other" / "log.swf").write_text((here / "log.swf").read_text().replace("1 165 ", "1 166 ", 1))
+    for at, (log, policy, machine) in enumerate(
+        [
+            ("log.swf", "easy", "generic:nodes=8,cores=16"),
+            ("log.swf", "fcfs", "generic:nodes=8,cores=16"),
+            ("log.swf", "wfp3", "curie:nodes=8,cores=16"),
+            ("other/log.swf", "easy-sjbf", "generic:nodes=8,cores=16"),
+        ]
+    ):
+        command = ["replay", str(here / log), "--policy", policy, "--machine", machine, "--cap", "2500"]
+        assert main([*command, "--out", str(here / f"run{at}")]) == 0
+    runs = [str(here / f"run{at}") for at in range(4)]
+    capsys.readouterr()
+    assert main(["report", *runs[:2]]) == 0
+    assert "## log, machine 128, cap 2500\n" in capsys.readouterr().out
+    assert main(["report", *runs]) == 0
+    text = capsys.readouterr().out
+    assert text.count("against easy | bounded slowdown") == 1 and "\n| fcfs | +" in text
+    assert re.search(r"^## log [0-9a-f]{8}, machine 128, cap 2500, curie:nodes=8,cores=16$", text, re.MULTILINE)
+    assert len(set(re.findall(r"^## log ([0-9a-f]{8}),", text, re.MULTILINE))) == 2
+    assert main(["report", runs[0], runs[3]]) == 0
+    assert "No other policy started jobs where easy did" in capsys.readouterr().out
+
+
+def test_replays_that_differ_in_a_switch_are_not_compared(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, log = campaign.parent, str(campaign.parent / "log.swf")
+    failures = "mtbf=100,repair=4,processors=16"
+    switches = {
+        "plain": [],
+        "limits": ["--limit", "user:jobs=1"],
+        "partitions": ["--partitions", "queue:0=64,1=192"],
+        "memory": ["--memory", "1.5"],
+        "failures": ["--failures", failures],
+    }
+    for name, options in switches.items():
+        assert main(["replay", log, *options, "--out", str(here / "out" / name)]) == 0
+    assert main(["replay", log, "--limit", "user:jobs=1", "--policy", "fcfs", "--out", str(here / "out" / "fcfs")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(here / "out")]) == 0
+    text = capsys.readouterr().out
+    assert set(re.findall("^## (log, .*)$", text, re.MULTILINE)) == {
+        "log, machine 256",
+        "log, machine 256, limits user:jobs=1",
+        "log, machine 256, partitions queue:0=64,1=192",
+        "log, machine 256, memory 1.5",
+        f"log, machine 256, failures {failures}",
+    }
+    assert text.count("against easy | bounded slowdown") == 1 and str(here) not in text
+    assert {run.folder.name for run in find([str(here / "out")]) if run.is_plain} == {"plain"}
+
+
+def test_a_campaign_has_the_switches_of_a_site_and_draws_failures_from_its_seeds(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = campaign.parent / "out"
+    campaign.write_text(
+        'policies = ["easy", "fcfs"]\ntraces = ["log.swf"]\nlimits = ["", "user:jobs=3,processors=256"]\n'
+        'partitions = ["", "queue:0=64,1=192"]\nmemory = ["", 1.5]\n'
+    )
+    assert main(["campaign", str(campaign), "--out", str(out)]) == 0
+    campaign.write_text(
+        'policies = ["easy", "fcfs"]\ntraces = ["log.swf"]\nfailures = ["mtbf=40,repair=4,processors=16"]\n'
+        "seeds = [1, 2, 3, 4, 5]\n"
+    )
+    assert main(["campaign", str(campaign), "--out", str(out / "failures")]) == 0
+    with (out / "campaign.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [len({row[name] for row in rows}) for name in ("folder", "limits", "partitions", "memory")] == [16, 2, 2, 2]
+    assert all((row["switches_memory"] == "") == (row["memory"] == "") for row in rows)
+    record = json.loads((out / rows[-1]["folder"] / "manifest.json").read_text())
+    assert main([*record["command"][1:-1], str(out / "alone")]) == 0
+    assert (out / "alone" / "jobs.csv").read_bytes() == (out / rows[-1]["folder"] / "jobs.csv").read_bytes()
+    capsys.readouterr()
+    assert main(["report", str(out / "failures")]) == 0
+    text = capsys.readouterr().out
+    assert re.findall("^## (log, .*)$", text, re.MULTILINE) == [
+        "log, machine 256, failures mtbf=40,repair=4,processors=16"
+    ]
+    runs = find([str(out / "failures")])
+    assert sorted(run.seed for run in runs if run.policy == "easy") == [1, 2, 3, 4, 5]
+    assert len({run.metrics["kills"] for run in runs}) > 2, "seeds draw other failures"
+
+
+def test_copies_of_a_log_are_one_draw(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five names of one log gave an interval over five logs, of no width."""
+    names = [f"copy{at}.swf" for at in range(5)]
+    for name in names:
+        (campaign.parent / name).write_bytes(SAMPLE.read_bytes())
+    campaign.write_text(f'policies = ["easy", "fcfs"]\nmachines = ["32"]\ntraces = {names}')
+    assert main(["campaign", str(campaign), "--out", str(campaign.parent / "out")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(campaign.parent / "out")]) == 0
+    text = capsys.readouterr().out
+    assert "conditions: 5, logs: 1," in text and "Intervals: none, from 1 log," in text
+
+
+def test_a_report_has_what_was_recorded_after_the_table_and_names_what_is_gone(
+    campaign: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a campaign that was killed while it worked on a second part."""
+    out = campaign.parent / "out"
+    assert main(["campaign", str(campaign), "--out", str(out), "--policy", "easy"]) == 0
+    kept = (out / "campaign.csv").read_bytes()
+    assert main(["campaign", str(campaign), "--out", str(out)]) == 0
+    (out / "campaign.csv").write_bytes(kept)
+    capsys.readouterr()
+    assert main(["report", str(out)]) == 0
+    assert "Replays: 2, policies: 2," in capsys.readouterr().out
+    (out / "log__easy").rename(out / STATE / "superseded" / "log__easy")
+    assert main(["report", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert "log__easy: campaign.csv lists it, but it is not there; run the campaign again" in error

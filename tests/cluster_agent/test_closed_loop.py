@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.closed_loop import closed_loop
-from cluster_agent.replay.log_run import replay as run_replay
 from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -27,6 +26,7 @@ from cluster_agent.workloads.swf import NUMBER, PRECEDING, THINK, USER, Log
 from tests.cluster_agent.power_traces import cap_lists, machines
 from tests.cluster_agent.power_traces import compositions as power_compositions
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, jobs_of, traces
+from tests.cluster_agent.worlds import replay as run_replay
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 loops = st.sampled_from(["think=log", "think=7", "queue=1", "queue=4"])
@@ -48,7 +48,7 @@ def workload_of(jobs: Jobs) -> Workload:
 
 
 def submitted(jobs: Jobs, text: str, composition: Composition, seed: int = 0) -> Jobs:
-    return run_replay(workload_of(jobs), composition, loop=closed_loop(text, seed)).workload.jobs
+    return run_replay(workload_of(jobs), composition, loop=closed_loop(text, seed)).world.jobs
 
 
 def starts(jobs: Jobs, composition: Composition) -> list[int]:
@@ -119,8 +119,8 @@ def test_a_replay_of_what_was_submitted_is_the_schedule_that_was_answered(
     jobs: Jobs, text: str, composition: Composition
 ) -> None:
     result = run_replay(workload_of(jobs), composition, loop=closed_loop(text, 0))
-    came_as_promised(jobs, text, result.workload.jobs, result.workload.row, result.schedule)
-    assert starts(result.workload.jobs, composition) == result.schedule.start_s.tolist()
+    came_as_promised(jobs, text, result.world.workload.jobs, result.world.workload.row, result.schedule)
+    assert starts(result.world.workload.jobs, composition) == result.schedule.start_s.tolist()
 
 
 def follows_its_preceding(jobs: Jobs, found: Jobs, schedule: NativeReplay) -> None:
@@ -151,9 +151,9 @@ def test_a_job_that_another_precedes_comes_after_its_end(
             run_replay(workload_of(jobs), composition, watts=watts, loop=loop)
         return
     result = run_replay(workload_of(jobs), composition, watts=watts, caps=caps if has_watts else (), loop=loop)
-    follows_its_preceding(jobs, result.workload.jobs, result.schedule)
+    follows_its_preceding(jobs, result.world.workload.jobs, result.schedule)
     odd = (named > 0) & (named >= jobs.number)
-    found = [one.count for one in result.workload.findings if "wait for a job which is not above" in one.what]
+    found = [one.count for one in result.world.workload.findings if "wait for a job which is not above" in one.what]
     assert found == ([int(odd.sum())] if odd.any() else [])
 
 
@@ -177,12 +177,12 @@ def test_with_kills_frequencies_and_watts_of_single_jobs_too(
         job_lowest=np.where(is_volunteer[: len(jobs)], watts.lowest, 0).astype(np.int32),
     )
     result = run_replay(workload_of(jobs), composition, watts=watts, caps=caps, loop=closed_loop(text, 0))
-    came_as_promised(jobs, text, result.workload.jobs, result.workload.row, result.schedule)
+    came_as_promised(jobs, text, result.world.workload.jobs, result.world.workload.row, result.schedule)
     on_order = result.schedule.watts
     assert on_order is not None and on_order.job_busy_uw is not None and on_order.job_lowest is not None
-    assert on_order.job_busy_uw.tolist() == watts.job_busy_uw[result.workload.row].tolist()  # type: ignore[index]
-    assert on_order.job_lowest.tolist() == watts.job_lowest[result.workload.row].tolist()  # type: ignore[index]
-    again = NativeReplay(composition, result.workload.jobs, PROCESSORS, on_order, caps)
+    assert on_order.job_busy_uw.tolist() == watts.job_busy_uw[result.world.workload.row].tolist()  # type: ignore[index]
+    assert on_order.job_lowest.tolist() == watts.job_lowest[result.world.workload.row].tolist()  # type: ignore[index]
+    again = NativeReplay(composition, result.world.workload.jobs, PROCESSORS, on_order, caps)
     again.run(EVERYTHING_ENDED)
     assert again.start_s.tolist() == result.schedule.start_s.tolist()
     assert again.power_uw[1].tolist() == result.schedule.power_uw[1].tolist()

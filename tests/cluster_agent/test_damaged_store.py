@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -22,13 +23,14 @@ from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.job import Job, JobSpec
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.store import commit_log
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from cluster_agent.store.ledger_store import BLOCK, BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import MOST_KEPT, backup, examine, mend, open_store, repair
-from cluster_agent.store.records import LOST_JOBS
+from cluster_agent.store.records import LOST_JOBS, checksum
 from foundation.wire.power_messages import Declaration
+from tests.waiting import PATIENCE_S
 
 NODES, JOBS, ALIVE = BLOCK + 44, 24, 16
 NAMES = [f"n{n:03}" for n in range(NODES)]
@@ -68,6 +70,21 @@ def filled(path: Path, is_logged: bool) -> dict[str, bytes]:
     files = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in FILES}
     database.close()
     return files
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    """Little is reserved, since the files are copied hundreds of times."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commit_log, "CHUNK", 16_384)
+        yield
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory, if possible: hundreds of stores are synced."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as at:
+        yield Path(at)
 
 
 @pytest.fixture(scope="module")
@@ -295,25 +312,49 @@ def test_lost_jobs_are_neither_started_nor_ended_until_somebody_gives_them_up(
     assert job.id > 1_000_000_000, "a node may still know an older job by any smaller number"
 
 
-def test_an_agent_that_is_killed_while_it_mends_a_store_mends_it_at_its_next_start(
-    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, said = put(tmp_path, stores[True]), list[str]()
-    changed(path, "UPDATE job SET uid = 5 WHERE id = 3")
-    replace = os.replace
+def killed_at(n: int, call: Callable[..., object]) -> Callable[..., object]:
+    """The call, before or after which at its n/2-th time the agent is killed."""
+    calls: list[object] = []
 
-    def killed(before: object, after: object) -> None:
-        if str(after) == str(path):
+    def killed(*given: object) -> object:
+        calls.append(given)
+        is_now = len(calls) - 1 == n // 2
+        if is_now and n % 2 == 0:
             raise KeyboardInterrupt
-        replace(before, after)
+        done = call(*given)
+        if is_now:
+            raise KeyboardInterrupt
+        return done
 
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        open_store(path, said.append)
-    monkeypatch.undo()
-    assert Path(f"{path}-mended").exists()
-    assert counts(path, said.append) == (true_mw, ALIVE)
-    assert examine(path).lines == []
+    return killed
+
+
+@pytest.mark.parametrize("is_log_damaged", [False, True])
+def test_an_agent_that_is_killed_while_it_mends_a_store_mends_it_at_its_next_start(
+    is_log_damaged: bool,
+    stores: dict[bool, dict[str, bytes]],
+    true_mw: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At every call that changes a file, before it and after it."""
+    n_killed = 0
+    files = with_a_damaged_log(stores[True]) if is_log_damaged else stores[True]
+    for name in ("replace", "unlink", "truncate", "fdatasync", "posix_fallocate"):
+        for n in range(20):
+            path, said = put(tmp_path / f"{name}{n}", files), list[str]()
+            if not is_log_damaged:
+                changed(path, "UPDATE job SET uid = 5 WHERE id = 3")
+            with monkeypatch.context() as patched:
+                patched.setattr(os, name, killed_at(n, getattr(os, name)))
+                try:
+                    open_store(path, said.append).close()
+                    break  # there are no more calls
+                except KeyboardInterrupt:
+                    n_killed += 1
+            assert counts(path, said.append) == (true_mw, ALIVE)
+            assert examine(path).lines == []
+    assert n_killed >= (8 if is_log_damaged else 2)
 
 
 def test_a_store_that_an_agent_uses_is_checked_and_backed_up_and_not_repaired(
@@ -339,7 +380,7 @@ def test_a_store_that_an_agent_uses_is_checked_and_backed_up_and_not_repaired(
         one.stdin.close()
     assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.glob("kept.db[-.]*")), "one file"
-    database = Database(tmp_path / "kept.db")
+    database = open_store(tmp_path / "kept.db", print)
     assert SqliteLedgerStore(database, "boot-1").take_over().names == NAMES
     database.close()
 
@@ -349,7 +390,7 @@ def test_of_many_damaged_stores_the_last_ones_are_kept(stores: dict[bool, dict[s
     for n in range(1, MOST_KEPT + 4):
         changed(path, "UPDATE budget SET checksum = 0")  # it comes from the log each time
         assert repair(path)[-1] == f"mended; the damaged one is {path}.damaged-{n}"
-    kept = {one.name for one in tmp_path.glob("*.damaged-*") if not one.name.endswith(("-wal", "-log", "-shm"))}
+    kept = {one.name for one in tmp_path.glob("*.damaged-*") if not one.name.endswith(("-wal", "-log", "-past"))}
     assert kept == {f"a.db.damaged-{n}" for n in range(4, MOST_KEPT + 4)}
     assert len(list(tmp_path.glob("*.damaged-*-log"))) == MOST_KEPT
 
@@ -377,6 +418,35 @@ def test_check_says_each_finding_and_repair_sets_it_aside(
     assert re.search(r"none: there is no store$", capsys.readouterr().err.strip())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be another user needs root")
+def test_a_user_may_check_a_store_that_he_may_read_and_is_told_in_a_line_where_he_may_not(
+    stores: dict[bool, dict[str, bytes]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is closed to other users
+        path = put(Path(directory, "site"), stores[False])
+        Database(path).close()
+        os.chmod(directory, 0o755)
+
+        def check(mode: int) -> tuple[int, str, str]:
+            os.chmod(path.parent, mode)
+            command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-m"]
+            asked = [*command, "cluster_agent.cli", "store", "check", "--store", str(path)]
+            at = Path(__file__).parents[2]
+            done = subprocess.run(asked, cwd=at, capture_output=True, text=True, timeout=PATIENCE_S)
+            return done.returncode, done.stdout, done.stderr
+
+        before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+        for each in path.parent.iterdir():
+            each.chmod(0o644)
+        assert check(0o755) == (0, f"{path}: in order: {NODES} nodes, {JOBS} jobs\n", "")
+        refused = check(0o700)
+        assert refused == (1, "", f"clusterctl store: {path}: cannot open the store: Permission denied\n")
+        assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+        put(path.parent, stores[True])  # as a killed agent leaves it
+        status, _, why = check(0o755)
+        assert status == 1 and why.endswith("may not write next to it can read it only while nobody has it open\n")
+
+
 def test_counts_of_nodes_are_theirs_where_a_whole_block_before_them_was_never_granted_anything(tmp_path: Path) -> None:
     """Blocks without any granted node are not stored; the ones after them once moved up, to other nodes."""
     database = Database(tmp_path / "a.db")
@@ -389,6 +459,48 @@ def test_counts_of_nodes_are_theirs_where_a_whole_block_before_them_was_never_gr
     accounts = ledger.accounts
     assert np.flatnonzero(accounts.is_leased).tolist() == [BLOCK + 3]
     assert accounts.count_mw[[0, 3, BLOCK + 3, 2 * BLOCK + 4]].tolist() == [500_000, 500_003, 123_000, 500_516]
+    database.close()
+
+
+def test_a_page_that_was_never_written_is_found_though_all_its_checksums_are_right(
+    stores: dict[bool, dict[str, bytes]], true_mw: dict[str, int], tmp_path: Path
+) -> None:
+    """As a disk does that loses a write: an older record of a job, and a change that is gone."""
+    path, said = put(tmp_path, stores[True]), list[str]()
+    database = Database(path)
+    (older,) = database.rows("SELECT uid, state, ended_s, body FROM job WHERE id = 2")
+    job = Job(id=2, uid=1000, user="u", spec=JobSpec(["run"], 1, "/"), submitted_s=0.0, state="done", ended_s=3.0)
+    row = ("done", 3.0, msgspec.json.encode(job))
+    database.rows(
+        "UPDATE job SET uid = 1000, state = ?, ended_s = ?, body = ?, checksum = ? WHERE id = 2",
+        (*row, checksum("job", 2, 1000, *row)),
+    )
+    database.rows("DELETE FROM drained_node")
+    database.close()
+    lines = ["job 2: its record differs from the log", "drained node n003: its record is missing"]
+    assert sorted(examine(path).lines) == sorted(lines)
+    assert counts(path, said.append) == (true_mw, ALIVE)
+    assert said[-1].endswith("mended; the damaged one is " + f"{path}.damaged-1")
+    database = Database(path)
+    assert database.rows("SELECT uid, state, ended_s, body FROM job WHERE id = 2") == [older]
+    assert JobStore(database).drained() == {"n003": "why"}
+    database.close()
+
+
+def test_a_record_that_was_dropped_does_not_come_back_where_the_line_that_dropped_it_is_damaged(
+    stores: dict[bool, dict[str, bytes]], tmp_path: Path
+) -> None:
+    path, said = put(tmp_path, stores[True]), list[str]()
+    database = open_store(path, said.append)
+    jobs = JobStore(database)
+    jobs.drain("n777", "fan", 0)
+    jobs.resume("n777")
+    jobs.drain("n778", "fan", 0)
+    database.close()
+    log = Path(f"{path}-log")
+    log.write_bytes(log.read_bytes().replace(b'["drained_node","n777"]', b'["drained_node","n776"]'))
+    database = open_store(path, said.append)
+    assert sorted(JobStore(database).drained()) == ["n003", "n778"] and "1 lines are damaged" in said[0]
     database.close()
 
 

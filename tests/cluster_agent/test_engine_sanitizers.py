@@ -36,6 +36,18 @@ TESTS = [
     "tests/cluster_agent/test_power_engines_agree.py::test_nodes_go_off_and_boot_with_single_events_too",
     "tests/cluster_agent/test_jobs_of_one_kind.py",
     "tests/cluster_agent/test_node_engines_agree.py",
+    "tests/cluster_agent/test_stepping.py::"
+    "test_the_policys_own_pass_at_each_decision_is_its_replay_and_a_fork_goes_on_alike[easy-sjbf]",
+    "tests/cluster_agent/test_stepping.py::test_an_order_given_by_places_is_the_policy_with_that_order",
+    "tests/cluster_agent/test_stepping.py::test_a_blind_fork_has_no_job_to_come_and_runs_as_estimated",
+    "tests/cluster_agent/test_stepping.py::test_actions_that_cannot_be_are_refused_and_change_nothing",
+    "tests/cluster_agent/test_stepping.py::test_a_closed_world_says_so_and_its_forks_and_arrays_stay",
+    "tests/cluster_agent/test_stepping_power.py::"
+    "test_with_watts_the_policys_own_passes_are_its_replay_and_a_fork_goes_on_alike[powercap:kill=true]",
+    "tests/cluster_agent/test_stepping_power.py::"
+    "test_on_nodes_the_policys_own_passes_are_its_replay_and_a_fork_goes_on_alike[easy-capped:placing=pack]",
+    "tests/cluster_agent/test_stepping_power.py::test_starts_that_watts_forbid_are_refused_and_change_nothing",
+    "tests/cluster_agent/test_stepping_power.py::test_starts_that_nodes_forbid_are_refused_and_change_nothing",
     "tests/cluster_agent/test_warm_start.py::"
     "test_after_another_policy_both_engines_carry_out_its_starts_and_go_on_alike",
     "tests/cluster_agent/test_warm_watts.py::"
@@ -45,6 +57,7 @@ TESTS = [
     "tests/cluster_agent/test_warm_traces.py::test_in_a_closed_loop_another_policy_starts_from_the_same_submissions",
     "tests/cluster_agent/test_plan_phase.py",
     "tests/cluster_agent/test_policy_planned.py",
+    "tests/cluster_agent/test_serial_plans.py",
     "tests/cluster_agent/test_power_invariants.py",
     "tests/cluster_agent/test_power_engines_agree.py::test_a_place_for_everybody_is_planned_in_watts_too",
     "tests/frozen/test_frozen_schedules.py::test_the_worlds_of_the_sanitizers_have_the_frozen_schedules",

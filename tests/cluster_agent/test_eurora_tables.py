@@ -42,8 +42,8 @@ def test_a_job_has_a_unit_per_node_with_its_share_and_ends_at_its_request(table:
     trace = read_jobs(str(table))
     jobs = trace.jobs
     assert jobs.name == ("12", "11", "13", "17")
-    assert jobs.jobs.submit_s.tolist() == [0, 60, 61, 62]
-    assert jobs.jobs.run_s.tolist() == [1800, 60, 1, 60]
+    assert jobs.submit_s.tolist() == [0, 60, 61, 62]
+    assert jobs.run_s.tolist() == [1800, 60, 1, 60]
     assert (jobs.units[1], jobs.need[1].tolist()) == (2, [4, 2, 0, 1024])
     assert trace.is_cut.tolist() == [True, False, False, False]
     assert jobs.max_wait_s.tolist() == [21600, 3600, 1800, 3600]
@@ -154,7 +154,7 @@ def test_a_synthetic_instance_is_read_from_parquet() -> None:
     assert len(instances(table)) == 130
     trace = read_jobs(table, "rndm_200_3600_0")
     assert len(trace.jobs) == 200
-    assert trace.jobs.jobs.submit_s.max() <= 3600
+    assert trace.jobs.submit_s.max() <= 3600
     with pytest.raises(
         ClusterError, match=r"choose one with --instance NAME \(130 of them, such as rndm_1000_10800_0\)"
     ):

@@ -13,7 +13,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.event_log import EventLog, Setting, write_log
+from cluster_agent.replay.event_log import VERSION, EventLog, Header, Setting, write_log
 from cluster_agent.replay.simulated import SimulatedMachine
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
@@ -37,7 +37,7 @@ def logged(
     scheduler = NativeScheduler(composition, jobs, PROCESSORS, watts, caps)
     machine = SimulatedMachine(jobs, composition.ties, *((watts.slowdown, watts.requeues) if watts else ()))
     path = str(Path(directory) / "log")
-    write_log(path, Setting("trace", "policy"), "", scheduler, machine, whole.start_s)
+    write_log(path, Header(VERSION, Setting("trace", "policy"), ""), scheduler, machine, whole.start_s)
     return EventLog(path)
 
 

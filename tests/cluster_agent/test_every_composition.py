@@ -9,16 +9,19 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.replay.closed_loop import ClosedLoop
-from cluster_agent.replay.log_run import Result, replay
+from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.replay.measures import joules_between
-from cluster_agent.replay.node_run import power_over_time, replay_nodes
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.replay.world_run import Result
+from cluster_agent.replay.world_run import run as run_world
 from cluster_agent.scheduler.configurations.choices import Rule
+from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
@@ -42,6 +45,7 @@ from cluster_agent.workloads.swf import USER, Log
 from tests.cluster_agent.node_traces import FOUR_NODES, trace_of
 from tests.cluster_agent.power_traces import machine, off_by_cap
 from tests.cluster_agent.traces import PROCESSORS, jobs_of, widest_first
+from tests.cluster_agent.worlds import replay, replay_nodes, with_ways
 from tests.oracle.node_scheduler import NodeScheduler
 
 JOBS: Final = 20
@@ -97,7 +101,7 @@ def replayed(composition: Composition, resources: str, loop: ClosedLoop | None) 
 
 
 def check(result: Result, resources: str) -> None:
-    schedule, jobs = result.schedule, result.workload.jobs
+    schedule, jobs = result.schedule, result.world.workload.jobs
     assert result.unstarted == 0
     assert (schedule.start_s >= jobs.submit_s).all()
     for now_s in np.unique(schedule.start_s):
@@ -171,15 +175,38 @@ def test_on_nodes_every_composition_runs_or_is_refused_by_the_sentence_that_name
             assert "a trace with nodes" in reason and "needs" in reason
             continue
         trace = trace_of(NODE_ROWS)
-        result = replay_nodes(trace, composition, FOUR_NODES, cap)
-        assert result.unstarted == 0 and (result.start_s >= trace.jobs.jobs.submit_s).all()
-        assert composition.power is None or power_over_time(result).watts.max() <= 130.0
+        for loop in reversed(LOOPS.values()):
+            result = replay_nodes(trace, composition, FOUR_NODES, cap, loop=loop)
+            assert result.unstarted == 0 and (result.start_s >= result.jobs.submit_s).all()
+            assert composition.power is None or power_over_time(result).watts.max() <= 130.0
+            ran += 1
         reference = NodeScheduler(composition, trace.jobs, FOUR_NODES, cap if composition.power else UNCAPPED)
-        simulated = SimulatedMachine(trace.jobs.jobs, "instant")
+        simulated = SimulatedMachine(trace.jobs, "instant")
         run(reference, JumpingClock(), simulated)
         assert result.start_s.tolist() == [simulated.start_s[job] for job in range(len(trace.jobs))]
-        ran += 1
-    assert ran == 2 * 3 * 3  # submission and a rule, three backfills, three kinds of watts
+    assert ran == 2 * 3 * 3 * len(LOOPS)  # submission and a rule, three backfills, three kinds of watts
+
+
+WAYS: Final = tuple(Configuration(nodes, nodes * 12, 80.0, 12.0 / nodes, 40.0 * nodes) for nodes in (4, 2, 1))
+
+
+def test_with_configurations_every_composition_runs_or_is_refused_by_the_sentence_that_names_why() -> None:
+    world, ran = with_ways(workload().jobs, [WAYS] * JOBS, 8, constant(200.0)), 0
+    for order, estimate, backfill, guard, watts in product(ORDERS, ESTIMATES, BACKFILLS, GUARDS, ON_NODES):
+        given = {**ORDERS[order], **ESTIMATES[estimate], **ON_NODES[watts], "backfill": backfill, "guard": guard}
+        is_possible = order in ("submission", "a rule") and estimate == "requested" and guard is None
+        is_possible &= backfill in ("none", "list", "easy") and watts in ("unaware of watts", "watts")
+        try:
+            composition = Composition(choose=Rule("stock"), **given)
+        except ValueError as error:
+            assert not is_possible and "\n" not in str(error)
+            continue
+        assert is_possible, (order, estimate, backfill, guard, watts)
+        for loop in LOOPS.values():
+            result = run_world(msgspec.structs.replace(world, loop=loop), composition)
+            assert result.unstarted == 0 and power_over_time(result).watts.max() <= 200.0
+            ran += 1
+    assert ran == 2 * 3 * 2 * len(LOOPS)
 
 
 @pytest.mark.parametrize(

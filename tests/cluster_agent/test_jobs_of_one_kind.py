@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.scheduler.cap_reactions import kills, slows_then_kills

@@ -7,7 +7,6 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.measures import bounded_slowdown
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -15,6 +14,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition, Learning, Loss, Model, Weight
 from tests.cluster_agent.test_published_schedules import DATA, workload
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, looped_starts
+from tests.cluster_agent.worlds import replay
 from tests.oracle.learner import OnlineLearner, terms
 from tests.oracle.scheduler import ReferenceScheduler
 from tests.recorded import needs_recorded

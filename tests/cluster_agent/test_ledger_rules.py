@@ -769,7 +769,7 @@ def test_an_account_shows_each_column_as_it_is() -> None:
             getattr(columns, other)[1] = other == flag
         found = columns["b"]
         assert [getattr(found, other) for other in flags] == [other == flag for other in flags]
-    assert (found.index, found.name, found.declaration, found.boot_id) == (1, "b", STICKY, "boot")
+    assert (found.place, found.name, found.declaration, found.boot_id) == (1, "b", STICKY, "boot")
     assert (found.limit_mw, found.count_mw, found.target_mw, found.wanted_mw) == (10, 11, 12, 13)
     assert not found.is_heard
     columns.heard_s[1] = 0.0

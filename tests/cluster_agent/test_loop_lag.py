@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster_agent.serve.loop_lag import WINDOW_S, LoopLag
+from cluster_agent.fabric.loop_lag import WINDOW_S, LoopLag
 
 
 def test_a_slow_round_shows_for_one_to_two_windows_and_then_no_more() -> None:

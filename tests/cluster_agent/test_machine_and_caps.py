@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from cluster_agent.cap_steps import FOREVER_S, Cap, read_caps
-from cluster_agent.cluster import SHIPPED, load_machine, shipped_names
+from cluster_agent.cap_steps import FOREVER_S, Cap, as_kept, read_caps
+from cluster_agent.cluster import SHIPPED, Kept, load_machine, shipped_names
 from cluster_agent.errors import WrongUseError
+from cluster_agent.library.fitting import known_from_the_start
 
 WITHOUT_FULL_LOAD = ["eurora"]
 """What its nodes draw at full load is not published."""
@@ -96,6 +98,30 @@ def test_windows_and_steps_are_both_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "sep=;\r\nfrom_s;watts\r\n0;100\r\n10;50\r\n",  # Excel, where a comma is the decimal point
+        "from_s;watts\n0;100\n10;50\n",
+        "from_s\twatts\n0\t100\n10\t50\n",  # copied from a sheet
+        'from_s;watts\n"0";"100"\n10;50\n',
+        "from_s,watts,,\n0,100,,\n,,,\n10,50,,\n",  # empty rows and columns of a sheet
+        "# watts; by the hour\nfrom_s,watts\n0,100\n10,50\n",
+    ],
+)
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "caps.csv"
+    path.write_text(text)
+    assert read_caps(str(path)) == [Cap(0, 10, 100.0), Cap(10, FOREVER_S, 50.0)]
+
+
+def test_a_comma_as_decimal_point_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "caps.csv"
+    path.write_text("from_s;watts\n0;100,5\n")
+    with pytest.raises(WrongUseError, match=r":2: watts cannot be '100,5': a number is needed"):
+        read_caps(str(path))
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (
@@ -116,3 +142,54 @@ def test_a_bad_cap_file_is_answered_with_file_and_line(tmp_path: Path, text: str
     with pytest.raises(WrongUseError) as caught:
         read_caps(str(path))
     assert str(caught.value) == f"{path}{message}"
+
+
+def test_caps_are_kept_as_they_are_where_the_machine_file_says_nothing_else() -> None:
+    assert load_machine("curie").kept == Kept()
+    caps = [Cap(0, 10, 100.0), Cap(20, FOREVER_S, 50.0, 5)]
+    assert as_kept(caps, 0.0, 0.0) == caps
+
+
+def test_a_lower_cap_begins_a_settle_time_early_and_a_higher_one_when_it_comes() -> None:
+    steps = [Cap(0, 100, 900.0), Cap(100, 200, 500.0), Cap(200, FOREVER_S, 700.0)]
+    assert as_kept(steps, 10.5, 50.0) == [Cap(0, 89, 850.0), Cap(89, 200, 450.0), Cap(200, FOREVER_S, 650.0)]
+
+
+def test_of_several_caps_within_a_settle_time_the_lowest_counts() -> None:
+    steps = [Cap(0, 100, 900.0), Cap(100, 105, 700.0), Cap(105, 110, 500.0), Cap(110, FOREVER_S, 600.0)]
+    assert as_kept(steps, 10.0, 0.0) == [Cap(0, 90, 900.0), Cap(90, 95, 700.0), Cap(95, 110, 500.0),
+                                         Cap(110, FOREVER_S, 600.0)]  # fmt: skip
+
+
+def test_a_cap_is_not_kept_before_it_is_known_nor_before_the_log_begins() -> None:
+    assert as_kept([Cap(100, 200, 500.0, 95)], 10.0, 0.0) == [Cap(95, 200, 500.0, 95)]
+    assert as_kept([Cap(5, 200, 500.0)], 10.0, 0.0) == [Cap(0, 200, 500.0)]
+
+
+def test_caps_that_are_all_known_are_kept_less_what_idle_nodes_draw(tmp_path: Path) -> None:
+    path, caps = tmp_path / "site.toml", tmp_path / "caps.csv"
+    path.write_text(
+        'name = "site"\nsummary = ""\n[[nodes]]\ncount = 4\ncores = 1\nidle_w = 30\n'
+        "[kept]\nsettle_s = 2.5\nfixed_w = 50\nreserve_w = 20\ncounts_idle = true\n"
+    )
+    caps.write_text("from_s,watts\n0,900\n100,500\n")
+    cap = known_from_the_start(str(caps), load_machine(str(path)))
+    assert (cap.time_s, cap.watts) == ((0, 97), (900.0 - 70 - 120, 500.0 - 70 - 120))
+    assert known_from_the_start("900", load_machine(str(path))).watts == (710.0,)
+    assert known_from_the_start(None, load_machine(str(path))).watts == (float("inf"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("settle_s = -1", "kept.settle_s: must be 0 or more"),
+        ("settel_s = 1", "unknown key 'settel_s' (nearest: settle_s)"),
+    ],
+)
+def test_what_is_wrong_about_how_a_budget_is_kept_is_said_with_its_line(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f'name = "site"\nsummary = ""\n[[nodes]]\ncount = 4\ncores = 1\n[kept]\n{text}\n')
+    with pytest.raises(WrongUseError, match=f":7: .*{re.escape(problem)}"):
+        load_machine(str(path))

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace as replace_struct
+from msgspec.structs import replace
 
 from cluster_agent.cluster import NodeGroup
-from cluster_agent.replay.node_run import power_over_time, replay_nodes
+from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.interfaces import Scheduler
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
 from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.swf import TraceError
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, trace_of
+from tests.cluster_agent.worlds import replay_nodes
 from tests.oracle.node_scheduler import NodeScheduler
 
 POLICIES = [
@@ -38,9 +37,9 @@ def traced(rows: list[Row], cap: PowerCap, overdue_s: int) -> NodeTrace:
         trace = trace_of(rows).on(FOUR_NODES, cap)
     except TraceError:  # the cap allows none of these jobs
         assume(False)
-    jobs = trace.jobs.jobs
+    jobs = trace.jobs
     run_s = jobs.run_s + overdue_s * (np.arange(len(jobs)) % 3 == 0)
-    return replace(trace, jobs=replace(trace.jobs, jobs=replace(jobs, run_s=run_s)))
+    return replace(trace, jobs=replace(jobs, run_s=run_s))
 
 
 def power_of(policy: str, trace: NodeTrace) -> PowerSource | None:
@@ -49,7 +48,7 @@ def power_of(policy: str, trace: NodeTrace) -> PowerSource | None:
 
 
 def looped(scheduler: Scheduler, trace: NodeTrace) -> dict[int, int]:
-    machine = SimulatedMachine(trace.jobs.jobs, "instant")
+    machine = SimulatedMachine(trace.jobs, "instant")
     run(scheduler, JumpingClock(), machine)
     return machine.start_s
 
@@ -64,13 +63,42 @@ GO_OFF = [
 ]
 
 
+@given(rows=node_rows(), policy=st.sampled_from([*POLICIES, *GO_OFF, "easy", "fcfs"]), data=st.data())
+@settings(max_examples=150)
+def test_jobs_that_may_be_on_some_groups_of_nodes_alone_are_there_in_both_engines(
+    rows: list[Row], policy: str, data: st.DataObject
+) -> None:
+    nodes = replace(FOUR_NODES, group=GROUPS)
+    names = [("a", "b", "c", "d")[: data.draw(st.integers(0, 4))] for _ in rows]
+    nodes = replace(nodes, group=tuple(replace(group, name=name) for group, name in zip(GROUPS, "dcba", strict=True)))
+    try:
+        trace = replace(trace_of(rows), within=tuple(names)).on(nodes, UNCAPPED)
+    except TraceError:  # none of these jobs fits its groups
+        assume(False)
+    composition = choose(policy).on_nodes
+    plain = NodeScheduler(composition, trace.jobs, nodes, UNCAPPED, power_of(policy, trace))
+    expected = looped(plain, trace)
+    result = replay_nodes(trace, composition, nodes, UNCAPPED, power_of(policy, trace))
+    assert dict(enumerate(result.start_s.tolist())) == {job: expected.get(job, -1) for job in range(len(trace.jobs))}
+    for job, placed in plain.placed.items():
+        found = result.schedule.placed(job).node.tolist()
+        assert found == placed.node.tolist()
+        assert not trace.jobs.within[job] or all(nodes.group_bit[found] & trace.jobs.within[job])
+    free = replay_nodes(
+        replace(trace, jobs=replace(trace.jobs, within=0 * trace.jobs.within)),
+        composition, nodes, UNCAPPED, power_of(policy, trace),
+    )  # fmt: skip
+    if free.start_s.tolist() != result.start_s.tolist():
+        assert result.switches["clusters"] > 0, "what changed anything is counted"
+
+
 @pytest.mark.parametrize("policy", POLICIES + GO_OFF)
 @given(rows=node_rows(), cap=caps(), overdue_s=st.sampled_from([0, 0, 7, 60]))
 @settings(max_examples=40)
 def test_the_native_engine_and_the_plain_one_start_the_same_jobs_on_the_same_nodes(
     policy: str, rows: list[Row], cap: PowerCap, overdue_s: int
 ) -> None:
-    nodes = replace_struct(FOUR_NODES, group=GROUPS)
+    nodes = replace(FOUR_NODES, group=GROUPS)
     trace = traced(rows, cap, overdue_s)
     composition = choose(policy).on_nodes
     plain = NodeScheduler(composition, trace.jobs, nodes, cap, power_of(policy, trace))
@@ -85,5 +113,5 @@ def test_the_native_engine_and_the_plain_one_start_the_same_jobs_on_the_same_nod
         assert (found.node.tolist(), found.count.tolist()) == (placed.node.tolist(), placed.count.tolist())
 
     unlike = CUnlike(composition, trace.jobs, nodes, cap, power_of(policy, trace))
-    stepped = NativeScheduler(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+    stepped = NativeScheduler(unlike.phases, trace.jobs, unlike.processors, unlike=unlike)
     assert looped(stepped, trace) == expected

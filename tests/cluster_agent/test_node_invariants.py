@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 
-from cluster_agent.replay.node_run import NodeResult, power_over_time
+from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, constant
@@ -22,7 +23,7 @@ POLICIES = [
 SETTINGS = settings(max_examples=20)
 
 
-def replayed(policy: str, rows: list[Row], cap: PowerCap) -> NodeResult:
+def replayed(policy: str, rows: list[Row], cap: PowerCap) -> Result:
     try:
         trace = trace_of(rows).on(FOUR_NODES, cap)
     except TraceError:  # the cap allows none of these jobs
@@ -36,7 +37,7 @@ def replayed(policy: str, rows: list[Row], cap: PowerCap) -> NodeResult:
 def test_every_job_runs_after_its_submission_and_within_the_cap(policy: str, rows: list[Row], cap: PowerCap) -> None:
     result = replayed(policy, rows, cap)
     assert result.unstarted == 0
-    assert (result.start_s >= result.trace.jobs.jobs.submit_s).all()
+    assert (result.start_s >= result.world.node_trace.jobs.submit_s).all()
     assert power_over_time(result).over_j == 0.0
 
 
@@ -45,8 +46,8 @@ def test_every_job_runs_after_its_submission_and_within_the_cap(policy: str, row
 @SETTINGS
 def test_no_core_accelerator_or_byte_is_used_twice(policy: str, rows: list[Row], cap: PowerCap) -> None:
     result = replayed(policy, rows, cap)
-    jobs = result.trace.jobs
-    end_s = result.start_s + jobs.jobs.run_s
+    jobs = result.world.node_trace.jobs
+    end_s = result.start_s + jobs.run_s
     for now_s in result.start_s:
         used = FOUR_NODES.has * 0
         for job in range(len(jobs)):
@@ -89,10 +90,10 @@ class Watching(NodeScheduler):
 @SETTINGS
 def test_a_reservation_never_moves_to_a_later_time(rows: list[Row], cap: PowerCap) -> None:
     """In order of submission, where a head stays head, and whether requests are exact or too long."""
-    trace = replayed("easy-capped:rule=est", rows, cap).trace
+    trace = replayed("easy-capped:rule=est", rows, cap).world.node_trace
     scheduler = Watching(choose("easy-capped:rule=est").on_nodes, trace.jobs, FOUR_NODES, cap)
     scheduler.promised_s = {}
-    machine = SimulatedMachine(trace.jobs.jobs, "instant")
+    machine = SimulatedMachine(trace.jobs, "instant")
     run(scheduler, JumpingClock(), machine)
     for head, promised_s in scheduler.promised_s.items():
         assert promised_s == sorted(promised_s, reverse=True)

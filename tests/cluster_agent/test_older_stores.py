@@ -1,4 +1,4 @@
-"""Stores of older versions: what they say is in force, whatever ends the program that takes them over, or is damaged.
+"""Stores of older versions: what SQLite says there is in force, whatever ends the program that takes them over.
 
 ``stores/0.2.0.tar.gz`` are the files of a cluster agent of nodectl 0.2.0 (commit 439d6a93) that was killed: five nodes,
 a budget with a step, six jobs, a drained node and one that is off; all of it is in SQLite's log.
@@ -6,6 +6,7 @@ a budget with a step, six jobs, a drained node and one that is off; all of it is
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -14,21 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from cluster_agent.jobs.job import Job, JobSpec
-from cluster_agent.jobs.job_store import JobStore
-from cluster_agent.store import database, mending
-from cluster_agent.store.database import MIGRATIONS, VERSION_TABLE, Database, migrate
+from cluster_agent.errors import ClusterError
+from cluster_agent.store.commit_log import CommitLog
+from cluster_agent.store.database import VERSION, Database
+from cluster_agent.store.job_store import JobStore
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
-from cluster_agent.store.mending import examine, open_store
-from cluster_agent.store.old_copies import SUFFIXES
-from cluster_agent.store.records import checksum, define
-from foundation.wire.power_messages import Declaration
+from cluster_agent.store.mending import OLD_COPIES, examine, open_store
 
 KILLED = Path(__file__).parent / "stores" / "0.2.0.tar.gz"
-DECLARED = Declaration(500_000, 100_000, 150_000, 450_000, "os", watchdog_ms=8000)
 
 
 def of_0_2_0(at: Path) -> Path:
@@ -38,16 +34,12 @@ def of_0_2_0(at: Path) -> Path:
     return at / "cluster.db"
 
 
-def older(path: Path, version: int, *statements: tuple[str, tuple[Any, ...]]) -> None:
-    """A store of that version."""
-    connection = sqlite3.connect(path, isolation_level=None)
-    define(connection)
-    connection.execute(VERSION_TABLE)
-    connection.execute("BEGIN")
-    migrate(connection, 0, version)
-    for statement, values in statements:
-        connection.execute(statement, values)
-    connection.execute("COMMIT")
+def changed(path: Path, *statements: str) -> None:
+    """By hand."""
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
     connection.close()
 
 
@@ -77,32 +69,46 @@ def test_a_store_of_0_2_0_says_what_it_said_and_has_a_log_instead_of_copies(tmp_
     path, said = of_0_2_0(tmp_path), list[str]()
     assert says(path, said) == TRUTH
     assert said == [] and examine(path).lines == []
-    assert not any(Path(f"{path}{suffix}").exists() for suffix in SUFFIXES)
+    assert not any(Path(f"{path}{suffix}").exists() for suffix in OLD_COPIES)
     for suffix in ("", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     assert says(path, said) == TRUTH, "from its log alone"
 
 
-@pytest.mark.parametrize("gone", ["", "-wal", "-copy", "-jobs", "-ended"])
-def test_of_a_store_of_0_2_0_that_lacks_a_file_the_copies_are_used_once_more(gone: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", OLD_COPIES)
+def test_a_store_of_0_2_0_needs_no_copy(gone: str, tmp_path: Path) -> None:
     path, said = of_0_2_0(tmp_path), list[str]()
-    for suffix in (gone, "-wal") if gone == "" else (gone,):
-        Path(f"{path}{suffix}").unlink()
+    Path(f"{path}{gone}").unlink()
+    assert (says(path, said), said) == (TRUTH, [])
+
+
+def test_a_store_of_0_2_0_that_lacks_commits_believes_no_count(tmp_path: Path) -> None:
+    path, said = of_0_2_0(tmp_path), list[str]()
+    Path(f"{path}-wal").unlink()  # it had all tables, so that the database is an older, or no, store
+    changed(path, "CREATE TABLE any (a)")
+    with pytest.raises(ClusterError, match="nothing in it can be read"):
+        says(path, said)
+    path = of_0_2_0(tmp_path / "with tables")
+    changed(path, "UPDATE last_commit SET number = number - 1")
     found = says(path, said)
-    assert found[6:] == TRUTH[6:] and (found[0], found[4]) == (TRUTH[0], TRUTH[4])
-    if gone in ("", "-wal"):
-        assert found[2] == [] or found[2] == [-1] * 5, "they count their TDP"
-        assert said
-    else:
-        assert (found, said) == (TRUTH, [])
+    assert (found[0], found[2], found[3]) == (TRUTH[0], [-1] * 5, False), "they count their TDP"
+    assert "1 commits are missing: it is an older copy, or damaged" in said[0]
+    assert Path(f"{path}.damaged-1-jobs").exists(), "for 0.2.0"
+
+
+def test_where_only_the_copies_of_0_2_0_are_left_nothing_is_begun(tmp_path: Path) -> None:
+    path = of_0_2_0(tmp_path)
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    with pytest.raises(ClusterError, match=r"the store is missing; nothing in it can be read.*put back a backup"):
+        says(path, [])
+    assert Path(f"{path}-jobs").exists()
 
 
 def test_whatever_ends_the_first_start_on_a_store_of_0_2_0_the_next_one_finds_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n_ended = 0
-
-    def ended(*_: object) -> None:
+    def ended(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     def after(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,23 +118,19 @@ def test_whatever_ends_the_first_start_on_a_store_of_0_2_0_the_next_one_finds_al
 
         return then_ended
 
-    for n, name in enumerate(("CommitLog.write", "migrate", "Database._join", "remove_old_copies")):
+    owners: tuple[tuple[Any, str], ...] = (
+        (CommitLog, "write"), (os, "truncate"), (Database, "_take_state"), (Path, "unlink"),
+    )  # fmt: skip
+    for owner, name in owners:
         for is_after in (False, True):
-            path = of_0_2_0(tmp_path / f"{n}{is_after}")
-            module = "mending" if name.startswith("remove") else "database"
-            target = f"cluster_agent.store.{module}.{name}"
+            path = of_0_2_0(tmp_path / f"{name}{is_after}")
             with monkeypatch.context() as patched:
-                original: Any = {"database": database, "mending": mending}[module]
-                for part in name.split("."):
-                    original = getattr(original, part)
-                patched.setattr(target, after(original) if is_after else ended)
+                patched.setattr(owner, name, after(getattr(owner, name)) if is_after else ended)
                 with pytest.raises(KeyboardInterrupt):
                     says(path, [])
-                n_ended += 1
             said: list[str] = []
             assert says(path, said) == TRUTH
-            assert said == [], "nothing is lost or damaged"
-    assert n_ended == 8
+            assert [line for line in said if "ALARM" in line] == [], "nothing is lost or damaged"
 
 
 def test_an_older_program_refuses_the_store_and_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_an_older_program_refuses_the_store_and_leaves_it_as_it_is(tmp_path: Pat
     path = of_0_2_0(tmp_path)
     says(path, [])
     connection = sqlite3.connect(path)
-    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(len(MIGRATIONS),)]
+    assert connection.execute("SELECT version FROM schema_version").fetchall() == [(VERSION,)]
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     connection.close()
     assert "last_commit" not in tables and "applied" in tables
@@ -144,45 +146,16 @@ def test_an_older_program_refuses_the_store_and_leaves_it_as_it_is(tmp_path: Pat
 
 def test_a_refused_budget_of_0_2_0_which_only_the_copy_has_is_not_in_force(tmp_path: Path) -> None:
     path, said = of_0_2_0(tmp_path), list[str]()
-    connection = sqlite3.connect(path)
-    connection.execute("DELETE FROM budget")
-    connection.execute("DELETE FROM change")
-    connection.commit()
-    connection.close()
+    changed(path, "DELETE FROM budget", "DELETE FROM change")
     assert says(path, said)[4:6] == (None, []) and said == []
 
 
-def test_a_store_from_before_counts_were_stored_in_blocks_keeps_them(tmp_path: Path) -> None:
-    declared = msgspec.json.encode(DECLARED)
-    rows = [("INSERT INTO node VALUES (?, ?, ?, ?)", (f"n{n}", 1000 + n, declared, n != 7)) for n in range(600)]
-    older(tmp_path / "a.db", 2, *rows)
-    found = SqliteLedgerStore(Database(tmp_path / "a.db"), "boot-1").take_over()
-    assert found.names == [f"n{n}" for n in range(600)]
-    assert found.counts_mw.tolist() == [1000 + n if n != 7 else -1 for n in range(600)]
-
-
-def test_a_store_of_the_version_before_checksums_opens_and_gets_them(tmp_path: Path) -> None:
-    path, said = tmp_path / "a.db", list[str]()
-    spec, jobs = JobSpec(["a"], 1, "/"), []
-    for number in (1, 2):
-        job = Job(id=number, uid=1000, user="u", spec=spec, submitted_s=0.0, ended_s=3.0, state="done")
-        body = msgspec.json.encode(job)[: 50 if number == 2 else None]
-        jobs.append(("INSERT INTO job (uid, state, ended_s, body) VALUES (1000, 'done', 3, ?)", (body,)))
-    older(
-        path, 4, ("UPDATE owner SET epoch = 7, boot_id = 'boot-1'", ()),
-        ("INSERT INTO member VALUES (0, 'a', ?)", (msgspec.json.encode(DECLARED),)),
-        ("INSERT INTO count VALUES (0, ?)", (b"[123000]",)), ("INSERT INTO budget VALUES (1, 5000, ?)", (b"[]",)),
-        ("INSERT INTO change (unix_s, who, what) VALUES (1, 'alice', 'set 5 W')", ()), *jobs,
-    )  # fmt: skip
-    opened = open_store(path, said.append)
-    assert said[0].startswith(f"ALARM: {path}: job 2: it cannot be: "), "what was damaged before"
-    snapshot = SqliteLedgerStore(opened, "boot-1").take_over()
-    assert (snapshot.epoch, snapshot.names, snapshot.counts_mw.tolist()) == (8, ["a"], [123000])
-    assert snapshot.is_certain
-    assert [job.id for job in JobStore(opened).find()] == [1]
-    assert BudgetStore(opened).load() == (5000, [])
-    opened.close()
-    assert examine(path).lines == []
+def test_a_store_from_before_its_records_had_checksums_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    changed(tmp_path / "a.db", "CREATE TABLE schema_version (version)", "INSERT INTO schema_version VALUES (4)")
+    before = (tmp_path / "a.db").read_bytes()
+    with pytest.raises(ClusterError, match=r"a store of version 4: start clusterctl 0\.2\.0 on it once"):
+        says(tmp_path / "a.db", [])
+    assert (tmp_path / "a.db").read_bytes() == before
 
 
 @pytest.mark.parametrize("version", [5, 6])
@@ -190,31 +163,24 @@ def test_a_store_of_the_version_before_checksums_opens_and_gets_them(tmp_path: P
 def test_a_store_of_a_version_without_a_log_is_not_taken_for_a_damaged_one(
     is_damaged: bool, version: int, tmp_path: Path
 ) -> None:
-    path, said = tmp_path / "a.db", list[str]()
-    rows: list[tuple[Any, ...]] = [
-        ("member", 0, "a", msgspec.json.encode(DECLARED)), ("count", 0, b"[123000]"), ("budget", 1, 5000, b"[]"),
-        ("change", 1, 5.0, "root", "set 5 W"),
-    ]  # fmt: skip
-    statements = [
-        (f"INSERT INTO {table} VALUES ({', '.join('?' * (len(row) + 1))})", (*row, checksum(table, *row)))
-        for table, *row in rows
-    ]
-    wrong = [("UPDATE change SET who = 'mallory'", ())] if is_damaged else []
-    older(path, version, ("UPDATE owner SET epoch = 1, boot_id = 'boot-1',"
-                          " checksum = record_checksum('owner', 1, 1, 'boot-1')", ()), *statements, *wrong)  # fmt: skip
+    path, said = of_0_2_0(tmp_path), list[str]()
+    if version == 5:
+        changed(path, "DROP TABLE stored_joules", "UPDATE schema_version SET version = 5")
+    if is_damaged:
+        changed(path, "UPDATE change SET who = 'mallory'")
     lines = ["change of the budget 1: its checksum is wrong"] if is_damaged else []
     assert examine(path).lines == lines
     found = says(path, said)
     mended = [f"mended; the damaged one is {path}.damaged-1"] if is_damaged else []
     assert said == [f"ALARM: {path}: {line}" for line in [*lines, *mended]]
-    assert (found[0], found[2], found[3], found[4]) == (["a"], [123000], True, (5000, []))
+    assert found == (*TRUTH[:5], [] if is_damaged else TRUTH[5], *TRUTH[6:])
     assert examine(path).lines == []
 
 
 def test_the_copies_of_a_store_of_0_2_0_can_be_anything(tmp_path: Path) -> None:
     """One process for all: it must end by itself, whatever they are."""
     path = of_0_2_0(tmp_path)
-    for n, suffix in enumerate(SUFFIXES):
+    for n, suffix in enumerate(OLD_COPIES):
         Path(f"{path}{suffix}").write_bytes([b"\xff\x00" * 40, b"00000000 [1]\n" * 3, b""][n])
     done = subprocess.run(
         [sys.executable, "-c", "import sys, pathlib; from cluster_agent.store.mending import open_store;"

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cluster_agent.errors import ClusterError
-from cluster_agent.replay.node_run import NodeResult, measure_nodes, power_over_time, replay_nodes
+from cluster_agent.replay.drawn import power_over_time
+from cluster_agent.replay.measures import measure
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.plans.plan_phase import NO_BUDGET, Plan, PlanBudget, Planner, Situation, Start
@@ -26,6 +28,7 @@ from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.node_trace import NodeTrace
 from tests.cluster_agent.node_traces import FOUR_NODES, WASTEFUL, Row, caps, node_rows, on_four_nodes, trace_of
 from tests.cluster_agent.test_node_engines_agree import looped
+from tests.cluster_agent.worlds import replay_nodes
 
 LATE_S = 0.01
 
@@ -36,7 +39,7 @@ def composed(planner: Planner, budget: PlanBudget = NO_BUDGET) -> Composition:
     )
 
 
-def replayed(planner: Planner, trace: NodeTrace, cap: PowerCap = UNCAPPED, **more: PlanBudget) -> NodeResult:
+def replayed(planner: Planner, trace: NodeTrace, cap: PowerCap = UNCAPPED, **more: PlanBudget) -> Result:
     return replay_nodes(trace, composed(planner, **more), FOUR_NODES, cap)
 
 
@@ -97,8 +100,8 @@ def test_without_a_plan_the_list_schedule_decides_and_the_outcome_says_why(plann
     first = result.outcomes[0]
     assert (first.now_s, first.decided_by, [job for job, _ in first.started]) == (0, "list", [0])
     assert first.reason.startswith(reason) or reason.removeprefix("raised ") in first.reason
-    assert measure_nodes(result)["plans"] == {
-        "planner": len(result.outcomes) - measure_nodes(result)["plans"]["list"],
+    assert measure(result)["plans"] == {
+        "planner": len(result.outcomes) - measure(result)["plans"]["list"],
         "list": sum(one.decided_by == "list" for one in result.outcomes),
         "reasons": {reason.split(":")[0].split()[0]: sum(one.decided_by == "list" for one in result.outcomes)},
     }
@@ -183,7 +186,7 @@ def test_no_plan_breaks_the_cap_or_a_node_and_every_job_runs(rows: list[Row], ca
     result = replayed(chaotic(seed), trace, cap)
     assert result.unstarted == 0 and power_over_time(result).over_j == 0.0
     jobs = trace.jobs
-    end_s = result.start_s + jobs.jobs.run_s
+    end_s = result.start_s + jobs.run_s
     for now_s in result.start_s:
         used = FOUR_NODES.has * 0
         for job in np.flatnonzero((result.start_s <= now_s) & (now_s < end_s)):
@@ -207,10 +210,10 @@ def test_recorded_outcomes_repeat_a_replay_without_its_planner_in_both_engines(
     again = replay_nodes(trace, composed(forbidden), FOUR_NODES, cap, recorded=first.outcomes)
     assert equal(again.outcomes, first.outcomes) and again.plan_s == []
     assert again.start_s.tolist() == first.start_s.tolist()
-    assert measure_nodes(again) == measure_nodes(first)
+    assert measure(again) == measure(first)
     for planner, recorded in ((chaotic(seed), None), (forbidden, first.outcomes)):
         unlike = CUnlike(composed(planner), trace.jobs, FOUR_NODES, cap, recorded=recorded)
-        scheduler = NativeScheduler(unlike.phases, trace.jobs.jobs, unlike.processors, unlike=unlike)
+        scheduler = NativeScheduler(unlike.phases, trace.jobs, unlike.processors, unlike=unlike)
         assert looped(scheduler, trace) == dict(enumerate(first.start_s.tolist()))
 
 

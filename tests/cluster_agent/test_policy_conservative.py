@@ -30,6 +30,16 @@ def test_an_early_end_moves_every_reservation_forward() -> None:
     assert native_starts(choose("conservative").composition, jobs_of(early)) == {0: 0, 1: 20, 2: 30}
 
 
+# Job 2 has 7 processors from 30 to 90, so job 4 waits for job 3, which ends at 40. Job 5 fits at once, and would have
+# one of the processors that job 4 then needs.
+BEHIND = [(0, 20, 20, 5, 0), (0, 10, 10, 6, 0), (0, 60, 60, 7, 0), (0, 40, 40, 2, 0), (0, 50, 50, 3, 0)]
+
+
+def test_a_job_waits_for_a_place_that_one_before_it_finds_late() -> None:
+    jobs = jobs_of([*BEHIND, (0, 70, 70, 1, 0)])
+    assert native_starts(choose("conservative").composition, jobs) == {0: 0, 1: 20, 2: 30, 3: 0, 4: 40, 5: 90}
+
+
 # 0 to 50 in use; jobs 1, 2 and 3 of 6 processors are placed at 50, 150, 250, and job 4, which is narrow, next to job 1.
 # Job 0 ends at 20. Planned again or moved forward, job 1 starts at once; job 5 comes later and fills what is left.
 KEPT = [(0, 20, 50, 10, 0), (1, 100, 100, 6, 0), (2, 10, 100, 6, 0), (3, 10, 60, 10, 0), (4, 30, 30, 4, 0)]

@@ -34,6 +34,13 @@ def test_a_cap_that_will_fall_is_kept_before_it_falls() -> None:
     assert starts("prb", trace_of(rows), FOUR_NODES, cap) == [0, 150, 200, 0]
 
 
+def test_jobs_that_fit_a_cap_to_the_last_microwatt_start() -> None:
+    """As doubles 0.1 W and 0.2 W are more than 0.3 W."""
+    rows = [plain(0, 10, 0.1), plain(0, 10, 0.2)]
+    assert starts(EASY, trace_of(rows), FOUR_NODES, constant(0.3)) == [0, 0]
+    assert sorted(starts(EASY, trace_of(rows), FOUR_NODES, constant(0.299999))) == [0, 10]
+
+
 def test_a_waiting_job_starts_when_the_cap_rises_without_any_other_event() -> None:
     cap = PowerCap((0, 77), (10.0, 100.0))
     assert starts(EASY, trace_of([plain(0, 5, 50.0)]), FOUR_NODES, cap) == [77]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.node_run import NodeResult, power_over_time, replay_nodes
+from cluster_agent.replay.drawn import power_over_time
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.node_power import PredictedPower
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, trace_of
+from tests.cluster_agent.worlds import replay_nodes
 
 NODES = Nodes(FOUR_NODES.has, unit_w=100.0, gpu_w=50.0)
 
 
-def replayed(policy: str, rows: list[Row], cap_w: float) -> NodeResult:
+def replayed(policy: str, rows: list[Row], cap_w: float) -> Result:
     cap = constant(cap_w)
     trace = trace_of(rows).on(NODES, cap)
     composition = choose(policy).on_nodes

@@ -5,15 +5,13 @@ Four nodes of one processor: idle 50 W, at 2000, 1500 and 1000 MHz 100, 80 and 7
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.log_run import replay as run_replay
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.governor import Watts
@@ -22,6 +20,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
+from tests.cluster_agent.worlds import replay as run_replay
 from tests.oracle.power_scheduler import PowerReferenceScheduler
 
 NODE = NodeGroup(count=4, cores=1, off_w=0, idle_w=50, frequency_mhz=(2000, 1500, 1000), busy_w=(100, 80, 70))

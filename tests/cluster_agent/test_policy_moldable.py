@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs
+from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import constant
 from tests.cluster_agent.traces import jobs_of
+from tests.cluster_agent.worlds import Moldable, replay_moldable, with_ways
 
 ONE_NODE, TWO_NODES = Configuration(1, 16, 115, 7200, 200), Configuration(2, 16, 115, 3600, 440)
 """The report's example: one node for two hours, or two nodes for one."""
 
 
-def replayed(rule: str, *rows: tuple[Configuration, ...]) -> MoldableResult:
-    jobs = MoldableJobs.of(jobs_of([(at_s, 1, 9999, 1, 0) for at_s in range(len(rows))]), rows)
-    return replay_moldable(choose(f"moldable:rule={rule}").composed, jobs, 2, constant(1000.0))
+def replayed(rule: str, *rows: tuple[Configuration, ...]) -> Moldable:
+    world = with_ways(jobs_of([(at_s, 1, 9999, 1, 0) for at_s in range(len(rows))]), rows, 2, constant(1000.0))
+    return replay_moldable(choose(f"moldable:rule={rule}").composed, world)
 
 
 def test_on_an_empty_cluster_the_stock_rule_takes_what_ends_first() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.log_run import replay
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -20,6 +19,7 @@ from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of, native_starts
+from tests.cluster_agent.worlds import replay
 from tests.oracle.usage import Usage
 
 H = 3600
@@ -147,7 +147,7 @@ def test_on_a_machine_with_watts_joules_are_the_metered_ones() -> None:
     node = NodeGroup(count=10, cores=1, off_w=0, idle_w=10, frequency_mhz=(2000,), busy_w=(100,))
     watts = Watts.of(Machine("ten", (node,), Topology(), {"default": 1.0}), None)
     busy_uw = np.array([30, 90, 60, 90, 30], np.int64) * 1_000_000
-    metered = Watts(**{**{name: getattr(watts, name) for name in Watts.__slots__}, "job_busy_uw": busy_uw})
+    metered = replace(watts, job_busy_uw=busy_uw)
     for weights, expected in (("cpu=0,energy=1", [55, 50]), ("cpu=1,energy=0", [50, 55])):
         replay = NativeReplay(choose(f"multifactor:decay=period,{weights}").composition, jobs_of(ALIKE), 10, metered)
         replay.run(EVERYTHING_ENDED)
@@ -162,7 +162,7 @@ def test_drawn_efficiencies_are_those_of_their_seed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("user;share\n", ":1: the first line must be user,share,efficiency, or user,share"),
+        ("user:share\n", ":1: the first line must be user,share,efficiency, or user,share"),
         ("user,share\n1,x\n", ":2: user,share are numbers; this line is not"),
         ("user,share\n1,0\n", ":2: 2 values are needed, shares and efficiencies above 0"),
         ("user,share\n1,2\n1,3\n", ":3: user 1 occurs twice"),

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.replay.node_run import replay_nodes
 from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.native.native_list_plan import CListPlan
 from cluster_agent.scheduler.plans.list_search import Objective, list_search, weights
@@ -31,6 +30,7 @@ from tests.cluster_agent.node_traces import (
     trace_of,
 )
 from tests.cluster_agent.test_node_engines_agree import looped, traced
+from tests.cluster_agent.worlds import replay_nodes
 from tests.oracle.node_scheduler import NodeScheduler
 
 

@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.moldable_run import MoldableResult, replay_moldable
+from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.scheduler.configurations.cab_table import APPLICATIONS, cab_table
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best
+from cluster_agent.scheduler.configurations.table import Configuration, best
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import constant
 from tests.cluster_agent.traces import jobs_of
+from tests.cluster_agent.worlds import Moldable, replay_moldable, with_ways
 from tests.oracle.moldable_scheduler import choice_of
 
 SP_MZ = (
@@ -33,8 +34,8 @@ RUNNING = Configuration(NODES - 10, 16, 115, 1000, CLUSTER_W - 750)
 def worked_example(policy: str) -> tuple[Configuration | None, int, int]:
     """Configuration, start and turnaround of SP-MZ, in whole seconds."""
     rows = [(0, 1, 2000, NODES, 0), (0, 1, 450, 6, 1)]
-    jobs = MoldableJobs.of(jobs_of(rows), ((RUNNING,), SP_MZ))
-    result = replay_moldable(choose(policy).composed, jobs, NODES, constant(CLUSTER_W))
+    world = with_ways(jobs_of(rows), ((RUNNING,), SP_MZ), NODES, constant(CLUSTER_W))
+    result = replay_moldable(choose(policy).composed, world)
     return result.chosen[1], int(result.start_s[1]), int(result.end_s[1])
 
 
@@ -55,11 +56,9 @@ def test_the_worked_example_of_sp_mz(policy: str, picked: int, start_s: int, tur
 
 def test_adaptive_waits_if_what_fits_now_is_too_slow() -> None:
     """C3 takes 439.2 s: with 400 s requested it is beyond th = 0, and within 10 %."""
-    late = MoldableJobs.of(jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)]), ((RUNNING,), SP_MZ))
-    starts_s = [
-        int(replay_moldable(choose(f"rmap:th={th}").composed, late, NODES, constant(CLUSTER_W)).start_s[1])
-        for th in (0, 0.1)
-    ]
+    jobs = jobs_of([(0, 1, 2000, NODES, 0), (0, 1, 400, 6, 1)])
+    late = with_ways(jobs, ((RUNNING,), SP_MZ), NODES, constant(CLUSTER_W))
+    starts_s = [int(replay_moldable(choose(f"rmap:th={th}").composed, late).start_s[1]) for th in (0, 0.1)]
     assert starts_s == [1000, 0]
 
 
@@ -71,10 +70,9 @@ def test_the_head_keeps_its_watts_as_well_as_its_nodes() -> None:
         (Configuration(1, 16, 115, 200, 350),),
         (Configuration(1, 16, 115, 80, 350),),
     ]
-    jobs = MoldableJobs.of(
-        jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)]), tuple(rows)
-    )
-    result = replay_moldable(choose("rmap:policy=traditional").composed, jobs, 64, constant(1000.0))
+    jobs = jobs_of([(0, 1, 100, 2, 0), (1, 1, 50, 2, 0), (2, 1, 200, 1, 0), (3, 1, 80, 1, 0)])
+    world = with_ways(jobs, rows, 64, constant(1000.0))
+    result = replay_moldable(choose("rmap:policy=traditional").composed, world)
     assert result.start_s.tolist() == [0, 100, 150, 3]
 
 
@@ -87,12 +85,11 @@ def test_who_overtakes_the_head_for_longer_leaves_less_to_the_next() -> None:
         *[(Configuration(1, 16, 115, 200, 200),)] * 2,
         (Configuration(1, 16, 115, 90, 200),),
     ]
-    jobs = MoldableJobs.of(
-        jobs_of([(at, 1, int(row[0].time_s), row[0].nodes, 0) for at, row in enumerate(rows)]), tuple(rows)
-    )
+    jobs = jobs_of([(at, 1, int(row[0].time_s), row[0].nodes, 0) for at, row in enumerate(rows)])
+    world = with_ways(jobs, rows, 64, constant(1000.0))
     policy = "rmap:policy=traditional"
     for composition in (choose(policy).composed, Composition(choose=choice_of(policy))):
-        assert replay_moldable(composition, jobs, 64, constant(1000.0)).start_s.tolist() == [0, 100, 2, 150, 4]
+        assert replay_moldable(composition, world).start_s.tolist() == [0, 100, 2, 150, 4]
 
 
 def test_nobody_overtakes_a_head_that_waits_for_another_row_than_its_share_pays_for() -> None:
@@ -103,10 +100,10 @@ def test_nobody_overtakes_a_head_that_waits_for_another_row_than_its_share_pays_
         (Configuration(4, 16, 115, 20, 500), Configuration(2, 16, 115, 100, 200)),
         (Configuration(1, 16, 115, 50, 100),),
     ]
-    jobs = MoldableJobs.of(jobs_of([(0, 1, 10, 4, 0), (1, 1, 100, 4, 0), (2, 1, 50, 4, 0)]), tuple(rows))
+    world = with_ways(jobs_of([(0, 1, 10, 4, 0), (1, 1, 100, 4, 0), (2, 1, 50, 4, 0)]), rows, 4, constant(400.0))
     policy = "rmap:priority=1.5,th=inf"
     for composition in (choose(policy).composed, Composition(choose=choice_of(policy))):
-        assert replay_moldable(composition, jobs, 4, constant(400.0)).start_s.tolist() == [0, 10, 10]
+        assert replay_moldable(composition, world).start_s.tolist() == [0, 10, 10]
 
 
 def test_near_takes_the_fewest_watts_among_rows_as_fast() -> None:
@@ -134,14 +131,14 @@ def test_the_generated_table_has_the_published_grid_and_watts() -> None:
 TABLE = cab_table()
 
 
-def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
+def replayed(policy: str, seed: int, watts: float) -> Moldable:
     rng, table = np.random.default_rng(seed), TABLE
     names = [APPLICATIONS[i].name for i in rng.integers(0, len(APPLICATIONS), 12)]
     rows = [
         (int(at_s), 1, int(rng.integers(60, 900)), int(rng.integers(2, 16)) * 4, 0) for at_s in rng.integers(0, 900, 12)
     ]
-    jobs = MoldableJobs.of(jobs_of(rows), tuple(table[name] for name in names))
-    return replay_moldable(choose(policy).composed, jobs, NODES, constant(watts))
+    world = with_ways(jobs_of(rows), [table[name] for name in names], NODES, constant(watts))
+    return replay_moldable(choose(policy).composed, world)
 
 
 @settings(max_examples=12)
@@ -155,12 +152,12 @@ def replayed(policy: str, seed: int, watts: float) -> MoldableResult:
 )  # fmt: skip
 def test_nodes_and_watts_are_never_exceeded_and_no_job_is_lost(policy: str, seed: int, watts: float) -> None:
     result = replayed(policy, seed, watts)
-    assert result.peak_w() <= watts + 1e-6
+    assert power_over_time(result.result).watts.max(initial=0.0) <= watts + 1e-6
     for job, start_s in enumerate(result.start_s):
         if job in result.impossible:
             assert (start_s, result.chosen[job]) == (-1, None)
             continue
-        assert result.end_s[job] > start_s >= result.jobs.jobs.submit_s[job]
+        assert result.end_s[job] > start_s >= result.jobs.submit_s[job]
         runs = (result.start_s <= start_s) & (start_s < result.end_s)
         assert sum(row.nodes for row, does in zip(result.chosen, runs, strict=True) if row and does) <= NODES
 

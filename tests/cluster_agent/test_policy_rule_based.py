@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.replay.log_run import replay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
 from tests.cluster_agent.traces import jobs_of, native_starts
+from tests.cluster_agent.worlds import replay
 
 # until 100 four processors are free; the second job is wide, the others fit, the last for longer than until 100
 JOBS = jobs_of([(0, 100, 100, 6, 0), (1, 30, 30, 8, 0), (2, 50, 50, 2, 0), (3, 300, 300, 2, 0)])

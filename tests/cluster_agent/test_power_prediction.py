@@ -24,17 +24,17 @@ def job(user: str = "ada", text: str = "cfd", units: int = 1, cores: int = 16, r
 
 def test_a_new_kind_of_job_is_taken_at_full_load_then_as_that_request_then_as_that_users_own() -> None:
     power = predictor()
-    assert (power.predict(job()).average_w, power.predict(job()).origin) == (TDP_W, "TDP")
+    assert (power.predict(job()).typical_w, power.predict(job()).origin) == (TDP_W, "TDP")
     power.learn(job("bob"), 300.0)
-    assert (power.predict(job("ada")).average_w, power.predict(job("ada")).origin) == (300.0, "same request")
+    assert (power.predict(job("ada")).typical_w, power.predict(job("ada")).origin) == (300.0, "same request")
     power.learn(job("ada"), 200.0)
-    assert (power.predict(job("ada")).average_w, power.predict(job("ada")).origin) == (pytest.approx(200.0), "user")
+    assert (power.predict(job("ada")).typical_w, power.predict(job("ada")).origin) == (pytest.approx(200.0), "user")
 
 
 def test_watts_go_with_the_number_of_units() -> None:
     power = predictor()
     power.learn(job(units=2), 400.0)
-    assert power.predict(job(units=4)).average_w == pytest.approx(800.0)
+    assert power.predict(job(units=4)).typical_w == pytest.approx(800.0)
 
 
 def test_the_text_distinguishes_jobs_of_equal_requests() -> None:
@@ -42,8 +42,8 @@ def test_the_text_distinguishes_jobs_of_equal_requests() -> None:
     for _ in range(20):
         power.learn(job(text="gromacs_prod_01"), 300.0)
         power.learn(job(text="post_processing"), 60.0)
-    assert power.predict(job(text="gromacs_prod_77")).average_w == pytest.approx(300.0, rel=0.02)
-    assert power.predict(job(text="post_processing")).average_w == pytest.approx(60.0, rel=0.02)
+    assert power.predict(job(text="gromacs_prod_77")).typical_w == pytest.approx(300.0, rel=0.02)
+    assert power.predict(job(text="post_processing")).typical_w == pytest.approx(60.0, rel=0.02)
 
 
 def test_the_maximum_is_the_highest_of_the_neighbours() -> None:
@@ -51,7 +51,7 @@ def test_the_maximum_is_the_highest_of_the_neighbours() -> None:
     power.learn(job(), 200.0, 260.0)
     power.learn(job(), 220.0, 240.0)
     found = power.predict(job())
-    assert 200.0 < found.average_w < 220.0
+    assert 200.0 < found.typical_w < 220.0
     assert found.maximum_w == 260.0
 
 
@@ -59,7 +59,7 @@ def test_what_a_user_does_now_replaces_what_that_user_did_long_ago() -> None:
     power = predictor(per_user=50)
     for watts in [100.0] * 50 + [300.0] * 50:
         power.learn(job(), watts)
-    assert power.predict(job()).average_w == pytest.approx(300.0)
+    assert power.predict(job()).typical_w == pytest.approx(300.0)
 
 
 def test_another_kind_of_node_says_nothing() -> None:
@@ -108,7 +108,7 @@ def test_another_embedding_can_be_plugged_in() -> None:
     for _ in range(20):
         power.learn(job(text="abc"), 100.0)
         power.learn(job(text="xyz"), 400.0)
-    assert power.predict(job(text="a different one")).average_w == pytest.approx(100.0, rel=0.05)
+    assert power.predict(job(text="a different one")).typical_w == pytest.approx(100.0, rel=0.05)
 
 
 def test_a_prediction_costs_less_than_seven_yardsticks_with_the_longest_history_that_is_kept() -> None:

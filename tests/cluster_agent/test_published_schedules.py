@@ -10,11 +10,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cluster_agent.replay.log_run import Result, replay
 from cluster_agent.replay.measures import measure
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.workloads.job_log import Workload, machine_of, prepare
 from cluster_agent.workloads.swf import read_swf
+from tests.cluster_agent.worlds import replay
 from tests.recorded import RECORDED, needs_recorded
 
 DATA = RECORDED / "sc15-backfilling"

@@ -202,6 +202,16 @@ def test_a_log_that_states_no_machine_needs_one(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("stated", ["1,152", "8 (4 nodes of 2)", "-1", "0"])
+def test_processors_that_a_header_states_oddly_are_quoted(
+    tmp_path: Path, stated: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.swf"
+    path.write_text(f"; MaxProcs: {stated}\n" + LOG.partition("\n")[2])
+    assert main(["replay", str(path)]) == 2
+    assert f"its header states MaxProcs {stated!r}, which is no number of processors" in capsys.readouterr().err
+
+
 def test_unknown_requests_stay_unknown_in_every_table(tmp_path: Path) -> None:
     path = tmp_path / "interactive.swf"
     path.write_text("; MaxProcs: 4\n1 0 -1 0 4 -1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1\n")
@@ -240,8 +250,12 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(log: Path) -> None:
 
 def test_policies_lists_names_parameters_and_papers() -> None:
     listed = {row["name"]: row for row in json.loads(clusterctl("policies", "--json").stdout)}
-    assert list(listed) == [*registry.names(), *sharers.names()]
-    assert listed["easy"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
+    assert list(listed) == [*registry.names(), *sharers.names(), "estimate"]
+    assert (listed["easy"]["parameters"], listed["easy"]["groups"]) == ({}, ["estimate"])
+    assert listed["estimate"]["parameters"]["estimate"] == ["requested", "clairvoyant", "mean2", "learned"]
+    switches = {"ties", "model", "loss", "weight"}  # that only repeat a paper, but for the model of a site's own
+    having = {name for name, row in listed.items() if row["kind"] != "sharer" and row["parameters"].keys() & switches}
+    assert having == {"easy-power"} and listed["easy-power"]["parameters"].keys() & switches == {"model"}
     assert "Lifka" in listed["easy"]["source"]
     assert (listed["aapc"]["kind"], listed["easy"]["kind"]) == ("sharer", "policy")
     replayed = [name for name, row in listed.items() if row["kind"] == "policy" and not row["live"]]
@@ -298,4 +312,4 @@ def test_a_cap_under_which_nobody_can_ever_start_is_said(log: Path, capsys: pyte
     given = ["--machine", "generic", "--policy", "powercap:mode=idle", "--cap", "1000"]
     assert main(["replay", str(log), *given]) == 1
     error = capsys.readouterr().err
-    assert "no job was ever started under powercap:mode=idle" in error.splitlines()[-1]
+    assert "jobs was ever started under powercap:mode=idle: the allowed watts or joules" in error.splitlines()[-1]

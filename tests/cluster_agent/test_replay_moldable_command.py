@@ -57,14 +57,14 @@ def replay(*arguments: str, policy: str = "rmap:policy=traditional", table: str 
 def test_a_log_run_time_is_that_on_the_nodes_requested_and_other_rows_follow_the_table(small: Path) -> None:
     what = "jobs of an application without configurations"
     workload = prepare(read_swf("log.swf"), 16)
-    jobs, kept, findings = moldable(workload, read_tables("table.csv"), cores=4)
-    assert kept == [0, 1] and jobs.jobs.width.tolist() == [2, 1]
-    assert [(row.nodes, row.cap_w, round(row.time_s, 6)) for row in jobs.rows[0]] == [
+    jobs, ways, kept, findings = moldable(workload, read_tables("table.csv"), cores=4)
+    assert kept == [0, 1] and jobs.width.tolist() == [2, 1]
+    assert [(row.nodes, row.cap_w, round(row.time_s, 6)) for row in ways.rows[0]] == [
         (2, 100, 200),
         (2, 50, 300),
         (1, 100, round(200 * 100 / 60, 6)),
     ]
-    assert [round(row.time_s) for row in jobs.rows[1] if row.nodes == 1] == [50]
+    assert [round(row.time_s) for row in ways.rows[1] if row.nodes == 1] == [50]
     assert [str(one) for one in findings] == [f"{what}: 1 dropped (first: line 4)"]
 
 
@@ -79,7 +79,9 @@ def test_the_files_say_what_was_chosen_and_what_it_drew(small: Path, capsys: pyt
         ("2", "200", "250"),
     ]
     assert [float(row["consumed_energy"]) for row in rows] == [60_000, 7_500]
-    assert Path("out/power.csv").read_text().splitlines()[1:] == ["0,300.0,330.0", "200,150.0,330.0", "250,0.0,330.0"]
+    assert Path("out/power.csv").read_text().splitlines()[1:] == [
+        *("0,300.000000,330.000000", "200,150.000000,330.000000", "250,0.000000,330.000000")
+    ]
     metrics = json.loads(Path("out/metrics.json").read_text())
     assert (metrics["peak_w"], metrics["over_cap_ws"], metrics["energy_j"]) == (300, 0, 67_500)
     manifest = json.loads(Path("out/manifest.json").read_text())
@@ -96,8 +98,8 @@ def test_a_cap_that_is_known_to_drop_is_kept_over_each_job_s_whole_run(
         assert [row["starting_time"] for row in csv.DictReader(file)] == ["100", "5"]
     power = Path("out/power.csv").read_text().splitlines()[1:]
     assert power == [
-        *("5,150.0,640.0", "55,0.0,640.0", "100,150.0,200.0"),
-        *("400,150.0,640.0", "434,0.0,640.0"),
+        *("5,150.000000,640.000000", "55,0.000000,640.000000", "100,150.000000,200.000000"),
+        *("400,150.000000,640.000000", "434,0.000000,640.000000"),
     ]
     assert json.loads(Path("out/metrics.json").read_text())["over_cap_ws"] == 0
     assert json.loads(Path("out/manifest.json").read_text())["cap"] == "caps.csv"

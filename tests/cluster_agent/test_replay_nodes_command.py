@@ -39,11 +39,11 @@ def test_a_capped_replay_prints_metrics_and_stays_within_the_cap(
     metrics = json.loads(out)
     assert status == 0
     assert (metrics["jobs"], metrics["ended"], metrics["dropped"]) == (3, 3, 4)
-    assert metrics["highest_w"] <= 160
-    assert metrics["above_cap_ws"] == 0
+    assert metrics["peak_w"] <= 160
+    assert metrics["over_cap_ws"] == 0
     assert metrics["wait_s"]["max"] == 1800 - 60  # 90 W and 155 W is too much; the third job draws 40 W
     assert len(err.splitlines()) == 6
-    assert "above the cap: 0 W s" in run(capsys, table, "--policy", "prb", "--cap", "200")[1]
+    assert "above the cap 0 W s" in run(capsys, table, "--policy", "prb", "--cap", "200")[1]
 
 
 def test_the_files_of_a_replay_on_nodes(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,8 +97,8 @@ def test_the_shipped_sample_is_replayed_as_its_readme_says(capsys: pytest.Captur
     cap = samples / "falling-cap.csv"
     status, out, _ = run(capsys, samples / "eurora-100.csv", "--policy", "easy-capped", "--cap", cap, "--json")
     metrics = json.loads(out)
-    assert (status, metrics["ended"], metrics["above_cap_ws"]) == (0, 100, 0)
-    assert 1000 < metrics["highest_w"] <= 1500
+    assert (status, metrics["ended"], metrics["over_cap_ws"]) == (0, 100, 0)
+    assert 1000 < metrics["peak_w"] <= 1500
     assert metrics["AVEbsld"] > 1
 
 

@@ -51,7 +51,7 @@ def test_what_does_not_fit_is_said(table: str, given: str, said: str) -> None:
 
 
 def test_a_file_that_is_no_such_table_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for path, said in ((SAMPLE, "not a table with the columns local_date"), ("nowhere", "there is no such file")):
+    for path, said in ((SAMPLE, "damaged Parquet file"), ("nowhere", "No such file")):
         given = ["--machine", "generic", "--policy", "powercap", "--cap", f"rte:{path}:least_w=1,most_w=2"]
         assert main(["replay", SAMPLE, *given]) == 2
         error = capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from cluster_agent.cluster import load_machine
 from cluster_agent.scheduler.power_cap import UNCAPPED
 from cluster_agent.scheduler.unlike_nodes.node_jobs import nodes_of
-from cluster_agent.workloads.node_trace import NodeTrace, not_modelled
+from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.sacct import read_sacct
 from cluster_agent.workloads.swf import TraceError
 from cluster_agent.workloads.text_tables import is_sacct
@@ -58,7 +58,7 @@ def test_jobs_have_nodes_cores_memory_and_cards_and_joules_become_watts(text: Pa
     jobs = trace.jobs
     assert (int(jobs.units[0]), jobs.need[0].tolist()) == (2, [16, 2, 0, 32 << 20])
     assert jobs.watts.tolist() == [200.0]
-    assert (jobs.jobs.request_s.tolist(), trace.user, trace.text) == ([3600], ("ada",), ("cfd_017 phys batch",))
+    assert (jobs.request_s.tolist(), trace.user, trace.text) == ([3600], ("ada",), ("cfd_017 phys batch",))
 
 
 def test_joules_of_steps_count_where_the_job_has_none_and_extern_does_not_count_twice(text: Path) -> None:
@@ -94,7 +94,7 @@ def test_what_did_not_run_or_has_not_ended_is_counted_and_limits_are_completed(t
         "7|broken",
     ]
     trace = read_sacct(written(text, *rows))
-    assert trace.jobs.jobs.request_s.tolist() == [86400, 86400, 300]
+    assert trace.jobs.request_s.tolist() == [86400, 86400, 300]
     assert {str(finding) for finding in trace.findings} == {
         "jobs that did not run: 2 dropped (first: line 4)",
         "jobs that have not ended: 1 dropped (first: line 5)",
@@ -152,7 +152,7 @@ def test_elapsed_raw_decides_over_suspensions_and_changes_of_the_clock(text: Pat
                  ElapsedRaw="1800")  # fmt: skip
     spring = row("3", Start="2025-06-01T10:00:10", End="2025-06-01T12:00:10", TimelimitRaw="60")
     trace = read(text, suspended, autumn, spring)
-    assert (trace.jobs.name, trace.jobs.jobs.run_s.tolist()) == (("1", "3", "2"), [3600, 3600, 1800])
+    assert (trace.jobs.name, trace.jobs.run_s.tolist()) == (("1", "3", "2"), [3600, 3600, 1800])
     assert (said(trace), trace.wait_s.tolist()) == ([], [10, 10, 600])
     assert trace.jobs.watts.tolist() == [200.0, 200.0, 400.0]
 
@@ -161,7 +161,7 @@ def test_without_elapsed_raw_elapsed_decides_and_then_start_and_end(text: Path) 
     header = "JobID|Submit|Start|End|Elapsed|NNodes|NCPUS"
     times = "2025-06-01T10:00:00|2025-06-01T10:00:10|2025-06-03T10:00:10"
     trace = read(text, f"1|{times}|1-01:02:03|1|16", f"2|{times}||1|16", f"3|{times}|INVALID|1|16", header=header)
-    assert trace.jobs.jobs.run_s.tolist() == [90123, 2 * 86400, 2 * 86400]
+    assert trace.jobs.run_s.tolist() == [90123, 2 * 86400, 2 * 86400]
 
 
 def test_offsets_and_unix_seconds_are_moments_and_local_times_are_not_mixed_with_them(text: Path) -> None:
@@ -171,8 +171,8 @@ def test_offsets_and_unix_seconds_are_moments_and_local_times_are_not_mixed_with
     second = row("2", **times, End="2025-10-26T02:20:00+0100", ElapsedRaw="")
     third = row("3", Submit="1761440400", Start="1761440460", End="1761444060")
     trace = read(text, first, second, third, row("4"))
-    assert trace.jobs.jobs.submit_s.tolist() == [0, 6000, 7200]
-    assert (trace.jobs.jobs.run_s.tolist(), trace.wait_s.tolist()) == ([7200, 1800, 3600], [1800, 600, 60])
+    assert trace.jobs.submit_s.tolist() == [0, 6000, 7200]
+    assert (trace.jobs.run_s.tolist(), trace.wait_s.tolist()) == ([7200, 1800, 3600], [1800, 600, 60])
     what = "jobs with a time that has no offset from UTC, unlike others, or only it has one"
     assert said(trace) == [f"{what}: 1 dropped (first: line 5)"]
 
@@ -293,7 +293,7 @@ def test_runs_that_were_requeued_count_and_what_never_started_does_not(text: Pat
 
 def test_parts_of_a_heterogeneous_job_are_counted_as_not_modelled(text: Path) -> None:
     trace = read(text, row("399"), row("400+0"), row("400+0.0"), row("400+1"))
-    assert not_modelled(trace) == {"are parts of a heterogeneous job, which start together": 2}
+    assert trace.not_modelled() == {"are parts of a heterogeneous job, which start together": 2}
 
 
 HOUR = "2025-06-01T10:00:00|2025-06-01T10:00:10|2025-06-01T11:00:10"
@@ -331,7 +331,7 @@ def test_odd_text_costs_one_line_at_most_and_is_named_with_it(text: Path, odd: s
 def test_limits_that_are_none_are_no_request_and_do_not_become_that_of_others(text: Path) -> None:
     limits = ("60", "4294967295", "999999999999999999999", "UNLIMITED", "6000000000")
     trace = read(text, *(row(str(n), TimelimitRaw=limit) for n, limit in enumerate(limits)))
-    assert trace.jobs.jobs.request_s.tolist() == [3600] * 5
+    assert trace.jobs.request_s.tolist() == [3600] * 5
     assert "jobs with a time limit that is none: 2 taken as without (first: line 4)" in said(trace)
 
 
@@ -358,3 +358,35 @@ def test_other_delimiters_and_names_of_columns_are_read(text: Path, mark: str) -
     text.write_text("\n".join(lines).replace("|", mark))
     trace = read_sacct(str(text))
     assert (trace.jobs.name, trace.jobs.units.tolist(), trace.jobs.need[0, 0]) == (("1",), [1024], 2)
+
+
+# --- what is around a table, or instead of it
+
+
+def test_messages_above_the_columns_are_left_out_and_counted(text: Path) -> None:
+    """``sacct > file 2>&1``, and what a login says."""
+    path = written(text, line("1"), line("2"))
+    said = "Last login: Mon Jun  2 09:00:01\nConflicting JOB_TERMINATED and DB entries, or a job without an end\n\n"
+    text.write_text(said + text.read_text())
+    assert is_sacct(path)
+    trace = read_sacct(path)
+    assert len(trace.jobs) == 2 and trace.line.tolist() == [5, 6]
+    (found,) = (str(one) for one in trace.findings if "above" in one.what)
+    assert found == "lines above the names of the columns: 2 left out (first: line 1)"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"jobs": [{"job_id": 1, "time": {"elapsed": 1200}}], "meta": {}}\n', "it is JSON or YAML"),
+        ("---\njobs:\n- job_id: 1\n", "it is JSON or YAML"),
+        ("jobs:\n- job_id: 1\n", "it is JSON or YAML"),
+        (f'"{HEADER}"\n'.replace("|", '"|"'), "its columns are in quotes"),
+        (f"{HEADER}\n{line('1').replace(DAY, '01 Jun ')}\n", "export it with SLURM_TIME_FORMAT=standard"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_what_to_do(text: Path, content: str, said: str) -> None:
+    text.write_text(content)
+    with pytest.raises(TraceError, match=said):
+        assert is_sacct(str(text))
+        read_sacct(str(text))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.job_columns import Jobs
+from cluster_agent.scheduler.job_columns import KNOWN_EVERYWHERE, Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -114,7 +114,7 @@ def test_without_backfilling_jobs_start_in_order_of_submission(jobs: Jobs, compo
 def test_with_true_run_times_no_later_job_changes_a_conservative_start(jobs: Jobs, composition: Composition) -> None:
     starts = native_starts(composition, jobs)
     for count in (len(jobs) // 3, 2 * len(jobs) // 3):
-        earlier = Jobs(*(getattr(jobs, column)[:count] for column in Jobs.__slots__))
+        earlier = Jobs(*(getattr(jobs, column)[:count] for column in KNOWN_EVERYWHERE))
         assert native_starts(composition, earlier) == {job: starts[job] for job in range(count)}
 
 

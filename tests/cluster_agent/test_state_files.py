@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_agent.cli import main
-from cluster_agent.replay.log_run import replay
 from cluster_agent.replay.state_at import departure, past_of, state_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.policy_phases import Composition
@@ -22,6 +21,7 @@ from cluster_agent.workloads.state_file import MachineState, StateJob, encode, p
 from cluster_agent.workloads.swf import NUMBER, REQUEST, RUN, SUBMIT, USER, WANTED, Log
 from cluster_agent.workloads.warm_log import Start, again, without_room
 from tests.cluster_agent.traces import PROCESSORS, compositions, traces
+from tests.cluster_agent.worlds import replay
 
 SAMPLE = Path(__file__).parents[2] / "cluster_agent" / "samples" / "generated-500.swf"
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cluster_agent.cluster import NodeGroup
-from cluster_agent.replay.node_run import empty_nodes, measure_nodes, power_over_time
+from cluster_agent.replay.drawn import empty_nodes, power_over_time
+from cluster_agent.replay.measures import measure
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap, constant
@@ -39,7 +40,7 @@ def test_a_job_begins_once_its_node_is_on_again(submit_s: int, begins_s: int, jo
     assert result.start_s.tolist() == [0, begins_s]
     empty = empty_nodes(result)
     assert (empty.idle_j, empty.off_j, empty.switching_j) == joules
-    assert measure_nodes(result)["highest_w"] == (60 if begins_s > submit_s else 40), "a boot draws 60 W"
+    assert measure(result)["peak_w"] == (60 if begins_s > submit_s else 40), "a boot draws 60 W"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_a_warm_start_counts_from_its_instant_on(
 def test_nodes_stay_on_without_a_time() -> None:
     result = result_of("easy-capped", trace_of([one(0, 10, 40), one(100, 10, 40)]), machine(2))
     assert result.start_s.tolist() == [0, 100]
-    measured = measure_nodes(result)
+    measured = measure(result)
     parts = [measured[part] for part in ("idle_j", "off_j", "switching_j", "boots")]
     assert parts == [20 * (110 + 90), 0, 0, 0]
 

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from cluster_agent.cli import main
 from cluster_agent.replay.closed_loop import ClosedLoop
-from cluster_agent.replay.log_run import replay
-from cluster_agent.replay.node_run import replay_nodes
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.replay.state_at import departure, on_nodes, past_of, state_at
+from cluster_agent.replay.state_at import departure, past_of, state_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -35,6 +33,7 @@ from tests.cluster_agent.test_node_engines_agree import POLICIES as NODE_POLICIE
 from tests.cluster_agent.test_node_engines_agree import power_of, traced
 from tests.cluster_agent.test_state_files import SAMPLE, log_of
 from tests.cluster_agent.traces import PROCESSORS, compositions, traces
+from tests.cluster_agent.worlds import replay, replay_nodes
 
 SAMPLES = SAMPLE.parent
 NODES = str(SAMPLES / "eurora-100.csv"), "--cap", "1500"
@@ -56,7 +55,7 @@ def test_in_a_closed_loop_another_policy_starts_from_the_same_submissions(
     recorded = in_order(Start("state.json", "", state), workload)
     warmed = replay(workload, after, loop=loop, recorded=recorded, at_s=[until_s])
     assert departure(state, past_of(warmed, warmed.moments[until_s])) is None
-    again = replay(warmed.workload, after, recorded=recorded)
+    again = replay(warmed.world.workload, after, recorded=recorded)
     assert again.schedule.start_s.tolist() == warmed.schedule.start_s.tolist()
 
 
@@ -174,7 +173,7 @@ def test_on_nodes_another_policy_starts_from_where_the_jobs_are_and_both_engines
 ) -> None:
     trace = traced(rows, cap, 0)
     cold = replay_nodes(trace, choose(before).on_nodes, FOUR_NODES, cap, power_of(before, trace), at_s=[until_s])
-    past = on_nodes(cold, cold.moments[until_s])
+    past = past_of(cold, cold.moments[until_s])
     state = MachineState(1, "replay", before, until_s, len(FOUR_NODES), past)
     assert msgspec.json.decode(encode(state), type=MachineState) == state and problem_of(state) is None
     given_trace, start = warm_on(FOUR_NODES, "state.json", state, trace)
@@ -182,11 +181,11 @@ def test_on_nodes_another_policy_starts_from_where_the_jobs_are_and_both_engines
     warmed = replay_nodes(
         given_trace, composition, FOUR_NODES, later, power_of(after, given_trace), at_s=[until_s], start=start
     )
-    assert departure(state, on_nodes(warmed, warmed.moments[until_s])) is None
+    assert departure(state, past_of(warmed, warmed.moments[until_s])) is None
     started = warmed.start_s[warmed.start_s >= 0]
     assert (started[~np.isin(np.flatnonzero(warmed.start_s >= 0), list(start.on))] >= until_s).all()
     unlike = CUnlike(composition, given_trace.jobs, FOUR_NODES, later, power_of(after, given_trace), on=start.on)
-    jobs = given_trace.jobs.jobs
+    jobs = given_trace.jobs
     stepped = NativeScheduler(unlike.phases, jobs, unlike.processors, unlike=unlike, recorded=start.recorded)
     machine = SimulatedMachine(jobs, "instant", recorded=start.recorded)
     run(stepped, JumpingClock(), machine)

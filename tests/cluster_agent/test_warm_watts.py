@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,15 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.replay.event_log import ReplayMeter
-from cluster_agent.replay.log_run import Result
-from cluster_agent.replay.log_run import replay as run_replay
+from cluster_agent.replay.outputs import power_csv
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
 from cluster_agent.replay.state_at import departure, past_of, state_at
+from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
@@ -35,6 +36,7 @@ from cluster_agent.workloads.warm_log import Start, again, budget_from, caps_fro
 from tests.cluster_agent.power_traces import cap_lists, compositions, conservative, machines, watts_of
 from tests.cluster_agent.test_state_files import RUNS, SAMPLE, log_of, of, rows_of
 from tests.cluster_agent.traces import PROCESSORS, traces
+from tests.cluster_agent.worlds import replay as run_replay
 
 budgets = st.builds(
     Budget,
@@ -88,7 +90,7 @@ def test_with_watts_a_replay_goes_on_from_a_file_as_if_it_had_not_been_cut(
             cold.schedule.processors(job) for job in started
         ]
         assert warmed.schedule.joules == cold.schedule.joules
-        assert warmed.schedule.power_csv() == cold.schedule.power_csv()
+        assert power_csv(power_over_time(warmed)) == power_csv(power_over_time(cold))
         check_parts(cold, warmed, until_s)
 
 

@@ -7,9 +7,10 @@ import math
 import statistics
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from lab.node_demo import node_figures
+from lab.node_demo import comparison, node_figures
 from lab.node_demo.comparison import CASES, Case, Cell, Comparison, compare, experiments, table
 from lab.node_demo.experiment import run as run_experiment
 from nodectl.cli import main
@@ -18,8 +19,10 @@ from twin.programs.workload import load_workload
 
 
 def test_the_demo_prints_its_table_and_leaves_plots_and_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shorter = tuple(msgspec.structs.replace(case, duration_s=case.duration_s / 6) for case in CASES)
+    monkeypatch.setattr(comparison, "CASES", shorter)
     (tmp_path / "journal").mkdir()  # of an agent, say
     assert main(["demo", "--virtual", "--quick", "--runs", "2", "--seconds", "8", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "journal").is_dir() and any((tmp_path / "demo-journal").iterdir())

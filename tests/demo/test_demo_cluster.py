@@ -19,7 +19,7 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.errors import ClusterError
-from cluster_agent.jobs.owned_watts.owners import owner_of
+from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.serve.config import read_settings
 from lab.cluster_demo.account import NodeTrace, Over, Steps, over_budget, over_limits, read_trace, work_of
 from lab.cluster_demo.course import Scene
@@ -91,7 +91,7 @@ def test_the_second_act_has_settings_for_policies_that_own_the_watts(tmp_path: P
     (tmp_path / "cluster.toml").write_text(made._settings())
     jobs = read_settings(tmp_path / "cluster.toml").jobs
     assert jobs is not None and jobs.live_machine is not None
-    watts = owner_of(jobs.composition, jobs.live_machine)
+    watts = Owner(jobs.composition, jobs.live_machine)
     assert watts.idle_mw == 223_000, "a job at the lowest level costs no more than an idle node"
 
 

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from cluster_agent.cli import main
+from foundation.boot import boottime_s
 from tests.fabric.scripted_node import note, put
 from tests.waiting import PATIENCE_S, within
 
 ROOT = Path(__file__).parents[2]
 KILLED_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-
-
-def boottime_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def free_port() -> int:
@@ -96,7 +93,8 @@ class Cluster:
         if not (self.keys / f"{name}.key").exists():
             self.run("keys", "new", name, "--role", "node", "--dir", str(self.keys))
 
-    def node(self, name: str, boot_id: str = "boot-1", cap_w: float = 500.0) -> subprocess.Popen[bytes]:
+    def node(self, name: str, boot_id: str = "boot-1", cap_w: float = 500.0, *more: str) -> subprocess.Popen[bytes]:
+        """``more``: as ``scripted_node`` takes it."""
         self.allow(name)
         hardware = self.at / f"{name}.cap"
         if name not in self.names:
@@ -104,7 +102,7 @@ class Cluster:
             hardware.write_text(str(round(cap_w * 1000)))
         note(hardware, "done", int(hardware.read_text()))  # also what an agent that was killed had not noted yet
         script = str(ROOT / "tests" / "fabric" / "scripted_node.py")
-        made = self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, log=f"{name}.log")
+        made = self.start(script, name, self.url, str(self.keys), str(hardware), boot_id, *more, log=f"{name}.log")
         self.started[name] = made
         return made
 

@@ -1,7 +1,7 @@
 """A node agent as a process of its own: the node's real lease and link, and for hardware a file with the cap.
 
-``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID``. What is in HARDWARE is what the node could draw. It runs
-jobs, next to HARDWARE, with the node's real parts.
+``python scripted_node.py NAME URL KEYS HARDWARE BOOT-ID [bound]``. What is in HARDWARE is what the node could draw. It
+runs jobs, next to HARDWARE, with the node's real parts. With ``bound`` it also reports the cap that should be in force.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
+
 from foundation.wire.keys import read_pair, read_public
 from foundation.wire.power_messages import Declaration
 from nodectl.jobs.job_runner import JobThread
@@ -21,6 +23,8 @@ from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.lease import NodeLease
 
 REPORT_S, SETTLE_S = 0.3, 0.03
+WAIT_MS = 25
+"""For a message, which ends the wait; what falls due meanwhile has the 200 ms of ``settle_ms``."""
 DECLARED = Declaration(
     tdp_mw=500_000, mop_mw=150_000, safe_mw=200_000, boot_mw=0, lease_class="os", settle_ms=200, watchdog_ms=0
 )
@@ -42,7 +46,7 @@ def note(hardware: Path, what: str, cap_mw: int, due_ns: int = 0) -> None:
         history.write(f"{time.clock_gettime_ns(time.CLOCK_BOOTTIME)} {what} {cap_mw} {due_ns}\n")
 
 
-def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
+def main(name: str, url: str, keys: str, hardware: str, boot_id: str, bound: str = "") -> None:
     leaving = []
     signal.signal(signal.SIGTERM, lambda *_: leaving.append(True))
     limit = Path(hardware)
@@ -70,10 +74,11 @@ def main(name: str, url: str, keys: str, hardware: str, boot_id: str) -> None:
             lease.confirm("seen")
             settled_s = report_s = 0.0
         if now_s >= report_s:
-            link.send(lease.report(now_ns, min(400_000, lease.cap_mw), bool(leaving)))
+            report = lease.report(now_ns, min(400_000, lease.cap_mw), bool(leaving))
+            link.send(msgspec.structs.replace(report, asked_mw=lease.cap_mw if bound and is_capped else -1))
             report_s = now_s + REPORT_S
         jobs.exchange(now_ns)
-        link.wait(10)
+        link.wait(WAIT_MS)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import LedgerStore
 from cluster_agent.budget.ledger import Terms
+from cluster_agent.serve.alarms import KINDS
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.server import Unstored
@@ -98,7 +101,8 @@ def test_a_lowering_that_is_not_confirmed_within_the_settle_time_is_an_alarm():
     capped.pass_to(deadline_s + 6.0)
     assert any(line.startswith("ALARM: nodes could exceed the budget by ") for line in capped.said)
     assert any("could exceed" in alarm for alarm in capped.alarms)
-    assert capped.made.budget_view(capped.now_s).lowering_s is None
+    view = capped.made.budget_view(capped.now_s)
+    assert view.lowering_s is None and set(view.alarm_kinds) == {"over", "short"}
 
 
 def test_a_node_that_wakes_under_a_higher_cap_is_an_alarm_at_once():
@@ -127,7 +131,7 @@ def test_nodes_that_came_onto_the_list_are_waited_for_one_settle_time():
     capped.made.replan(capped.now_s)
     assert capped.said == [f"lowering to 800 W within {capped.made.ledger.settle_s:.1f} s: 500 W still to be confirmed"]
     capped.pass_to(12.0 + capped.made.ledger.settle_s + 6.0)
-    assert "1 nodes that cannot be reached count 500.0 W: start their agents" in " ".join(capped.alarms)
+    assert "1 node that cannot be reached counts 500.0 W: start its agent" in " ".join(capped.alarms)
 
 
 def test_a_restart_after_a_lowering_raises_no_alarm_of_counts_that_are_older_than_it(tmp_path):
@@ -204,7 +208,7 @@ def test_a_node_that_lies_about_epochs_is_an_alarm_and_the_other_still_gets_its_
         capped.leases[0]._seen_epoch = max(claimed, 0) + further
         capped.pass_to(capped.now_s + 2.0)
     assert capped.made.ledger.epoch == (epoch if claimed > 2**20 else claimed + 1)
-    assert any("1 nodes report grants of a cluster agent that is not there" in alarm for alarm in capped.alarms)
+    assert any("1 node reports grants of a cluster agent that is not there, and takes" in one for one in capped.alarms)
     capped.pass_to(capped.now_s + 30.0)
     capped.lower_to(700.0)
     capped.pass_to(capped.now_s + 30.0)
@@ -236,3 +240,31 @@ def test_a_node_whose_limits_a_program_raises_is_an_alarm_with_its_name_and_coun
     capped.raised_by = {}
     capped.pass_to(17.0)
     assert capped.alarms == [] and capped.made.ledger.accounts["n0"].count_mw == granted_mw
+
+
+def test_every_kind_of_alarm_is_one_that_metrics_know():
+    sources = [path.read_text() for path in (Path(__file__).parents[2] / "cluster_agent").rglob("*.py")]
+    found = {kind for text in sources for kind in re.findall(r"(?:alarms|self)\.set\(\s*\"(\w+)\"", text)}
+    assert len(found) > 10 and sorted(found) == list(KINDS)
+
+
+def test_a_nodes_row_says_what_bounds_it_and_what_it_waits_for():
+    capped = Capped()
+    made, lease = capped.made, capped.leases[0]
+
+    def row(asked_mw: int, power_mw: int) -> tuple[str, str]:
+        capped.now_s += 0.1
+        report = lease.report(round(capped.now_s * S), power_mw)
+        made.hear(capped.now_s, [msgspec.structs.replace(report, asked_mw=asked_mw)])
+        found = made.nodes(capped.now_s)[0]
+        return found.bound_by, found.waits_for
+
+    assert row(400_000, 250_000) == ("", ""), "it draws less than its cap"
+    assert row(400_000, 399_000) == ("fspc: static", "")
+    assert row(DECLARED.safe_mw, DECLARED.safe_mw) == ("no lease: its safe cap", "")
+    assert row(-1, 399_000) == ("", ""), "a node that is not capped is not bound"
+    assert row(400_000, 399_000)[0]
+    capped.lower_to(600.0)
+    assert made.nodes(capped.now_s)[0].waits_for == "report", "a lower cap is sent in answer to a report"
+    silent_s = capped.now_s + made.ledger.settle_s + 60.0
+    assert made.nodes(silent_s)[0].bound_by == "", "what a silent node's last report said is not so any more"

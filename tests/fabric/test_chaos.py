@@ -1,5 +1,5 @@
 """Kills, stops, partitions, full disks, clock jumps, damaged stores, and nodes that lie, all at once, for a while: in
-CI for ten minutes."""
+CI for five minutes."""
 
 import json
 import os
@@ -18,17 +18,17 @@ WHY_NOT = why_not()
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 def test_whatever_goes_wrong_the_budget_holds_and_no_job_is_lost_run_twice_or_wrongly_recorded():
-    seconds, nodes = (600, 16) if os.environ.get("CI") else (20, 6)
+    seconds, nodes = (300, 16) if os.environ.get("CI") else (20, 6)
     command = [sys.executable, "-m", "benchmarks.chaos", "--seconds", str(seconds), "--nodes", str(nodes)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found["worst_w"] <= found["budget_w"]
-    assert (found["lost"], found["twice"], found["wrong"], found["tracebacks"]) == (0, 0, 0, 0), found
+    assert [found[name] for name in ("lost", "twice", "left", "wrong", "tracebacks")] == [0] * 5, found
     assert found["jobs"] > 0 and found["counted"] and done.returncode == 0
 
 
 def test_a_finding_of_any_kind_is_a_failure():
-    good = {"worst_w": 1.0, "budget_w": 1.0, "jobs": 1, "lost": 0, "twice": 0, "wrong": 0, "tracebacks": 0}
+    good = {"worst_w": 1.0, "budget_w": 1.0, "jobs": 1, "lost": 0, "twice": 0, "left": 0, "wrong": 0, "tracebacks": 0}
     good |= {"counted": {"agent's exit -9": 3}}
     assert chaos.is_sound(good)
     for found in (
@@ -36,6 +36,7 @@ def test_a_finding_of_any_kind_is_a_failure():
         {"jobs": 0},
         {"lost": 1},
         {"twice": 1},
+        {"left": 1},
         {"wrong": 1},
         {"tracebacks": 1},
         {"counted": {"agent's exit 2": 1}},

@@ -38,7 +38,6 @@ def test_what_cannot_be_is_one_line_and_changes_nothing(tmp_path: Path) -> None:
     jobs = ForeignJobs(tmp_path / "notices")
     for job, why in (
         (ForeignJob("a", []), "runs on no nodes"),
-        (ForeignJob("a", ["n7"]), "n7"),
         (ForeignJob("a", ["n0"], "memroy"), "nearest: MEMORY"),
     ):
         with pytest.raises(WrongUseError, match=why):
@@ -72,6 +71,17 @@ def test_the_sharer_gives_a_foreign_job_the_watts_of_its_tag(tmp_path: Path) -> 
         server.handlers[NotifyEnd](ADMIN, NotifyEnd("a7"))
         server.partition.replan(server._now_s())
         assert server.partition.plan.caps_mw["n1"] == 200_000
-        assert NotifyStart.role == NotifyEnd.role == "admin"
+        assert NotifyStart.role == NotifyEnd.role == "notifier"
     finally:
         server.close()
+
+
+def test_nodes_that_call_themselves_otherwise_than_the_job_manager_are_named(tmp_path: Path) -> None:
+    """A host with its domain in its name is no node of Slurm's: no job of it would ever be counted, without a word."""
+    jobs = ForeignJobs(tmp_path / "jobs.json")
+    said = jobs.start(ForeignJob("7", ["n1", "n2"]), ["n1.example.org", "n2.example.org"])
+    assert said.endswith(
+        "no node of this cluster agent: n1 calls itself n1.example.org here (name it with [cluster] name)"
+    )
+    assert "calls itself N3" in jobs.start(ForeignJob("8", ["n3"]), ["N3"])
+    assert jobs.start(ForeignJob("9", ["n4"]), ["n5.example.org"]) == "job 9 runs on no node of this cluster agent"

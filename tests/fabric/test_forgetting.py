@@ -125,8 +125,8 @@ def test_the_alarm_about_nodes_out_of_reach_names_the_way_out(site: Site) -> Non
     site.hear("n0")
     site.server.partition.replan(site.now_s)
     alarm = " ".join(site.request(ShowBudget()).alarms)
-    assert "1 nodes that cannot be reached count 300.0 W" in alarm
-    assert "revoke the keys, see that they have no power, and `clusterctl nodes forget NAME --is-off` (n1)" in alarm
+    assert "1 node that cannot be reached counts 300.0 W: start its agent; if the node is gone" in alarm
+    assert "revoke its key, see that it has no power, and `clusterctl nodes forget NAME --is-off` (n1)" in alarm
 
 
 def test_a_node_that_may_still_speak_is_not_forgotten(site: Site) -> None:

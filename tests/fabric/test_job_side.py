@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,12 +20,12 @@ from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import NOBODY, PROTOCOL, Caller, answer
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.job_requests import REQUESTS, JobRequests, no_jobs
 from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
-from cluster_agent.serve.people_protocol import Cancel, JobRow, ListJobs, ShowJob, Submit
+from cluster_agent.serve.people_protocol import Cancel, JobRow, ListJobs, Requeue, ShowJob, Submit
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.shell.duration import seconds, shown
 from foundation.shell.errors import UsageError
 from foundation.wire.job_messages import (
@@ -418,6 +420,81 @@ def test_a_user_who_has_as_many_jobs_as_a_user_may_have_submits_no_more_and_the_
     made.submit(Caller(1001, "bob", "viewer"))
     made.ask[Cancel](EVE, Cancel([jobs[0]]))
     made.submit(EVE)
+
+
+def test_a_user_who_has_as_many_jobs_as_a_user_may_have_gets_no_more_by_queueing_old_ones_again(tmp_path):
+    made = Side(tmp_path, settings=JobSettings(jobs_per_user=2))
+    old = [made.submit(EVE), made.submit(EVE)]
+    made.ask[Cancel](EVE, Cancel(old))
+    new = made.submit(EVE)
+    with pytest.raises(ClusterError, match="2 jobs of eve wait or run already"):
+        made.ask[Requeue](EVE, Requeue([*old, new]))
+    assert [job.state for job in made.store.find(old)] == ["cancelled", "cancelled"], "all of them, or none"
+    made.ask[Requeue](EVE, Requeue([old[0], old[0], new]))
+    assert sorted(made.side.live.jobs) == [old[0], new]
+
+
+def test_the_jobs_of_a_user_have_no_more_bytes_together_than_a_start_can_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("cluster_agent.serve.job_requests.LEAST_BYTES", 2 << 20)
+    made = Side(tmp_path, settings=JobSettings(jobs_per_user=20))
+    jobs = [made.submit(EVE, script="x" * 65_536, env={"A": "y" * 120_000}) for _ in range(11)]
+    with pytest.raises(ClusterError, match="have 2 MiB of scripts and environments already"):
+        made.submit(EVE, script="x" * 65_536, env={"A": "y" * 120_000})
+    made.submit(Caller(1001, "bob", "viewer"), script="x" * 65_536, env={"A": "y" * 120_000})
+    made.ask[Cancel](EVE, Cancel(jobs[:1]))
+    made.submit(EVE, script="x" * 65_536, env={"A": "y" * 120_000})
+    with pytest.raises(ClusterError, match="have 2 MiB of scripts and environments already"):
+        made.ask[Requeue](EVE, Requeue(jobs[:1]))
+
+
+@pytest.mark.parametrize("user", ["9" * 20, "9" * 96, str(1 << 32)])
+def test_a_uid_that_nobody_can_have_ends_no_agent(tmp_path, user):
+    """SQLite's integers have 64 bits."""
+    frame = msgspec.msgpack.encode([PROTOCOL, "jobs", {"everything": True, "user": user}])
+    assert "a uid has 32 bits" in answer(Side(tmp_path).ask, EVE, frame).error
+
+
+def test_jobs_with_huge_records_are_listed_a_few_at_a_time_and_remembered_as_far_as_they_can_be_read(
+    tmp_path, monkeypatch
+):
+    """A user with a thousand of them stopped the cluster agent for seconds, by each list that was asked for."""
+    for name, most in (("MOST_PAGE", 300_000), ("MOST_EXPORT", 100_000), ("MOST_PAST", 500_000)):
+        monkeypatch.setattr(f"cluster_agent.store.job_store.{name}", most)
+    made = Side(tmp_path)
+    jobs = [made.submit(EVE, script="x" * 65_536) for _ in range(10)]
+    made.ask[Cancel](EVE, Cancel(jobs))
+    pages = [made.ask[ListJobs](EVE, ListJobs(everything=True))]
+    while pages[-1]:
+        pages.append(made.ask[ListJobs](EVE, ListJobs(everything=True, after=pages[-1][-1].job)))
+    assert [[one.job for one in page] for page in pages] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10], []]
+    assert [job.id for job in made.store.ended(1000)] == [4, 5, 6, 7, 8, 9, 10]
+    assert [job.id for job in made.store.ended(1000, in_a_moment=True)] == [10]
+
+
+def test_a_programs_name_is_no_longer_in_tables_than_a_jobs_may_be(tmp_path):
+    made = Side(tmp_path)
+    made.ask[Submit](EVE, Submit(["/bin/" + "x" * 200_000], 10, "/"))
+    (found,) = made.ask[ListJobs](EVE, ListJobs())
+    assert found.title == "x" * 96
+
+
+def test_a_word_of_many_blanks_is_no_time_at_once():
+    """It was tried in as many ways as the square of its blanks, for an hour."""
+    text = "from cluster_agent.jobs.admission import _is_time as t; print(t('1' + ' ' * 500_000 + 'x'), t(' 2 min '))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout == "False True\n"
+
+
+def test_a_job_that_is_named_twice_in_one_request_is_ended_and_queued_again_once(tmp_path):
+    """The second of two records of one job would have a row of its own: it ended the cluster agent."""
+    made = Side(tmp_path)
+    job = made.submit(EVE)
+    assert made.ask[Cancel](EVE, Cancel([job] * 3)) == [f"job {job} is cancelled"]
+    assert made.ask[Requeue](EVE, Requeue([job, job])) == [f"job {job} is queued"]
+    for _ in range(5):
+        made.speak()
+    starts = [message for _, message in made.sent if isinstance(message, JobStart)]
+    assert {(start.job, start.attempt) for start in starts} == {(job, 1)}
 
 
 def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):

@@ -233,6 +233,12 @@ def test_the_state_of_the_partition_is_exported_and_its_queue_replayed_in_the_pa
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "choose another --out" in refused.stderr
     replayed = cluster.plain("replay", "--state", str(path), "--out", str(out))
     assert replayed.returncode == 0, replayed.stderr
+    folder = cluster.at / "to-replay"
+    exported = cluster.ctl("state", "export", "--replay", str(folder))
+    assert exported.stdout.startswith(f"jobs.swf in {folder}: clusterctl replay {folder}/jobs.swf --policy")
+    assert cluster.plain("replay", str(folder / "jobs.swf"), "--policy", "easy").returncode == 0
+    refused = cluster.ctl("state", "export", "--replay", str(folder), "--out", str(path))
+    assert refused.returncode == 2 and "--replay writes several files, and --out one" in refused.stderr
     assert cluster.ctl("cancel", str(running)).returncode == 0
     for job in waiting:
         wait(cluster, job, "done")

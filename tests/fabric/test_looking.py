@@ -4,6 +4,7 @@ import asyncio
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fabric.cluster import PATIENCE_S, ROOT, Cluster, free_port
@@ -22,10 +24,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from cluster_agent.commands import metrics
 from cluster_agent.commands.metrics import PartitionCollector
 from cluster_agent.commands.top import Reason, Top, summary
+from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import ask
-from cluster_agent.serve.people_protocol import BudgetView, ListJobs, ListNodes, NodeRow, ShowBudget
+from cluster_agent.serve.people_protocol import (
+    BudgetView,
+    JobRow,
+    ListJobs,
+    ListNodes,
+    NodeRow,
+    NotifyEnd,
+    NotifyStart,
+    ShowBudget,
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +82,7 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
     assert found["clusterctl_jobs", ("state", "queued")] == 1
     assert found["clusterctl_node_jobs", ("node", "n0")] + found["clusterctl_node_jobs", ("node", "n1")] >= 1
     (running,) = {key[1:] for key in found if key[0] == watts}
-    assert ("job", "1") in running and found[watts, *running] > 0
+    assert ("jobid", "1") in running and found[watts, *running] > 0
     assert found[joules, *running] >= 0
     later = scraped()  # nodes and partition are read one after the other, while joules grow
     of_nodes, later_of_nodes = (
@@ -87,6 +100,65 @@ def test_metrics_tell_prometheus_of_budget_nodes_and_jobs(cluster):
 def test_without_its_agent_a_scrape_says_so_and_nothing_else(tmp_path):
     (family,) = PartitionCollector(tmp_path / "nobody.sock").collect()
     assert (family.name, [sample.value for sample in family.samples]) == ("clusterctl_up", [0])
+
+
+Found = dict[tuple[Any, ...], float]
+
+
+def collected(cluster: Cluster) -> Found:
+    families = PartitionCollector(cluster.socket).collect()
+    return {(one.name, *sorted(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def test_metrics_have_jobs_of_another_manager_and_users_from_0(cluster):
+    job = {"jobid": "77", "user": 'al"ice\n', "manager": "hpc"}
+    ask(cluster.socket, NotifyStart("77", ["n0", "elsewhere"], cluster="hpc", user=job["user"]))
+    try:
+        found = collected(cluster)
+        assert found["clusterctl_job_power_watts", *sorted(job.items())] > 0
+        assert found["clusterctl_job_node_info", *sorted((job | {"node": "n0"}).items())] == 1
+        assert found["clusterctl_node_jobs", ("node", "n0")] == 2
+        assert found["clusterctl_user_energy_joules_total", ("user", job["user"])] == 0
+        assert found["clusterctl_user_ended_jobs_total", ("energy", "known"), ("user", job["user"])] == 0
+    finally:
+        ask(cluster.socket, NotifyEnd("77", "hpc"))
+    later = collected(cluster)
+    assert later["clusterctl_user_ended_jobs_total", ("energy", "unknown"), ("user", job["user"])] == 1
+    assert ("clusterctl_job_power_watts", *sorted(job.items())) not in later
+    assert later["clusterctl_store_free_bytes",] > 0 and later["clusterctl_alarm", ("kind", "store")] == 0
+
+
+def test_of_an_older_cluster_agent_metrics_show_what_it_knows(cluster, monkeypatch):
+    now = collected(cluster)
+
+    def older(place: Any, request: Any) -> Any:
+        if request.kind in ("foreign-running", "user-joules"):
+            raise WrongUseError(f"no request {request.kind!r} here")
+        return ask(place, request)
+
+    monkeypatch.setattr(metrics, "ask", older)
+    found = collected(cluster)
+    assert {key[0] for key in now} - {key[0] for key in found} <= {
+        "clusterctl_user_energy_joules_total", "clusterctl_user_ended_jobs_total",
+        "clusterctl_budget_set_timestamp_seconds",
+    }  # fmt: skip
+    assert any(key[0] == "clusterctl_job_node_info" for key in found)
+
+
+@pytest.mark.parametrize("state", ["silent", "off", "left"])
+def test_metrics_have_no_power_of_a_node_that_does_not_report(cluster, monkeypatch, state):
+    """Its last report is over: the sum would count watts that other nodes have by now."""
+
+    def later(place: Any, request: Any) -> Any:
+        found = ask(place, request)
+        for row in found if request.kind == "nodes" else ():
+            row.state = state if row.name == "n0" else row.state
+        return found
+
+    monkeypatch.setattr(metrics, "ask", later)
+    found = collected(cluster)
+    assert {key[1:] for key in found if key[0] == "clusterctl_node_power_watts"} == {(("node", "n1"),)}
+    assert found["clusterctl_node_in_force_watts", ("node", "n0")] > 0
 
 
 @pytest.mark.parametrize(
@@ -179,6 +251,42 @@ def test_top_wants_a_terminal_and_leaves_it_as_it_was(cluster):
         assert process.wait(PATIENCE_S) == 0
     os.close(ours)
     assert b"\x1b[?1049h" in drawn and b"\x1b[?1049l" in drawn, "it draws on a screen of its own, and leaves it"
+
+
+def test_nodes_may_be_requested_a_few_at_a_time(cluster):
+    def names(request: ListNodes) -> list[str]:
+        return [row.name for row in ask(cluster.socket, request)]
+
+    assert names(ListNodes()) == ["n0", "n1"] and names(ListNodes(most=1)) == ["n0"]
+    assert names(ListNodes("n0", 5)) == names(ListNodes("n00", 1)) == ["n1"] and names(ListNodes("n1", 5)) == []
+
+
+def test_the_page_of_a_partition_says_what_runs_and_why_the_other_job_waits(cluster):
+    def fetched(path: str) -> str:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(PATIENCE_S)
+            peer.connect(str(at))
+            peer.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            return b"".join(iter(lambda: peer.recv(1 << 16), b"")).decode()
+
+    at = cluster.at / "page.sock"
+    command = [sys.executable, "-m", "cluster_agent.cli", "page", "--socket", str(cluster.socket), "--listen", str(at)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+    try:
+        assert process.stderr.readline().startswith("clusterctl page:")
+        cluster.until(lambda: "first in the queue" in fetched("/jobs"))
+        for path in ("/", "/nodes", "/nodes/n0", "/jobs/1", "/jobs/2", "/budget", "/energy", "/alarms", "/page.css"):
+            assert fetched(path).startswith("HTTP/1.1 200 "), path
+        cluster.until(lambda: "1000" in fetched("/") and "n1" in fetched("/nodes"))  # each part is requested by itself
+        cluster.until(lambda: fetched("/nodes/n7").startswith("HTTP/1.1 404 "))
+        rows = msgspec.json.decode(fetched("/api/jobs").partition("\r\n\r\n")[2], type=list[JobRow])
+        assert [(row.job, row.title, row.state) for row in rows] == [(1, "one", "running"), (2, "one", "queued")]
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0 and process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_bar_of_top_adds_up():

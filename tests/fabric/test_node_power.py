@@ -12,11 +12,11 @@ import pytest
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.serve.config import JobSettings, PowerSettings, read_settings
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.power_commands import PowerCommands, arguments
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from cluster_agent.store.ledger_store import SqliteLedgerStore
 from foundation.shell.settings import ConfigError
 from foundation.wire.job_messages import NodeJobs

@@ -1,6 +1,7 @@
 """The people protocol: what goes over the socket, what is refused, and that both ends mean the same types."""
 
 import math
+import socket
 import typing
 
 import msgspec
@@ -8,29 +9,42 @@ import pytest
 
 from cluster_agent.cli import main
 from cluster_agent.fabric.people import (
+    NOBODY,
+    PATIENCE_S,
     PROTOCOL,
     AnswerEnvelope,
     Caller,
+    Later,
+    ReceivedAnswer,
     Request,
     answer,
     answer_type,
     pack_request,
     unpack_answer,
 )
+from cluster_agent.fabric.router import PeopleRequest
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import (
     BudgetView,
     Cancel,
     CountJobs,
+    CountJoules,
     Drain,
     ExplainCap,
+    ExportReplay,
     ExportState,
+    ForgetHistory,
     ForgetNode,
     JobRow,
     ListBudgetChanges,
+    ListForeign,
+    ListHistory,
     ListJobs,
+    ListJoules,
+    ListNodeChanges,
     ListNodes,
+    ListRunning,
     MeasureNode,
     NodeRow,
     NotifyEnd,
@@ -51,6 +65,7 @@ ROOT_USER = Caller(0, "root", "admin")
 
 ON_THE_WIRE = {
     "nodes": (ListNodes(), {}),
+    "node-changes": (ListNodeChanges(3, 5, 7), {"part": 3, "run": 5, "since": 7}),
     "why": (ExplainCap("n0"), {"node": "n0"}),
     "node-forget": (ForgetNode("n0"), {"node": "n0", "is_off": False}),
     "budget": (ShowBudget(), {}),
@@ -67,12 +82,28 @@ ON_THE_WIRE = {
     "job": (ShowJob(7), {"job": 7}),
     "job-tally": (CountJobs(), {}),
     "state-export": (ExportState(), {}),
+    "replay-export": (ExportReplay(), {}),
     "cancel": (Cancel([7]), {"jobs": [7]}),
     "requeue": (Requeue([7]), {"jobs": [7]}),
     "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
     "resume": (Resume("n0"), {"node": "n0"}),
-    "notify-start": (NotifyStart("a7", ["n0"], "memory"), {"job": "a7", "nodes": ["n0"], "tag": "memory"}),
-    "notify-end": (NotifyEnd("a7"), {"job": "a7"}),
+    "notify-start": (
+        NotifyStart("a7", ["n0"], "memory", "n[1-2]", "hpc", 1_795_909_975, 1, "alice", "a title", 2.5),
+        {
+            "job": "a7", "nodes": ["n0"], "tag": "memory", "node_list": "n[1-2]", "cluster": "hpc",
+            "submitted_s": 1_795_909_975, "restarts": 1, "user": "alice", "title": "a title", "wait_s": 2.5,
+        },
+    ),
+    "notify-list": (ListForeign(), {}),
+    "foreign-running": (ListRunning(), {}),
+    "user-joules": (CountJoules(), {}),
+    "job-joules": (ListJoules(5.0, "alice"), {"since_s": 5.0, "user": "alice"}),
+    "notify-end": (
+        NotifyEnd("a7", "hpc", 1_795_909_975, 1),
+        {"job": "a7", "cluster": "hpc", "submitted_s": 1_795_909_975, "restarts": 1},
+    ),
+    "history": (ListHistory(5.0, "alice"), {"since_s": 5.0, "user": "alice"}),
+    "history-forget": (ForgetHistory("alice"), {"user": "alice"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
     "measure-node": (
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
@@ -113,22 +144,26 @@ def test_an_agent_handles_every_request_with_functions_of_its_type_and_of_its_an
     assert {request.kind for request in server.handlers} == set(ON_THE_WIRE)
     for request, handle in server.handlers.items():
         hints = typing.get_type_hints(handle, include_extras=True)
-        assert (hints["request"], hints["return"]) == (request, answer_type(request)), request.kind
+        answers = hints["return"]
+        if Later in typing.get_args(answers):  # at once or later, the answer is the same
+            (answers,) = (one for one in typing.get_args(answers) if one is not Later)
+        assert (hints["request"], answers) == (request, answer_type(request)), request.kind
 
 
 def test_answers_have_the_names_that_scripts_and_older_commands_know():
     assert NodeRow.__struct_fields__ == (
         "name", "state", "wanted_w", "granted_w", "in_force_w", "counts_w", "draws_w", "tag", "quality", "lease_class",
-        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source", "energy_j",
+        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source", "energy_j", "bound_by", "waits_for",
     )  # fmt: skip
     assert BudgetView.__struct_fields__ == (
         *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
-        "loop_lag_s", "energy_j",
+        "loop_lag_s", "energy_j", "alarm_kinds", "store_free_bytes",
     )  # fmt: skip
     assert JobRow.__struct_fields__ == (
         "job", "user", "uid", "title", "state", "status", "reason", "nodes", "node_names", "walltime_s", "submitted_s",
         "started_s", "ended_s", "attempts", "tag", "tag_source", "energy_j", "measured", "method", "node_s", "covered",
         "cap_w", "capped", "bound_by", "bound", "slowdown", "slowdown_from", "waits_for", "requested", "took_s",
+        "planned_s",
     )  # fmt: skip
 
 
@@ -169,10 +204,16 @@ def test_an_answer_that_is_not_finite_or_not_of_its_type_is_refused():
         "nodes": 1, "silent": 0, "is_young": False, "mode": "cap", "sharer": "fspc", "epoch": 1, "steps": [],
         "alarms": [],
     }  # fmt: skip
-    assert unpack_answer(ShowBudget(), AnswerEnvelope(PROTOCOL, "", 0, view)).free_w == 1.0
+
+    def received(body: object) -> ReceivedAnswer:
+        return msgspec.msgpack.decode(
+            msgspec.msgpack.encode(AnswerEnvelope(PROTOCOL, "", 0, body)), type=ReceivedAnswer
+        )
+
+    assert unpack_answer(ShowBudget(), received(view)).free_w == 1.0
     for wrong in (view | {"free_w": math.nan}, view | {"steps": [[math.inf, 1.0]]}, [], None):
         with pytest.raises(msgspec.ValidationError):
-            unpack_answer(ShowBudget(), AnswerEnvelope(PROTOCOL, "", 0, wrong))
+            unpack_answer(ShowBudget(), received(wrong))
 
 
 def test_a_submitted_job_is_stored_as_its_user_sent_it():
@@ -188,3 +229,43 @@ def test_every_request_names_its_answer():
 
     ours = {kind for kind in all_of(Request) if kind.__module__ == "cluster_agent.serve.people_protocol"}
     assert {type(request) for request, _ in ON_THE_WIRE.values()} == ours
+
+
+def test_a_turn_answers_no_further_request_when_the_time_for_people_is_over(server, monkeypatch):
+    """A user with many requests that take long each would have kept the loop from its nodes until their leases end."""
+    monkeypatch.setattr("cluster_agent.serve.server.PEOPLE_S", 0.0)
+    asked: list[str] = []
+    server.handlers[ListNodes] = lambda caller, request: asked.append(caller.name) or []
+    frame = sent("nodes", {})
+    keys = [PeopleRequest(Caller(NOBODY, f"key {n}", "viewer"), frame, None) for n in range(3)]
+    keys.append(PeopleRequest(Caller(NOBODY, "key admin", "admin"), frame, None))
+    told: list[str] = []
+    monkeypatch.setattr(server.router, "requests", lambda: [keys.pop(0) for _ in range(len(keys))])
+    monkeypatch.setattr(server.router, "answer", lambda request, _: told.append(request.caller.name))
+    for n in range(1, 5):
+        server.step(0.0)
+        assert len(asked) == len(told) == n
+    assert told == ["key admin", "key 0", "key 1", "key 2"]
+    people = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    for one in people:
+        one.connect(str(server.admin.path))
+        one.sendall(len(frame).to_bytes(4, "big") + frame)
+    server.step(0.0)
+    for n in range(5, 8):
+        server.step(0.0)
+        assert len(asked) == n
+    for one in people:
+        one.close()
+
+
+def test_a_request_that_has_waited_for_longer_than_whoever_asked_is_not_answered(server, monkeypatch):
+    monkeypatch.setattr("cluster_agent.serve.server.PEOPLE_S", 0.0)
+    asked: list[str] = []
+    server.handlers[ListNodes] = lambda caller, request: asked.append(caller.name) or []
+    keys = [PeopleRequest(Caller(NOBODY, f"key {n}", "viewer"), sent("nodes", {}), None) for n in range(3)]
+    monkeypatch.setattr(server.router, "requests", lambda: [keys.pop(0) for _ in range(len(keys))])
+    monkeypatch.setattr(server.router, "answer", lambda *_: None)
+    server._turn(100.0, [])
+    server._turn(100.0 + PATIENCE_S, [])
+    server._turn(100.0 + PATIENCE_S, [])
+    assert asked == ["key 0"]

@@ -57,6 +57,16 @@ def caps_w(cluster: Cluster) -> dict[str, float]:
     return {name: cluster.cap_w(name) for name in cluster.names}
 
 
+def replayed_export(cluster: Cluster) -> str:
+    """By the command that `state export --replay` prints."""
+    exported = cluster.ctl("state", "export", "--replay", str(cluster.at / "whole"))
+    assert exported.returncode == 0, exported.stderr
+    command = exported.stdout.partition("clusterctl ")[2].replace("...", "easy-capped:rule=est").split()
+    replayed = cluster.plain(*command)
+    assert replayed.returncode == 0, replayed.stderr
+    return replayed.stdout
+
+
 def test_jobs_are_placed_by_what_nodes_have_and_neither_a_kill_nor_a_lower_budget_exceeds_the_watts(
     cluster: Cluster,
 ) -> None:
@@ -91,6 +101,7 @@ def test_jobs_are_placed_by_what_nodes_have_and_neither_a_kill_nor_a_lower_budge
     cluster.until(lambda: row(cluster, waiting)["state"] == "running")
     cluster.until(lambda: caps_w(cluster) == {"g0": 150.0, "n0": 300.0, "n1": 300.0})
     cluster.check(began_s)
+    assert "3 of 3 jobs" in replayed_export(cluster), "what it exports can be replayed"
 
 
 def test_a_job_runs_in_the_configuration_that_is_chosen_with_its_cores_and_its_caps(tmp_path: Path) -> None:

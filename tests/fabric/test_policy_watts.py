@@ -14,7 +14,7 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.budget.sharers.view import View
 from cluster_agent.serve.config import read_settings
-from cluster_agent.serve.policy_watts import caps_sharer, node_budget
+from cluster_agent.serve.policy_watts import caps_sharer, declared_mops, node_budget
 from foundation.shell.settings import ConfigError
 from foundation.wire.power_messages import Declaration, Report
 
@@ -57,6 +57,13 @@ def test_nodes_that_may_draw_more_than_is_planned_are_set_aside() -> None:
     assert node_budget(ledger, 1.0, {}, 200_000, LATER_S).aside_w == 500 - 200
 
 
+def test_the_policy_hears_the_mops_of_nodes_that_have_declared_theirs() -> None:
+    ledger = ledger_of("a", "b")
+    ledger.expect(1.0, {"unheard": DECLARED})
+    assert declared_mops(ledger) == {"a": 200_000, "b": 200_000}
+    assert node_budget(ledger, 1.0, {}, 200_000, LATER_S).aside_w == 500 - 200, "of the one never heard"
+
+
 def test_a_drop_counts_one_settle_time_before_it_comes_and_a_rise_when_it_does() -> None:
     ledger = ledger_of("a")
     settle_s = ledger.settle_s
@@ -70,8 +77,10 @@ def test_a_drop_counts_one_settle_time_before_it_comes_and_a_rise_when_it_does()
     assert node_budget(ledger, 100 - settle_s / 2, {}, 200_000, LATER_S).steps[0][1] == 900.0
 
 
-def caps(given: dict[str, int], available_mw: int) -> list[int]:
-    service: Any = SimpleNamespace(caps_mw=lambda: given, planned_mw=lambda: given, idle_mw=150_000)
+def caps(given: dict[str, int], available_mw: int, wanted: dict[str, int] | None = None) -> list[int]:
+    service: Any = SimpleNamespace(
+        caps_mw=lambda: given, planned_mw=lambda: given, wanted_mw=lambda: wanted or given, idle_mw=150_000
+    )
     names = ["a", "b", "c"]
     view = View.of(names, np.full(3, 500_000), np.full(3, 200_000), [])
     return [int(cap) for cap in caps_sharer(lambda: service)(view, available_mw).caps_mw]
@@ -81,6 +90,14 @@ def test_caps_are_the_policys_within_each_nodes_limits_and_the_budget() -> None:
     assert caps({"a": 400_000, "b": 600_000}, 2_000_000) == [400_000, 500_000, 200_000]
     short = caps({"a": 400_000, "b": 600_000}, 850_000)
     assert short == [300_000, 350_000, 200_000], "of what is above MOP everybody loses the same part"
+
+
+def test_where_the_policy_plans_with_less_than_it_wants_jobs_share_what_is_left_and_lose_it_first() -> None:
+    planned, wanted = {"a": 250_000, "b": 250_000, "c": 220_000}, {"a": 450_000, "b": 350_000, "c": 220_000}
+    assert caps(planned, 1_020_000, wanted) == [450_000, 350_000, 220_000]
+    assert caps(planned, 870_000, wanted) == [350_000, 300_000, 220_000]
+    assert caps(planned, 720_000, wanted) == [250_000, 250_000, 220_000]
+    assert caps(planned, 660_000, wanted) == [225_000, 225_000, 210_000], "less than it has planned with"
 
 
 @pytest.mark.parametrize(

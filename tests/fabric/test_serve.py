@@ -33,7 +33,7 @@ from cluster_agent.serve.budget_service import NEED_S, Partition
 from cluster_agent.serve.config import read_settings
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import ListNodes
-from cluster_agent.store.database import MIGRATIONS, Database
+from cluster_agent.store.database import VERSION, Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from foundation.wire.keys import KeyFileError, read_public
 from nodectl.member.lease import NodeLease
@@ -77,7 +77,7 @@ def test_who_has_not_the_newest_epoch_commits_nothing(tmp_path):
 def test_a_store_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path):
     Database(tmp_path / "a.db").close()
     with sqlite3.connect(tmp_path / "a.db") as connection:
-        connection.execute("UPDATE schema_version SET version = ?", (len(MIGRATIONS) + 1,))
+        connection.execute("UPDATE schema_version SET version = ?", (VERSION + 1,))
     before = (tmp_path / "a.db").read_bytes()
     with pytest.raises(ClusterError, match="this clusterctl knows only"):
         Database(tmp_path / "a.db")
@@ -95,10 +95,8 @@ def test_a_store_whose_schema_is_no_text_is_damaged_in_one_line(tmp_path):
         Database(tmp_path / "a.db").rows("SELECT * FROM more")
 
 
-def test_a_store_survives_being_killed_between_its_migrations(tmp_path, monkeypatch):
-    broken = (*MIGRATIONS, "CREATE TABLE more (a); CREATE TABLE more (a)")
-    Database(tmp_path / "a.db").close()
-    monkeypatch.setattr("cluster_agent.store.database.MIGRATIONS", broken)
+def test_a_store_that_was_killed_while_its_tables_were_made_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("cluster_agent.store.database.SCHEMA", "CREATE TABLE more (a); CREATE TABLE more (a)")
     with pytest.raises(ClusterError, match="more"):
         Database(tmp_path / "a.db")
     monkeypatch.undo()
@@ -439,6 +437,33 @@ def test_garbage_and_sloth_on_the_socket_for_people_keep_nobody_waiting(tmp_path
     for one in (*sleepers, huge):
         one.close()
     door.admin.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes the place of other users, as root can")
+def test_answers_that_take_long_do_not_keep_the_loop_and_administrators_and_other_users_come_first():
+    with tempfile.TemporaryDirectory() as directory:  # tmp_path is closed to other users
+        os.chmod(directory, 0o755)
+        door = Door(Path(directory), admins=frozenset({"65531"}))
+        frame = msgspec.msgpack.encode([1, "echo", {}])
+        asking: list[socket.socket] = []
+        try:
+            for uid in (65501, 65501, 65501, 65502, 65531):
+                asking.append(made := socket.socket(socket.AF_UNIX))
+                os.seteuid(uid)
+                try:
+                    made.connect(str(door.path))
+                finally:
+                    os.seteuid(0)
+                made.sendall(len(frame).to_bytes(4, "big") + frame)
+            door.admin.serve_all(0.0, list(door.admin.interests()), time.monotonic())  # they are let in
+            for n in range(1, 6):
+                door.admin.serve_all(0.0, list(door.admin.interests()), time.monotonic())
+                assert len(door.asked) == n, "one at least, and one at most when the time is over"
+            assert [caller.uid for caller in door.asked] == [65531, 65501, 65502, 65501, 65501]
+        finally:
+            for one in asking:
+                one.close()
+            door.admin.close()
 
 
 CROWD = """

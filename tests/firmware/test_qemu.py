@@ -31,6 +31,7 @@ from firmware_bridge.scmi.protocols.telemetry import LeaseSet, TelemetryStatus
 from firmware_bridge.scmi.transports.lock_step import LockStepLine
 from firmware_bridge.scmi.transports.serial_line import POLL_S, SerialLine
 from firmware_bridge.scmi.transports.url import open_client, open_transport
+from tests.firmware import images
 from tests.firmware.seal import HANG, changed
 from tests.waiting import PATIENCE_S, within
 from twin.pulp.plant import CORES, Plant
@@ -44,8 +45,8 @@ FAST = "discovers or two_slots_after or cut_short or garbage or starts_again"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rv32.build(tmp_path_factory.mktemp("rv32") / "controlpulp.elf")
+def image() -> Path:
+    return images.image()
 
 
 @pytest.fixture

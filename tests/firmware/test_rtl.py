@@ -23,6 +23,7 @@ from firmware_bridge.scmi.protocols.telemetry import LeaseSet
 from firmware_bridge.scmi.transports.frames import FrameDecoder, FrameKind, greeting, pack_frame
 from firmware_bridge.scmi.transports.serial_line import SerialLine
 from hil_tests.rtl_rigs import BoardClock, BoardPort
+from tests.firmware import images
 from tests.firmware.seal import HANG, MASK, changed
 from twin.rtl import CORES, library, missing
 
@@ -38,13 +39,13 @@ BUDGET = {
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rtl.build(tmp_path_factory.mktemp("rtl") / "controlpulp.elf")
+def image() -> Path:
+    return images.image(*rtl.LINK_FLAGS)
 
 
 @pytest.fixture(scope="module")
-def line_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return rtl.build(tmp_path_factory.mktemp("rtl-line") / "controlpulp.elf", *rtl.LINE_FLAGS)
+def line_image() -> Path:
+    return images.image(*rtl.LINK_FLAGS, *rtl.LINE_FLAGS)
 
 
 @pytest.fixture
@@ -93,12 +94,11 @@ def test_agents_that_watch_and_write_everything_leave_a_slot_its_time(core: rtl.
 
 
 @pytest.mark.parametrize("name", CORES)
-def test_model_core_and_emulator_count_the_same_instructions(name: str, tmp_path: Path) -> None:
+def test_model_core_and_emulator_count_the_same_instructions(name: str) -> None:
     """The model, from what it sees of the pipeline; the core's own counter; and Unicorn, for the same jobs."""
     flags = ["-DCOUNTERS=1"] if name == "cv32e40p" else []
-    core = rtl.RtlController(rtl.build(tmp_path / "rtl.elf", *flags), library(name))
-    image = rv32.build(tmp_path / "unicorn.elf")
-    emulated = rv32.Rv32Controller(image, count=True, time_mode=TIME_BY_WORD)
+    core = rtl.RtlController(images.image(*rtl.LINK_FLAGS, *flags), library(name))
+    emulated = rv32.Rv32Controller(images.image(), count=True, time_mode=TIME_BY_WORD)
     at_start = core.counts().retired - core.counts().core_retired  # before the counter was switched on
     assert 0 <= at_start < 4
     for tick in range(4):
@@ -166,7 +166,7 @@ def test_an_agent_at_the_pty_is_greeted_and_answered_within_fifty_slots(name: st
 
 def test_a_watchdog_in_hardware_resets_a_core_that_hangs_with_its_interrupts_off(tmp_path: Path) -> None:
     """It is fed once a slot; 2 ms after the last slot the image starts again, at the lowest clocks."""
-    sound = rtl.build(tmp_path / "sound.elf", *rtl.WATCHDOG_FLAGS)
+    sound = images.image(*rtl.LINK_FLAGS, *rtl.WATCHDOG_FLAGS)
     image = changed(sound, tmp_path / "hangs.elf", "lease_set", [MASK, HANG])
     core = rtl.RtlController(image, library("cv32e40p"), TIME_BY_TIMER, watchdog_cycles=16 * rtl.TICK_CYCLES)
     core.words("temperature_mk")[:], core.words("capacitance_ff")[:] = 320_000, 500_000

@@ -16,18 +16,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster_agent.commands.replays import replay_moldable, replay_nodes, replay_processors
 from cluster_agent.replay.event_log import Setting
-from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.interfaces import Scheduler
-from cluster_agent.scheduler.loop import run
-from cluster_agent.scheduler.policies import registry
-from cluster_agent.workloads.node_power import PredictedPower
 from tests.frozen.schedules import SAMPLES, cap_of, cut
-from tests.oracle.moldable_scheduler import MoldableScheduler, TableMachine, choice_of
-from tests.oracle.node_scheduler import NodeScheduler
-from tests.oracle.power_scheduler import PowerReferenceScheduler
-from tests.oracle.scheduler import ReferenceScheduler
+from tests.oracle.reference import decided_by_reference
 
 LIST = Path(__file__).parent / "references.txt"
 
@@ -51,33 +42,8 @@ def hash_of(options: str) -> str:
         trace = cut(trace, given.first, folder) if given.first else trace
         cap = cap_of(given.cap, folder) if given.cap else None
         setting = Setting(str(trace), given.policy, given.machine, cap, job_watts=given.job_watts)
-        scheduler, machine = _reference(setting)
-    run(scheduler, JumpingClock(), machine)
-    decided = sorted((job, start_s, machine.end_s[job]) for job, start_s in machine.start_s.items())
+        decided = decided_by_reference(setting)
     return hashlib.sha256(repr(decided).encode()).hexdigest()[:16]
-
-
-def _reference(setting: Setting) -> tuple[Scheduler, SimulatedMachine]:
-    choice = registry.choose(setting.policy)
-    if choice.has_configurations:
-        of = replay_moldable.as_submitted(setting, choice.composed)
-        moldable = MoldableScheduler(choice_of(setting.policy), of.jobs, of.nodes, of.cap)
-        return moldable, TableMachine(of.jobs, moldable)
-    if "eurora" in setting.trace:
-        on_nodes = choice.on_nodes
-        trace, nodes, limit, _ = replay_nodes.world(setting, on_nodes)
-        power = None
-        if on_nodes.power is not None and on_nodes.admitted != "given":
-            power = PredictedPower(trace, nodes, on_nodes.admitted, on_nodes.power.guard)
-        scheduler = NodeScheduler(on_nodes, trace.jobs, nodes, limit, power)
-        return scheduler, SimulatedMachine(trace.jobs.jobs, "instant")
-    composition = choice.composition
-    workload, watts, caps, _ = replay_processors.world(setting, composition)
-    if watts is None:
-        plain = ReferenceScheduler(composition, workload.jobs, workload.processors)
-        return plain, SimulatedMachine(workload.jobs, composition.ties)
-    with_watts = PowerReferenceScheduler(composition, workload.jobs, watts, caps)
-    return with_watts, SimulatedMachine(workload.jobs, composition.ties, watts.slowdown, watts.requeues)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,9 @@
 """Computes the hashes of ``schedules.txt`` again: ``python -m tests.frozen.schedules [--print] [WORD ...]``.
 
 A line has two hashes, of what was decided and of the watts drawn (``record``), and the options of a ``clusterctl
-replay``. The hashes are those of commit 439d6a93: a change of the engine leaves them alone. Words choose the lines that
-contain all of them; ``--print`` prints the lines as computed here, for options that are added to the list.
+replay``. The hashes are those of commit 439d6a93: a change of the engine leaves them alone. Three of ``easy-power``
+are of whole microwatts, since sums of doubles had decided exact ties by their rounding errors. Words choose the lines
+that contain all of them; ``--print`` prints the lines as computed here, for options that are added to the list.
 
 Two options are ours: ``--first N`` cuts a log after N jobs, and ``--cap FROM-TO:WATTS[@ANNOUNCED],...`` stands for a
 file of caps.

@@ -170,28 +170,49 @@ def broken(rng: random.Random, raw: bytes) -> bytes:
 # --- files of known meaning
 
 
+NO_NUMBERS: Final = (
+    "9" * 19, "9" * 20, "18446744073709551617", "-9223372036854775809", "1-2", "+", "-", "1e3", "0x4", "x",
+)  # fmt: skip
+"""What no column of a job log can be."""
+
+
 def true_swf(rng: random.Random) -> tuple[str, Any]:
-    """Jobs, some of them with parts of their own, written with blanks, signs and fractions as logs have them."""
+    """Jobs, some of them with parts of their own, written with blanks, signs and fractions as logs have them, between
+    lines that are no jobs."""
     lines, rows, submit_s = ["; MaxProcs: 64"], [], 0
     for number in range(1, rng.randrange(2, 5)):
         submit_s += rng.randrange(100)
         run_s, width = rng.randrange(1, 500), rng.randrange(1, 65)
         request_s = run_s + rng.randrange(500)
-        rows.append((number, submit_s, run_s, request_s, width))
-        blank = rng.choice((" ", "  ", "\t"))
-
-        def line(run_s: int, status: int, number: int = number, at: int = submit_s, width: int = width,
-                 request_s: int = request_s, blank: str = blank) -> str:  # fmt: skip
-            words = [number, at, 5, run_s, width, -1, -1, width, request_s, -1, status, 7, 1, 1, 1, -1, -1, -1]
-            return rng.choice(("", " ")) + blank.join(map(str, words)) + rng.choice(("", ".0", " {1,2} q"))
-
-        lines.append(line(run_s, rng.choice((0, 1))))
+        job = [number, submit_s, 5, run_s, width, -1, -1, width, request_s, -1, 1, 7, 1, 1, 1, -1, -1, -1]
+        job[rng.choice((4, 7, 2))] = -1  # one of both widths is enough, and the wait may be unknown
+        while rng.random() < 0.2:
+            lines.append(rng.choice(("", "; a comment", "   ", _no_job(rng, job))))
+        lines.append(_swf_line(rng, job, run_s, rng.choice((0, 1))))
+        rows.append((number, submit_s, run_s, request_s, width, len(lines)))
         if rng.random() < 0.3:
-            lines += [line(max(run_s // 2, 1), 2), line(max(run_s // 2, 1), rng.choice((3, 4)))]
-        if rng.random() < 0.1:
-            lines.append(rng.choice(("", "; a comment", "   ")))
+            lines += [_swf_line(rng, job, max(run_s // 2, 1), status) for status in (2, rng.choice((3, 4)))]
     columns = [list(column) for column in zip(*rows, strict=True)]
-    return "\n".join(lines) + "\n", [64, *columns, [0] * len(rows)]
+    return "\n".join(lines) + "\n", [64, columns.pop(), *columns, [0] * len(rows)]
+
+
+def _swf_line(rng: random.Random, job: list[int], run_s: int, status: int) -> str:
+    words = [*map(str, job[:3]), str(run_s), *map(str, job[4:10]), str(status), *map(str, job[11:])]
+    if rng.random() < 0.2:
+        at = rng.choice([at for at, word in enumerate(words) if word[0] != "-"])
+        words[at] = rng.choice(("+", "000")) + words[at]
+    end = rng.choice(("", ".0", " {1,2} q", "\t"))
+    return rng.choice(("", " ")) + rng.choice((" ", "  ", "\t")).join(words) + end
+
+
+def _no_job(rng: random.Random, job: list[int]) -> str:
+    """A line of the log that no job can be read from."""
+    words = [str(one) for one in job]
+    if rng.random() < 0.5:
+        words[rng.randrange(18)] = rng.choice(NO_NUMBERS)
+    else:
+        del words[rng.randrange(18) :]
+    return " ".join(words)
 
 
 def true_sacct(rng: random.Random) -> tuple[str, Any]:

@@ -89,6 +89,9 @@ class Ends:
     def flush(self) -> None:
         """Nothing waits."""
 
+    def serve_all(self, now_s: float, ready: list[int], until_s: float) -> None:
+        """Nobody asks."""
+
     def send(self, grant: Grant) -> bool:
         self.sent.append((grant.node, grant))
         return True

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, Final
@@ -32,9 +33,10 @@ from nodectl.knobs.gpu_limits import BoardLimit, ClockLock
 from nodectl.write.ceilings import Ceilings
 from pmu import inventory
 from pmu.decode import decode
-from pmu.driver_values import MOST_BOARD_MW
+from pmu.driver_values import MOST_BOARD_MW, MOST_CLOCK_MHZ, MOST_KHZ, MOST_LIMIT_UW
 from pmu.instruments import gpu
 from pmu.instruments.gpu import Gpus
+from pmu.instruments.rapl import PEAK_OVER_LIMIT
 from pmu.layout import Gpu, Layout
 from pmu.node import Instruments, discover
 from pmu.ports import KeptFile, Ports
@@ -60,6 +62,7 @@ TEXTS: Final = (
     "²", "٣", "0x10", "1_000", "1,2", "0-4294967295", "5-1", "x", "a\x00b", "unknown", "<unsupported>", "3.5",
     "\ufffd" * 40,
     "18446744073709551615 18446744073709551615", "config:0-4294967295", "event=0xffffffffffffffffffff", "10000000000",
+    "9" * 18,
 )  # fmt: skip
 NAMES: Final = (
     "policy99999999999", "policy", "policy-1", "hwmonX", "hwmon4294967296", "intel-rapl:99999999999999999999",
@@ -76,10 +79,11 @@ CARDS, SMALL = "spr-h100", "taurus"
 
 
 class OddNvml:
-    """``pynvml`` with some answers replaced."""
+    """``pynvml`` with some answers replaced, of a driver that shows a few of its cards: the others are alike."""
 
     def __init__(self, nvml: Any, chance: random.Random, share: float) -> None:
         self._nvml, self._chance, self._share = nvml, chance, share
+        self._cards = chance.choice((1, 1, 2, 4))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._nvml, name)
@@ -87,14 +91,17 @@ class OddNvml:
             return found
 
         def call(*arguments: Any) -> Any:
-            if self._chance.random() >= self._share:
-                return found(*arguments)
-            return self._odd(name, found, arguments)
+            if self._chance.random() < self._share:
+                return self._odd(name, found, arguments)
+            return min(found(), self._cards) if name == "nvmlDeviceGetCount" else found(*arguments)
 
+        setattr(self, name, call)  # found at once the next time
         return call
 
     def _odd(self, name: str, found: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         chance = self._chance
+        if name == "nvmlGpmSampleFree":
+            found(*arguments)  # whatever it answers: the library has few buffers, for every test of this process
         if chance.random() < 0.25:
             raise self._nvml.NVMLError(chance.choice((*range(1, 31), 99, 999)))
         if chance.random() < 0.1:
@@ -113,6 +120,29 @@ class OddNvml:
             return None
         members = {one: odd_value(chance) for one in ("gpu", "memory", "busId", "isSupportedDevice")}
         return chance.choice((odd_value(chance), SimpleNamespace(**members)))
+
+
+class KnownFiles:
+    """The files of a tree that stays as it is: which there are is looked up once."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self.keep = files.keep
+        self.read, self.write = files.read, files.write
+        self.realpath, self.writable = cache(files.realpath), cache(files.writable)
+        self.exists, self._names = cache(files.exists), dict[str, list[str] | OSError]()
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory."""
+        if path not in self._names:
+            try:
+                self._names[path] = self._files.listdir(path)
+            except OSError as error:
+                self._names[path] = error
+        found = self._names[path]
+        if isinstance(found, OSError):
+            raise found
+        return list(found)
 
 
 class OddFiles:
@@ -186,7 +216,7 @@ def emulated(name: str) -> Iterator[Ports]:
     twin = Twin(machine, load_workload("easywave" if machine.gpus else "hpl", machine, seed=1), seed=1)
     with InProcess(twin, Faults(twin, [])) as node:
         node.ports.clock.sleep_until_ns(twin.time_ns + 1_000_000_000)
-        yield node.ports
+        yield replace(node.ports, files=KnownFiles(node.ports.files))
 
 
 def problem_with_nvml(ports: Ports, seed: int) -> str:
@@ -219,15 +249,15 @@ class _FindingError(Exception):
     pass
 
 
-def _check(holds: bool, what: str) -> None:
+def _check(holds: bool, what: str, *values: Any) -> None:
     if not holds:
-        raise _FindingError(what)
+        raise _FindingError(what.format(*values))
 
 
 def _use_gpus(ports: Ports, chance: random.Random) -> None:
     gpus, _ = gpu.find(ports.nvml, ports.nvml_why)
     if not gpus:
-        gpus, _ = gpu.find(ports.nvml._nvml, "")  # type: ignore[union-attr]
+        gpus = _whole_gpus(ports.nvml._nvml)[:2]  # type: ignore[union-attr]
     _check_gpus(gpus)
     sensors = Gpus(ports.nvml, gpus)
     try:
@@ -246,32 +276,40 @@ def _use_gpus(ports: Ports, chance: random.Random) -> None:
             _use_knob(knob)
 
 
+@cache
+def _whole_gpus(nvml: Any) -> tuple[Gpu, ...]:
+    """As a driver shows them that answers as it should."""
+    return gpu.find(nvml, "")[0]
+
+
 def _swept(sensors: Gpus, gpus: tuple[Gpu, ...], time_ns: int) -> RawSweep:
     table = np.zeros((len(gpus), len(GPU_FIELDS)), np.int64)
     sensors.sweep(time_ns, table)
     lowest = np.where(np.arange(len(GPU_FIELDS)) == GPU_FIELDS.index("temperature_c"), -55, 0)
     negative = table[(table < lowest) & (table != RAW_MISSING)]
-    _check(negative.size == 0, f"readings below zero: {negative}")
+    _check(negative.size == 0, "readings below zero: {}", negative)
     return RawSweep(time_ns, np.zeros((0, 0), np.int64), np.zeros(0, np.int64), table)
 
 
 def _check_gpus(gpus: tuple[Gpu, ...]) -> None:
-    _check(len(gpus) <= 1024, f"{len(gpus)} GPUs")
+    _check(len(gpus) <= 1024, "{} GPUs", len(gpus))
     _check(msgspec.json.decode(msgspec.json.encode(gpus), type=tuple[Gpu, ...]) == gpus, "GPUs that cannot be stored")
     for card in gpus:
-        _check(bool(card.uuid) and card.uuid.isprintable() and card.name.isprintable(), f"{card.uuid!r} {card.name!r}")
-        _check(all(0 < clock <= 10_000 for clock in card.clocks_mhz), f"clocks {card.clocks_mhz}")
-        _check(0 <= card.min_power_limit_w <= card.max_power_limit_w <= MOST_BOARD_MW / 1e3, f"limits of {card}")
+        _check(
+            bool(card.uuid) and card.uuid.isprintable() and card.name.isprintable(), "{!r} {!r}", card.uuid, card.name
+        )
+        _check(all(0 < clock <= 10_000 for clock in card.clocks_mhz), "clocks {}", card.clocks_mhz)
+        _check(0 <= card.min_power_limit_w <= card.max_power_limit_w <= MOST_BOARD_MW / 1e3, "limits of {}", card)
 
 
 def _check_sample(sample: Sample) -> None:
     for values in (sample.gpu.power_w, sample.gpu.energy_j, sample.gpu.sm_clock_mhz, sample.gpu.temperature_c,
                    sample.gpu.sm_occupancy, sample.energy_j, sample.columns.value):  # fmt: skip
-        _check(not np.isinf(values).any(), f"infinite: {values}")
-        _check(not (np.abs(values) > 1e9).any(), f"beyond any hardware: {values}")
+        _check(not np.isinf(values).any(), "infinite: {}", values)
+        _check(not (np.abs(values) > 1e9).any(), "beyond any hardware: {}", values)
     shares = (sample.gpu.gpu_utilization, sample.gpu.memory_utilization, sample.gpu.sm_occupancy, sample.cpu.busy)
     for values in shares:
-        _check(not ((values < 0) | (values > 1)).any(), f"shares outside of 0 to 1: {values}")
+        _check(not ((values < 0) | (values > 1)).any(), "shares outside of 0 to 1: {}", values)
 
 
 def _use_knob(knob: Knob) -> None:
@@ -285,7 +323,7 @@ def _use_knob(knob: Knob) -> None:
             isinstance(found, str | int)
             and (number := found if isinstance(found, int) else knob.number(found)) is not None
         ):
-            _check(0 <= number < 2**53, f"{knob.name} is at {number}")
+            _check(0 <= number <= MOST.get(knob.name.rpartition("_")[2], 2**53), "{} is at {}", knob.name, number)
     msgspec.json.encode(knob.recipe())
     Ceilings([knob]).start({})
 
@@ -298,7 +336,9 @@ def _use_node(ports: Ports, chance: random.Random) -> None:
     _check(
         msgspec.msgpack.decode(msgspec.msgpack.encode(layout), type=Layout) == layout, "a layout that cannot be stored"
     )
-    _check(len(layout.cpus) <= 65_536, f"{len(layout.cpus)} CPUs")
+    _check(len(layout.cpus) <= 65_536, "{} CPUs", len(layout.cpus))
+    for zone in layout.zones:
+        _check(0 <= zone.max_power_uw <= MOST_LIMIT_UW * PEAK_OVER_LIMIT, "{}", zone)
     inventory.take(ports.files, inventory.take(ports.files))
     knobs, _ = find_knobs(ports, layout)
     for knob in chance.sample(knobs, min(len(knobs), 12)):
@@ -315,6 +355,10 @@ def _use_node(ports: Ports, chance: random.Random) -> None:
     finally:
         instruments.close()
 
+
+MOST: Final = {"uw": 10**18, "khz": MOST_KHZ, "mhz": MOST_CLOCK_MHZ, "mw": MOST_BOARD_MW}
+"""What a knob can be at, by the unit at the end of its name. A package's limit above any hardware's means none, and is
+put back as it was found."""
 
 FILES_IN_A_TURN, CARDS_IN_A_TURN = 3, 10
 

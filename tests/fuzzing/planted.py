@@ -1,17 +1,27 @@
 """Faults put into readers on purpose: the fuzzer of each must find every one of them.
 
 A fault is a module, a text that is in its source once, and what replaces it there. Only code of functions is exchanged,
-so that classes, exceptions and constants stay the same objects.
+so that classes, exceptions and constants stay the same objects. A module in C is compiled with the fault in it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import inspect
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
+
+from cluster_agent._native import ffi, lib
+
+from cluster_agent.workloads import swf
+
+ROOT: Final = Path(__file__).parents[2]
 
 type_fault = tuple[str, str, str]
 
@@ -19,6 +29,10 @@ type_fault = tuple[str, str, str]
 @contextmanager
 def planted(name: str, before: str, after: str) -> Iterator[None]:
     """The module with this change in it, until the block is left."""
+    if name.endswith(".c"):
+        with planted_in_c(Path(name), before, after):
+            yield
+        return
     module = importlib.import_module(name)
     source = inspect.getsource(module)
     assert source.count(before) == 1, f"{name} has {before!r} {source.count(before)} times"
@@ -36,6 +50,39 @@ def planted(name: str, before: str, after: str) -> Iterator[None]:
     finally:
         for function, code in originals.items():
             function.__code__ = code
+
+
+class _WithFault:
+    """The natives with ``swf_parse`` of another library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+    def swf_parse(self, text: Any, size: int, capacity: int, columns: Any, lines: Any, found: Any) -> None:
+        """As the header says."""
+        at = [ctypes.c_void_p(int(ffi.cast("uintptr_t", one))) for one in (text, columns, lines, found)]
+        sizes = ctypes.c_int64(size), ctypes.c_int64(capacity)
+        self._library.swf_parse(at[0], *sizes, *at[1:])
+
+
+@contextmanager
+def planted_in_c(path: Path, before: str, after: str) -> Iterator[None]:
+    """The reader of job logs with this change in its C."""
+    source = (ROOT / path).read_text()
+    assert source.count(before) == 1, f"{path} has {before!r} {source.count(before)} times"
+    with tempfile.TemporaryDirectory() as folder:
+        changed, built = Path(folder, "changed.c"), Path(folder, "changed.so")
+        changed.write_text(source.replace(before, after))
+        command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", f"-I{(ROOT / path).parent}", "-o", built, changed]
+        subprocess.run(command, check=True)
+        swf.lib = _WithFault(ctypes.CDLL(str(built)))
+        try:
+            yield
+        finally:
+            swf.lib = lib
 
 
 def _codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
@@ -60,6 +107,13 @@ WIDE: Final = (TEXT, "if raw.startswith(mark):", "if False:")
 """A byte order mark stays, and UTF-16 is taken for UTF-8: in what all readers have in common."""
 
 SWF: Final = "cluster_agent.workloads.swf"
+SWF_IN_C: Final = "cluster_agent/csrc/logs/swf.c"
+PARQUET: Final = "cluster_agent.workloads.parquet_tables"
+RTE: Final = "cluster_agent.workloads.rte"
+JOURNAL: Final = "nodectl.journal.reading"
+FORMAT: Final = "nodectl.journal.format"
+PACKING: Final = "nodectl.journal.packing"
+AGAIN: Final = "nodectl.journal.decide_again"
 LOG: Final = "cluster_agent.workloads.job_log"
 SACCT: Final = "cluster_agent.workloads.sacct"
 VALUES: Final = "cluster_agent.workloads.sacct_values"
@@ -70,9 +124,12 @@ CAPS: Final = "cluster_agent.cap_steps"
 BUDGET: Final = "cluster_agent.serve.budget_schedule"
 SHARES: Final = "cluster_agent.scheduler.orders.priority"
 WATTS: Final = "cluster_agent.workloads.job_watts"
+IN_TABLE: Final = 'if not 0 < power_w < MOST_W:\n            raise TraceError(f"{where}'
+"""In a table of watts; columns that a program gives are checked by another line."""
+
 CONFIGURATIONS: Final = "cluster_agent.workloads.moldable_trace"
 MACHINE: Final = "cluster_agent.cluster"
-CAMPAIGN: Final = "cluster_agent.commands.replays.campaign"
+CAMPAIGN: Final = "cluster_agent.campaigns.campaign_grid"
 PLAN: Final = "cluster_agent.replay.plan_file"
 EVENTS: Final = "cluster_agent.replay.event_log"
 SETTINGS: Final = "foundation.shell.settings"
@@ -84,6 +141,17 @@ HEAD: Final = "nodectl.calibrated.node_calibration"
 CARD: Final = "twin.fit.sweep"
 PHASES: Final = "twin.physics.families"
 TWIN: Final = "twin.toml_table"
+
+OF_SEGMENTS: Final = (
+    JOURNAL,
+    "except (ValueError, OverflowError, RecursionError, zlib.error, msgspec.MsgspecError)",
+    "except OverflowError",
+)
+OF_PARQUET: Final = (
+    (PARQUET, "except OSError as error:", "except KeyError as error:"),
+    (PARQUET, "except (pyarrow.lib.ArrowException, *OF_VALUES) as error:", "except RuntimeError as error:"),
+    (PARQUET, "name for name in names if there.count(name) != 1", "name for name in names if there.count(name)"),
+)
 
 OF_SETTINGS: Final = (
     MARK, WIDE,
@@ -106,6 +174,13 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (LOG, "delete, submit_s < 0", "delete, submit_s < -5"),
         (LOG, "run_s == 0, (RUN, one_s)", "run_s == -9, (RUN, one_s)"),
     ),
+    "swf in C": (
+        (SWF_IN_C, "if (magnitude > (INT64_MAX - 9) / 10)", "if (0)"),
+        (SWF_IN_C, "c += is_negative || (c < end && *c == '+');", "c += is_negative;"),
+        (SWF_IN_C, "c == '\\t' || c == '\\r'", "c == '\\t'"),
+        (SWF_IN_C, "lines[job++] = line;", "lines[job++] = line + 1;"),
+        (SWF_IN_C, "if (!digits || (c < end && !is_blank(*c)))", "if (!digits)"),
+    ),
     "sacct": (
         (SACCT, "most_j = max(most_j, joules)", "most_j += joules"),
         (SACCT, "if run_s > 0 and joules / run_s > MOST_NODE_W * max(units, 1):", "if False:"),
@@ -117,7 +192,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         MARK,
         (EURORA, "if math.isfinite(found := float(value)):", "if (found := float(value)) is not None:"),
         (EURORA, "except (TypeError, ValueError, OverflowError):", "except TypeError:"),
-        (TRACE, 'if counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB:', "if False:"),
+        (TRACE, 'counts > MOST_PROCESSORS or row["memory_kib"] > MOST_KIB or ', ""),
         (EURORA, '"memory_kib": counts["mem_kb"],', '"memory_kib": counts["mem_kb"] // 2,'),
     ),
     "eurora caps": (
@@ -153,7 +228,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     "budget": (
         MARK, WIDE,
         (BUDGET, "except (ValueError, OverflowError):", "except OverflowError:"),
-        (BUDGET, "if not 0 < step[1] < 1000 * MOST_W or not math.isfinite(step[0]):", "if False:"),
+        (BUDGET, "if not 0 < step[1] < 1000 * MOST_W:", "if False:"),
         (BUDGET, "if steps and step[0] <= steps[-1][0]:", "if False:"),
     ),
     "shares": (
@@ -164,7 +239,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "job watts": (
         MARK, WIDE,
-        (WATTS, "if not 0 < power_w < MOST_W:", "if power_w <= 0:"),
+        (WATTS, IN_TABLE, IN_TABLE.replace("not 0 < power_w < MOST_W", "power_w <= 0")),
         (WATTS, "except (TypeError, ValueError):", "except TypeError:"),
         (WATTS, "found[number] = power_w", "found[number] = 2 * power_w"),
     ),
@@ -177,7 +252,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     "machine": (
         MARK, WIDE,
         (MACHINE, "for key, problem in _problems(found):", "for key, problem in ():"),
-        (MACHINE, "text = read_text(path)", "text = path.read_text()"),
+        (MACHINE, "text = foreign_text(raw)", "text = raw.decode()"),
         (MACHINE, "except msgspec.DecodeError as error:", "except KeyError as error:"),
     ),
     "campaign": (
@@ -197,6 +272,13 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (EVENTS, "except (ValueError, RecursionError):  # msgspec's errors, what", "except KeyError:  #"),
         (EVENTS, "if header.event_log != VERSION:", "if header.event_log == VERSION:"),
         (EVENTS, "content = read_utf8(path)", 'content = __import__("pathlib").Path(path).read_bytes()'),
+    ),
+    "decisions of an event log": (
+        MARK,
+        (EVENTS, "except DAMAGED:", "except TypeError:"),
+        (EVENTS, "if decided != values:", "if False:"),
+        (EVENTS, "return [_starts(scheduler, started)]", "return values"),
+        (EVENTS, "return [job, scheduler.submit(now_s, job)]", "return values"),
     ),
     "node settings": OF_SETTINGS,
     "cluster settings": OF_SETTINGS,
@@ -238,5 +320,34 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "twin machine": OF_TWIN,
     "twin workload": OF_TWIN,
+    "eurora jobs in Parquet": (
+        *OF_PARQUET,
+        (EURORA, "if math.isfinite(found := float(value)):", "if (found := float(value)) is not None:"),
+        (PARQUET, "is_so = [str(one) == only[1]", "is_so = [str(one) != only[1]"),
+    ),
+    "job watts in Parquet": (
+        *OF_PARQUET,
+        (WATTS, IN_TABLE, IN_TABLE.replace("not 0 < power_w < MOST_W", "power_w <= 0")),
+        (WATTS, "except (TypeError, ValueError):", "except TypeError:"),
+    ),
+    "loads in Parquet": (
+        *OF_PARQUET,
+        (RTE, "except (TypeError, ValueError, OverflowError):", "except OverflowError:"),
+        (RTE, "if load_mw is None:", "if False:"),
+    ),
+    "journal": (
+        OF_SEGMENTS,
+        (JOURNAL, "if checksum(kind, payload) != expected:", "if checksum(kind, payload) == expected:"),
+        (JOURNAL, "if reader is None:", "if False:"),
+        (PACKING, "if len(body) < 2:", "if False:"),
+        (PACKING, "return Row(previous.ints + step, floats,", "return Row(step, floats,"),
+    ),
+    "journal decided again": (
+        OF_SEGMENTS,
+        (AGAIN, "report.decided += record.has_decided", "report.decided += 1"),
+        (JOURNAL, "< packed.time_ns <= RAW_HIGHEST", "!= packed.time_ns + 1"),
+        (AGAIN, "if recorded_names != replayed_names:", "if recorded_names == replayed_names:"),
+        (AGAIN, "if difference:", "if not difference:"),
+    ),
 }  # fmt: skip
 """Of each reader five: the module, what stands there, and what replaces it."""

@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.times import Times
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.steady_clock import steady_time
 from foundation.wire.job_messages import NodeJobs
 from nodectl.jobs.job_runner import deliver

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster_agent.jobs.job import Job, JobSpec
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.wire.job_messages import JobForget, JobPart, JobSignal, JobStart, NodeJobs
 
 EASY = Composition(backfill="easy")
@@ -22,13 +22,14 @@ EASY = Composition(backfill="easy")
 
 @dataclass
 class FakeNode:
-    """Runs each part for the seconds that its command says, one number for all ranks or one for each. ``runs`` counts
-    every start. A deaf node ends no job when a signal says so."""
+    """Runs each part for the seconds that its command or RUN_S says, one number for all ranks or one for each. ``runs``
+    counts every start. A deaf node ends no job when a signal says so. ``ahead_s``: of the head's clock, its own."""
 
     name: str
     boot: int = 1
     is_cut: bool = False
     is_deaf: bool = False
+    ahead_s: float = 0.0
     parts: dict[tuple[int, int], JobPart] = field(default_factory=dict)
     ends_s: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     runs: list[tuple[int, int]] = field(default_factory=list)
@@ -89,12 +90,12 @@ class Fake:
 
     def submit(
         self, run_s: int, nodes: int = 1, walltime_s: int = 1000, uid: int = 1000, others_s: Sequence[int] = (),
-        **given: Any,
+        user: str = "someone", **given: Any,
     ) -> Job:  # fmt: skip
         """``others_s``: how long the parts after the first run, if not as long as the first."""
         command = ["run", *map(str, (run_s, *others_s))]
         spec = JobSpec(command=command, walltime_s=walltime_s, workdir="/", nodes=nodes, **given)
-        return self.partition.submit(uid, "someone", spec)
+        return self.partition.submit(uid, user, spec)
 
     def report(self) -> None:
         for node in self.nodes.values():
@@ -123,9 +124,10 @@ class Fake:
             if isinstance(message, JobStart):
                 if key not in node.parts:
                     node.runs.append(key)
-                    node.parts[key] = JobPart(*key, "running", started_s=self.now_s)
+                    node.parts[key] = JobPart(*key, "running", started_s=self.now_s + node.ahead_s)
                     self.order += 1
-                    times_s = [int(word) for word in message.command if word.isdigit()]
+                    words = [*message.command, message.env.get("RUN_S", "")]
+                    times_s = [int(word) for word in words if word.isdigit()]
                     node.ends_s[key] = self.now_s + times_s[message.rank % len(times_s)], self.order
             elif isinstance(message, JobForget):
                 node.parts.pop(key, None)
@@ -140,7 +142,7 @@ class Fake:
         node.ends_s.pop(key, None)
         started_s = node.parts[key].started_s
         node.parts[key] = JobPart(
-            *key, "ended", status=status, cause=cause, started_s=started_s, ended_s=self.now_s
+            *key, "ended", status=status, cause=cause, started_s=started_s, ended_s=self.now_s + node.ahead_s
         )  # fmt: skip
 
     def end_due(self) -> None:

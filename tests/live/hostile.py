@@ -52,6 +52,28 @@ WAYS: Final = (
         " done; " + WAIT,
         needs_user=False,
     ),
+    Way("takes leases on its files", _python("""
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(os.environ["NODECTL_PROGRESS"], os.O_RDWR)
+os.ftruncate(file, 4000000)
+open("ready", "w").close()
+while True:
+    try: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError: pass
+"""), "cancel"),
+    Way(
+        "leaves processes whose first thread has ended",
+        "(setsid " + _python("""
+import ctypes, os, threading, time
+def go():
+    open("up", "w").close()
+    time.sleep(1000)
+threading.Thread(target=go).start()
+ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
+""").removeprefix("exec ") + " 1000$K &); while [ ! -e up ]; do sleep 0.05; done; sleep 0.2; " + DONE,
+        "own",
+    ),
     Way("is a chain of forks", DONE + _python("""
 import os
 while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import pwd
@@ -16,17 +18,29 @@ from pathlib import Path
 
 import pytest
 
+from foundation.boot import boot_id, boottime_s
 from foundation.wire.job_messages import JobForget, JobPart, JobSignal
-from nodectl.jobs import cgroups
+from nodectl.jobs import cgroups, job_step
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_child import be_ordinary
 from nodectl.jobs.job_group import VARIABLE, JobGroup
 from nodectl.jobs.job_step import main as step_main
-from nodectl.jobs.job_user import JobUser, NoUserError, job_user
+from nodectl.jobs.job_user import JobUser, NoUserError, job_user, user_of
 from nodectl.jobs.proc import process, start_time
 from nodectl.jobs.processes import JobRunner
-from nodectl.jobs.run_files import ENDED, ROOM, STEP, reserve, write_durably
-from tests.live.hostile import WAYS, Way
+from nodectl.jobs.progress_file import new_progress_file
+from nodectl.jobs.run_files import (
+    ENDED,
+    ROOM,
+    SESSION,
+    STAGE,
+    STEP,
+    read_stage,
+    reserve,
+    write_durably,
+    write_sessions,
+)
+from tests.live.hostile import WAYS
 from tests.live.test_job_runner import ended, is_over, start, until
 
 NOBODY = JobUser("stranger", 61_900, 61_900, (61_900,), "/")
@@ -43,7 +57,10 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     monkeypatch.setattr(cgroups, "_mounts", lambda: mounts)
     if name == "v2 without kill":
         monkeypatch.setattr(Cgroup, "_has_kill", False)
-    if version and cgroups.home("probe") is None:
+    home = cgroups.home("probe") if version else None
+    if home is not None:
+        home.remove()
+    elif version:
         pytest.skip(f"no cgroup of version {version} can be made here: mount a hierarchy, and run as root")
     return name
 
@@ -60,14 +77,14 @@ def place() -> Iterator[Path]:
 
 
 def alive_of(uid: int) -> list[int]:
-    """The processes of a user, by the kernel's word."""
+    """The processes of a user of which a thread lives, by the kernel's word alone."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{name}").st_uid == uid and process(int(name)) is not None:
-                found.append(int(name))
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}").st_uid == uid:
+                threads = [f"/proc/{name}/task/{thread}/stat" for thread in os.listdir(f"/proc/{name}/task")]
+                texts = [Path(thread).read_text() for thread in threads]
+                found += [int(name)] if any(text.rpartition(")")[2].split()[0] not in "ZX" for text in texts) else []
     return found
 
 
@@ -132,25 +149,29 @@ TRIED = [WAYS[0], *WAYS[2:4], *(way for way in WAYS if way.name in (
 @needs_root
 @pytest.mark.parametrize("kind", KINDS, indirect=True)
 def test_hostile_jobs_of_another_user_leave_nothing_and_their_records_are_true(kind: str, place: Path) -> None:
-    runner = JobRunner(place / "jobs", "n0", NOBODY)
-    seen: dict[int, JobPart] = {}
+    """Side by side, each way on a node of its own and as a user of its own."""
+    going = {}
     for number, way in enumerate(TRIED if kind == "v2" else TRIED[:5], 1):
-        work = place / "w" / str(number)
+        uid, work = NOBODY.uid + number, place / "w" / str(number)
         work.mkdir(parents=True)
-        os.chown(work, NOBODY.uid, NOBODY.gid)
-        runner.start(start(
-            work, way.text.replace("1000$K", "1000"), job=number, uid=NOBODY.uid, epilog=way.epilog, walltime_s=2,
-        ))  # fmt: skip
+        os.chown(work, uid, uid)
+        runner = JobRunner(place / f"jobs-{number}", "n0", JobUser(f"stranger{number}", uid, uid, (uid,), "/"))
+        text = way.text.replace("1000$K", "1000")
+        runner.start(start(work, text, uid=uid, epilog=way.epilog, walltime_s=2))
+        going[uid] = way, runner, work
 
-        def goes_on(number: int = number, way: Way = way, work: Path = work) -> bool:
-            if way.end == "cancel" and (work / "ready").exists():
-                runner.signal(JobSignal(number, 1, signal.SIGTERM))
-            return is_over(runner, number)
+    def is_over_now(uid: int) -> bool:
+        way, runner, work = going[uid]
+        if way.end == "cancel" and (work / "ready").exists():
+            runner.signal(JobSignal(1, 1, signal.SIGTERM))
+        if not is_over(runner):
+            return False
+        assert alive_of(uid) == [], way.name
+        return True
 
-        until(goes_on)
-        assert alive_of(NOBODY.uid) == [], way.name
-        seen[number] = next(part for part in runner.parts() if part.job == number)
-        part = seen[number]
+    until(lambda: min(list(map(is_over_now, going))))  # each of them, each time
+    for way, runner, _ in going.values():
+        (part,) = runner.parts()
         expected = {"own": ("ended", ""), "walltime": ("ended", "walltime"), "cancel": ("ended", "told")}[way.end]
         assert (part.phase, part.cause) == expected, (way.name, part)
         assert part.status == 0 or way.end != "own", (way.name, part)
@@ -188,10 +209,209 @@ def test_a_job_can_write_its_progress_and_none_of_its_other_records(kind: str, p
     runner.parts()
     counter = runner.counter(1, 1)
     assert counter is not None and counter.read() == 7
-    assert (place / "jobs/1.1/progress").stat().st_size == 64, "it fills no disk by its progress"
+    until(lambda: (place / "jobs/1.1/progress").stat().st_size == 64)  # it fills no disk by its progress
     (place / "w/go").touch()
     assert ended(runner).status == 0
     assert [line for line in (place / "w/out").read_text().splitlines() if "ermission" not in line] == []
+
+
+LEASES = """
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+file = os.open(os.environ["NODECTL_PROGRESS"], os.O_RDWR)
+os.ftruncate(file, 10_000_000)
+open("grown", "w").close()
+while not os.path.exists("go"):
+    for name, kind in ((os.environ["NODECTL_PROGRESS"], fcntl.F_WRLCK), ("{script}", fcntl.F_RDLCK)):
+        try:
+            fcntl.fcntl(os.open(name, os.O_RDONLY), fcntl.F_SETLEASE, kind)
+            open("has-a-lease", "w").close()
+        except OSError:
+            time.sleep(0.001)
+"""
+
+
+@needs_root
+def test_a_job_that_takes_leases_on_its_files_keeps_nobody_waiting(kind: str, place: Path) -> None:
+    """Whoever opens a file on which its owner has a lease waits for 45 s."""
+    runner = JobRunner(place / "jobs", "n0", NOBODY)
+    leases = LEASES.format(script=place / "jobs/1.1/script")
+    runner.start(start(place / "w", "", uid=NOBODY.uid, command=[], script="#!/usr/bin/python3\n" + leases))
+    until((place / "w/grown").exists)
+    began_s = time.monotonic()
+    until(lambda: runner.parts() and (place / "jobs/1.1/progress").stat().st_size == 64)
+    runner.signal(JobSignal(1, 1, signal.SIGKILL))
+    assert ended(runner).cause == "told"
+    assert time.monotonic() - began_s < 20.0
+    assert not (place / "w/has-a-lease").exists()
+
+
+@needs_root
+def test_a_jobs_script_is_its_users_to_run_and_to_read_and_not_to_change(kind: str, place: Path) -> None:
+    runner = JobRunner(place / "jobs", "n0", NOBODY)
+    script = "#!/bin/sh\n(echo x >>$0; chmod 700 $0; truncate -s 1M $0) 2>/dev/null\nwc -c <$0; stat -c %U $0\n"
+    runner.start(start(place / "w", "", uid=NOBODY.uid, command=[], script=script))
+    assert ended(runner).status == 0
+    assert (place / "w/out").read_text().split() == [str(len(script)), "root"]
+
+
+@needs_root
+def test_an_agent_without_the_right_to_read_others_files_reads_a_jobs_progress(place: Path) -> None:
+    """As jobs.conf has it: root, with a few capabilities."""
+    os.close(new_progress_file(place / "progress", NOBODY.uid))
+    read = "import sys; from pathlib import Path; from pmu.instruments.job_progress import CounterFile as C"
+    done = subprocess.run(
+        ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all", sys.executable, "-c",
+         f"{read}; print(C(Path(sys.argv[1])).read())", str(place / "progress")],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (place / "progress").stat().st_uid == NOBODY.uid and (place / "progress").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("what", ["another boot", "another leader", "its own"])
+def test_a_process_that_got_the_number_of_an_ended_jobs_session_is_none_of_its_processes(
+    what: str, tmp_path: Path
+) -> None:
+    """After a reboot each number means another process: the node's services."""
+    other = subprocess.Popen(["sleep", "1000.78"], start_new_session=True)
+    began = start_time(other.pid)
+    assert began is not None
+    directory = tmp_path / "jobs" / "7.1"
+    directory.mkdir(parents=True)
+    (directory / STEP).write_text('{"pid": 4194303, "start": 5, "began_s": 1.0}')
+    write_sessions(directory, JobGroup(None, "", {other.pid: began - (what == "another leader")}))
+    if what == "another boot":
+        text = (directory / SESSION).read_text()
+        (directory / SESSION).write_text(text.replace(boot_id(), "6a1e1c5e-0000-4000-8000-000000000000"))
+    try:
+        runner = JobRunner(tmp_path / "jobs", "n0")
+        until(lambda: is_over(runner, 7))
+        assert (other.poll() is None) == (what != "its own")
+    finally:
+        other.kill()
+        other.wait()
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["v2", "v1"], indirect=True)
+def test_somebody_elses_process_in_a_session_that_has_a_number_of_the_jobs_is_left_alone(
+    kind: str, place: Path
+) -> None:
+    """A job can use up numbers until a service that becomes a daemon gets the one that it has noted."""
+    runner = JobRunner(place / "jobs", "n0", NOBODY)
+    runner.start(start(place / "w", "touch began; while [ ! -e go ]; do sleep 0.05; done", uid=NOBODY.uid))
+    until((place / "w/began").exists)
+    leader = subprocess.Popen(["sh", "-c", "sleep 1000.79 & echo $!"], start_new_session=True, stdout=subprocess.PIPE)
+    assert leader.stdout is not None
+    other = int(leader.stdout.readline())
+    leader.wait()
+    write_sessions(place / "jobs/1.1", JobGroup(None, "", {leader.pid: 1}))
+    (place / "w/go").touch()
+    try:
+        assert ended(runner).status == 0
+        assert process(other) is not None
+    finally:
+        os.kill(other, signal.SIGKILL)
+        leader.stdout.close()
+
+
+KEYS = """
+import ctypes, os, sys
+number = ctypes.c_long({"x86_64": 250, "aarch64": 219}[os.uname().machine])
+add_key = ctypes.c_long({"x86_64": 248, "aarch64": 217}[os.uname().machine])
+libc = ctypes.CDLL(None, use_errno=True)
+session, search, read = ctypes.c_long(-3), ctypes.c_long(10), ctypes.c_long(11)
+def secret():
+    key, text = libc.syscall(number, search, session, b"user", b"nodectl-test", 0), ctypes.create_string_buffer(16)
+    return libc.syscall(number, read, ctypes.c_long(key), text, 16) > 0 and text.value
+if libc.syscall(number, ctypes.c_long(1), None) < 0 or libc.syscall(
+        add_key, b"user", b"nodectl-test", b"secret", ctypes.c_size_t(6), session) < 0:
+    print("no keys")
+    sys.exit()
+print(secret())
+if os.fork() == 0:
+    from nodectl.jobs.job_user import JobUser
+    JobUser("stranger", 61900, 61900, (61900,), "/").become()
+    print(secret())
+    os._exit(0)
+os.wait()
+"""
+
+
+@needs_root
+def test_a_job_has_none_of_the_keys_of_the_agents_session() -> None:
+    """Of a root who has logged in these may be the keys of encrypted directories and of Kerberos."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-uc", KEYS], capture_output=True, text=True, cwd=root, check=True)
+    if "no keys" in done.stdout:
+        pytest.skip("this kernel or container gives no keys to its processes")
+    assert done.stdout.split() == ["b'secret'", "False"]
+
+
+ATTRIBUTES = """
+import os, sys, time
+n = 0
+def fill(many):
+    global n
+    for _ in range(many):
+        n += 1
+        try: os.setxattr(os.environ["NODECTL_PROGRESS"], f"user.{n}".ljust(200, "x"), b"v" * 64)
+        except OSError: time.sleep(0.001)
+fill(10)
+open("filled", "w").close()
+while not os.path.exists("go"): time.sleep(0.01)
+while True: fill(1000)
+"""
+
+
+@needs_root
+def test_a_job_fills_no_disk_by_attributes_of_its_progress_file(kind: str) -> None:
+    """XFS, Btrfs and tmpfs take any number of them; a list of names has 64 KiB at most."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        at = Path(name)
+        at.chmod(0o711)
+        try:
+            os.setxattr(at, "user.x", b"")
+        except OSError:
+            pytest.skip("the file system in memory takes no attributes")
+        (at / "w").mkdir()
+        os.chown(at / "w", NOBODY.uid, NOBODY.gid)
+        runner = JobRunner(at / "jobs", "n0", NOBODY)
+        command = ["/usr/bin/env", "python3", "-Sc", ATTRIBUTES]
+        runner.start(start(at / "w", "", uid=NOBODY.uid, command=command))
+        until((at / "w/filled").exists)
+        until(lambda: os.listxattr(at / "jobs/1.1/progress") == [])
+        (at / "w/go").touch()
+        part = ended(runner)
+        assert (part.phase, part.cause) == ("ended", "") and "attributes" in part.detail
+        assert alive_of(NOBODY.uid) == []
+
+
+@pytest.mark.parametrize("named", ["workdir", "output", "error"])
+def test_a_name_with_a_null_byte_is_said_to_be_wrong(named: str, tmp_path: Path) -> None:
+    runner = JobRunner(tmp_path / "jobs", "n0")
+    runner.start(start(tmp_path, "true", **{named: f"{tmp_path}/a\0b"}))
+    part = ended(runner)
+    assert (part.phase, part.status) == ("ended", 1) and "null byte" in part.detail
+
+
+def test_a_stage_that_cannot_be_noted_leaves_no_other_whose_time_would_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with a prolog, on a disk that has become full, was ended after a minute, as if by its walltime."""
+    step = job_step._Step(
+        tmp_path, {"job": 1, "attempt": 1, "nodes": ["n0"], "rank": 0, "env": {}, "workdir": str(tmp_path),
+                   "output": "out", "error": ""}, JobGroup(None, ""), user_of(os.geteuid()), 1.0)  # fmt: skip
+    (tmp_path / STAGE).write_text(f"prolog {boottime_s()}")
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(job_step, "write_note", full)
+    os.waitpid(step._start(["/bin/true"], "job"), 0)
+    assert read_stage(tmp_path) is None
 
 
 def may_protect() -> bool:
@@ -301,6 +521,25 @@ def test_a_record_has_the_room_that_was_reserved_for_it_and_no_more(tmp_path: Pa
     assert not (tmp_path / f"{ENDED}.part").exists()
 
 
+@needs_root
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
+@pytest.mark.parametrize("has_step", [True, False])
+def test_a_process_whose_first_thread_has_ended_lives_and_is_killed(kind: str, has_step: bool, place: Path) -> None:
+    """The kernel shows it as a zombie, and cgroup.kill does not reach it."""
+    (way,) = [way for way in WAYS if "first thread" in way.name]
+    runner = JobRunner(place / "jobs", "n0", NOBODY)
+    then = "" if has_step else "touch there; sleep 1000"
+    runner.start(start(place / "w", way.text.replace("1000$K", "1000") + then, uid=NOBODY.uid))
+    if not has_step:
+        until((place / "w/there").exists)
+        runner.parts()
+        os.kill(json.loads((place / "jobs/1.1" / STEP).read_text())["pid"], signal.SIGKILL)
+    began_s = time.monotonic()
+    part = ended(runner)
+    assert alive_of(NOBODY.uid) == [] and time.monotonic() - began_s < 30.0
+    assert part.phase == ("ended" if has_step else "lost")
+
+
 @pytest.mark.parametrize("kind", ["v2", "v2 without kill", "v1"], indirect=True)
 def test_a_cgroup_is_empty_when_a_chain_of_forks_in_it_was_killed(kind: str) -> None:
     home = cgroups.home(f"test-{os.getpid()}")
@@ -315,6 +554,22 @@ def test_a_cgroup_is_empty_when_a_chain_of_forks_in_it_was_killed(kind: str) -> 
         until(lambda: group.kill(None) or group.cgroup is None or group.cgroup.is_empty())
     finally:
         home.remove()
+    assert not home.path.exists()
+
+
+def test_an_agent_leaves_a_cgroup_only_while_something_of_a_run_is_in_it(kind: str, tmp_path: Path) -> None:
+    """None of these agents is closed: each is killed."""
+    runner = JobRunner(tmp_path / "jobs", "n0")
+    home = runner._home
+    assert home is not None and not home.path.exists()
+    runner.start(start(tmp_path, "while [ ! -e go ]; do sleep 0.05; done"))
+    until((tmp_path / "out").exists)
+    assert [path.name for path in home.path.iterdir() if path.is_dir()] == ["1.1"]
+    (tmp_path / "go").touch()
+    ended(runner)
+    assert not home.path.exists()
+    home.path.mkdir()  # as an agent left it that was killed as it made it, or one of 0.2.0
+    JobRunner(tmp_path / "jobs", "n0")
     assert not home.path.exists()
 
 

@@ -21,7 +21,7 @@ from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.proc import descendants, start_time
 from nodectl.jobs.processes import JobRunner
 from nodectl.jobs.run_files import STEP
-from pmu.readings import NO_RAW_PROGRESS, RawProgress
+from pmu.readings import NO_RAW_PROGRESS, PmuError, RawProgress
 from tests.live.agent import Agent
 from tests.waiting import PATIENCE_S
 
@@ -235,6 +235,30 @@ def test_a_job_reports_its_progress_in_a_file_that_is_gone_when_it_has_ended(tmp
     (tmp_path / "go").touch()
     assert ended(runner).status == 0
     assert not path.exists() and runner.counter(1, 1) is None
+
+
+def test_a_job_gives_hints_on_a_page_that_is_gone_when_it_has_ended(tmp_path: Path, runner: JobRunner) -> None:
+    gives = f"PYTHONPATH={ROOT} {sys.executable} -c 'from nodectl import hints; hints.kernel()'"
+    desk = JobThread(runner, "n0", "boot")
+    try:
+        assert desk.hint_page() is None
+        desk.post(start(tmp_path, f"{gives}; touch told; while [ ! -e go ]; do sleep 0.01; done"))
+        until((tmp_path / "told").exists)
+        until(lambda: desk.hint_page() is not None)
+        page = desk.hint_page()
+        assert page is not None and page.read(1).kernels == 1
+        path = tmp_path / "jobs" / "1.1" / "hints"
+        assert path.stat().st_size == 64 and path.stat().st_mode & 0o777 == 0o600
+        os.rename(path, path.with_name("mine"))  # it runs as the agent's own user, who may do that
+        path.symlink_to("mine")
+        with pytest.raises(PmuError, match="symbolic links"):
+            runner.hint_page(1, 1)
+        (tmp_path / "go").touch()
+        until(lambda: desk.hint_page() is None)
+        until(lambda: not path.is_symlink() and not path.exists())
+    finally:
+        (tmp_path / "go").touch()
+        desk.close()
 
 
 def test_the_loop_hears_the_only_running_job_and_neither_of_two(tmp_path: Path, runner: JobRunner) -> None:

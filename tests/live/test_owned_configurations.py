@@ -3,6 +3,8 @@ and caps that never add up to more than the budget."""
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
@@ -12,15 +14,16 @@ from cluster_agent.commands.jobs import cells
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_configurations import OwnedConfigurations
-from cluster_agent.replay.moldable_run import stepped
+from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, Rows, full_row
+from cluster_agent.replay.world_run import stepped
+from cluster_agent.scheduler.configurations.table import Configuration, Rows, full_row
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.serve.job_requests import row
 from tests.cluster_agent.traces import jobs_of
+from tests.cluster_agent.worlds import with_ways
 from tests.live.fakes import Fake
 from tests.oracle.moldable_scheduler import MoldableScheduler, choice_of
 
@@ -102,14 +105,14 @@ def rows_of(row: Row) -> Rows:
 def replayed(policy: str, rows: list[Row], steps: list[tuple[int, float]]) -> list[Decision]:
     """By the plain scheduler and the native one."""
     columns = [(submit_s, run_s, request_s, nodes, 0) for submit_s, run_s, request_s, nodes, _ in rows]
-    jobs = MoldableJobs.of(jobs_of(columns), [rows_of(row) for row in rows])
     times_s, watts = zip(*steps, strict=True)
     cap = PowerCap(times_s, tuple(one_w - IDLE_W for one_w in watts))
-    plain, machine = MoldableScheduler(choice_of(policy), jobs, NODES, cap), SimulatedMachine(jobs.jobs, "instant")
+    world = with_ways(jobs_of(columns), [rows_of(row) for row in rows], NODES, cap)
+    plain, machine = MoldableScheduler(choice_of(policy), world), SimulatedMachine(world.jobs, "instant")
     plain.least_nodes = plain.least_uw = 0  # live, there may be smaller jobs
     run(plain, JumpingClock(), machine)
-    native, _ = stepped(choose(policy).composed, jobs, NODES, cap)
-    again = SimulatedMachine(jobs.jobs, "instant")
+    native, _ = stepped(world, choose(policy).composed)
+    again = SimulatedMachine(world.jobs, "instant")
     run(native, JumpingClock(), again)
     assert again.start_s == machine.start_s
     chosen = plain.chosen
@@ -250,11 +253,23 @@ def test_a_node_to_be_measured_has_full_power_and_its_own_node() -> None:
     assert job.nodes == ["n04"] and fake.partition.caps_mw() == {"n04": 100_000}
 
 
+@pytest.mark.parametrize("steps", [(), ((1000.0, inf),)])
+def test_without_a_budget_a_job_has_its_share_of_what_busy_nodes_draw(steps: tuple[tuple[float, float], ...]) -> None:
+    """Two of six nodes, which draw 70 W each above idle: 140 W. Four nodes take 260 W in their fastest row, and
+    120 W in the other, which is then the fastest."""
+    fake = RecordedFake(NODES, choose("rmap:policy=naive").live, machine=MACHINE, configurations=TABLE)  # type: ignore[arg-type]
+    if steps:
+        fake.set_budget(*steps)
+    job = fake.submit(run_s=10, nodes=2, name="lu")
+    fake.settle()
+    assert (len(job.nodes), fake.partition.caps_mw()) == (4, dict.fromkeys(job.nodes, 60_000))
+
+
 def test_a_table_that_does_not_fit_the_machine_is_refused() -> None:
     composition = choose("rmap").composed
     wide = {"lu": (Configuration(1, 32, 115.0, 10.0, 100.0),)}
     with pytest.raises(WrongUseError, match="small: a configuration has 32 cores, a node 16"):
-        OwnedConfigurations(MACHINE, composition, wide)
+        Owner(composition, MACHINE, wide)
 
 
 def test_a_job_that_requested_more_nodes_than_are_left_goes_on_after_a_restart_without_its_table() -> None:

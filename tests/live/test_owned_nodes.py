@@ -14,9 +14,9 @@ from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
-from cluster_agent.replay.log_run import run_to_end
+from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
+from cluster_agent.replay.world_run import run_to_end
 from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.loop import run
@@ -25,7 +25,7 @@ from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
-from cluster_agent.scheduler.unlike_nodes.node_jobs import NodeJobs, Nodes
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from tests.live.fakes import Fake
 from tests.oracle.node_scheduler import NodeScheduler
 
@@ -85,23 +85,23 @@ def need_of(row: Row) -> list[int]:
     return [cores or smallest, gpus, 0, gb << 20, 1]
 
 
-def watts_of(row: Row) -> float:
-    """The most that the job's nodes can draw above idle."""
+def watts_of(row: Row, is_lowest: bool) -> float:
+    """The most that the job's nodes can draw above idle, at one of the two frequencies."""
     *_, nodes, cores, gpus, gb = row
-    on_gpu = 100.0 + 60 * gpus if cores <= 8 else 0.0
-    on_plain = 70.0 if not gpus and gb <= 64 else 0.0
+    on_gpu = (40.0 if is_lowest else 100.0) + 60 * gpus if cores <= 8 else 0.0
+    on_plain = (35.0 if is_lowest else 70.0) if not gpus and gb <= 64 else 0.0
     return nodes * max(on_gpu, on_plain)
 
 
-def log_of(rows: list[Row]) -> NodeJobs:
+def log_of(rows: list[Row], is_lowest: bool) -> Jobs:
     submit_s, run_s, request_s, nodes = (np.array([row[at] for row in rows], np.int64) for at in range(4))
     count = len(rows)
-    return NodeJobs(
-        Jobs(np.arange(count), submit_s, run_s, request_s, nodes.astype(np.int32), np.zeros(count, np.int32)),
+    return Jobs(
+        *(np.arange(count), submit_s, run_s, request_s, nodes.astype(np.int32), np.zeros(count, np.int32)),
         name=tuple(map(str, range(count))),
         units=nodes,
         need=np.array([need_of(row) for row in rows], np.int64),
-        watts=np.array([watts_of(row) for row in rows]),
+        watts=np.array([watts_of(row, is_lowest) for row in rows]),
         knows_watts=np.ones(count, np.bool_),
         queue=("",) * count,
         max_wait_s=np.zeros(count, np.int64),
@@ -115,14 +115,18 @@ def replayed(
     composition: Composition, rows: list[Row], steps: list[tuple[int, float]], plans: bool = False
 ) -> list[Decision]:
     """By the native replay; the plain scheduler, which has no planner, must agree unless it ``plans``."""
-    jobs, cap = log_of(rows), PowerCap(tuple(at for at, _ in steps), tuple(watts - IDLE_W for _, watts in steps))
+    is_lowest = composition.power is not None and composition.power.lowers_caps
+    jobs, cap = (
+        log_of(rows, is_lowest),
+        PowerCap(tuple(at for at, _ in steps), tuple(watts - IDLE_W for _, watts in steps)),
+    )
     unlike = CUnlike(composition, jobs, HAS, cap)
-    native = NativeReplay(unlike.phases, jobs.jobs, unlike.processors, unlike=unlike)
+    native = NativeReplay(unlike.phases, jobs, unlike.processors, unlike=unlike)
     run_to_end(native, lambda ended: None)
     start_s = dict(enumerate(native.start_s.tolist()))
     where = {job: native.placed(job).node.tolist() for job in start_s}
     if not plans:
-        plain, machine = NodeScheduler(composition, jobs, HAS, cap), SimulatedMachine(jobs.jobs, "instant")
+        plain, machine = NodeScheduler(composition, jobs, HAS, cap), SimulatedMachine(jobs, "instant")
         run(plain, JumpingClock(), machine)
         assert start_s == machine.start_s
         assert where == {job: plain.placed[job].node.tolist() for job in start_s}
@@ -207,6 +211,25 @@ def test_a_job_counts_the_watts_of_the_hungriest_node_that_it_may_get_and_its_no
     assert (plain.nodes, gpu.nodes) == (["n00", "n01"], ["n04"]), "a job without GPUs leaves them to others"
     caps_mw = fake.partition.planned_mw()
     assert caps_mw == {"n00": 100_000, "n01": 100_000, "n02": 30_000, "n03": 30_000, "n04": 270_000, "n05": 50_000}
+
+
+def test_a_job_starts_where_all_can_be_lowered_for_it_and_wants_the_highest_caps() -> None:
+    """An announced drop to what the nodes draw at their lowest frequency keeps nobody waiting."""
+    fake = under("planned", (1000.0, IDLE_W + 140.0), (1030.0, IDLE_W + 105.0))
+    first, second, third = (fake.submit(run_s=50, cores=16) for _ in range(3))
+    fake.settle()
+    assert (first.state, second.state, third.state) == ("running", "running", "running")
+    fourth = fake.submit(run_s=5, cores=16, walltime_s=100)
+    fake.settle()
+    assert fourth.state == "queued", "65 W each are too many from 1030 s on"
+    assert fake.partition.planned_mw()["n00"] == 65_000 and fake.partition.wanted_mw()["n00"] == 100_000
+    assert fake.partition.wanted_mw()["n03"] == fake.partition.planned_mw()["n03"] == 30_000
+    fake.until(lambda: first.state == "done")
+    high = under("planned:levels=highest", (1000.0, IDLE_W + 140.0), (1030.0, IDLE_W + 105.0))
+    one, other = high.submit(run_s=50, cores=16), high.submit(run_s=50, cores=16)
+    high.settle()
+    assert (one.state, other.state) == ("running", "queued")
+    assert high.partition.wanted_mw() == high.partition.planned_mw()
 
 
 def test_without_watts_for_all_of_its_nodes_a_job_waits_and_says_so() -> None:
@@ -332,10 +355,10 @@ def test_a_machine_file_that_does_not_say_which_node_is_of_which_group_is_refuse
     composition = choose("prb").live
     other = NodeGroup(cores=8, idle_w=50, busy_w=(150, 90), **LEVELS)
     with pytest.raises(WrongUseError, match="which nodes are of which of its 2 groups"):
-        OwnedNodes(Machine("mixed", (PLAIN, other), Topology(), {}), composition)
+        Owner(composition, Machine("mixed", (PLAIN, other), Topology(), {}))
     dark = NodeGroup(count=1, cores=8, idle_w=50)
     with pytest.raises(WrongUseError, match="the machine has no watts; give busy_w"):
-        OwnedNodes(Machine("dark", (dark,), Topology(), {}), composition)
+        Owner(composition, Machine("dark", (dark,), Topology(), {}))
 
 
 def test_a_job_on_nodes_that_a_new_machine_file_has_in_another_group_counts_what_their_caps_are() -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.owned_watts.live_nodes import OwnedNodes
 from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.plans import live_planning
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S, QUIET_S, LivePlanning
@@ -80,6 +79,7 @@ def test_a_start_planned_for_later_comes_without_any_event_and_people_see_when()
     assert (first.state, second.state) == ("running", "queued")
     assert fake.partition.turn() == 1001.0
     assert fake.partition.why_waiting()[second.id].startswith("planned to start by ")
+    assert fake.partition.planned_s == {second.id: 1007}
     fake.now_s = 1006.5
     assert fake.partition.turn() == 1007.0
     fake.now_s = 1007.0
@@ -236,9 +236,10 @@ def test_memory_does_not_grow_with_the_passes_and_a_full_table_is_followed_by_an
     for _ in range(150):
         jobs.append(fake.submit(run_s=2))
         fake.step()
-    assert isinstance(fake.partition.watts, OwnedNodes)
-    deciding = fake.partition.watts._unlike.planned.deciding  # type: ignore[union-attr]
+    unlike = fake.partition.watts.counts.engine.unlike
+    assert unlike is not None and unlike.planned is not None
+    deciding = unlike.planned.deciding
     assert isinstance(deciding, LivePlanning)
     assert (len(deciding.outcomes), len(deciding.plan_s)) == (1, 1)
-    assert len(fake.partition.watts._unlike.planned._tried) == 1  # type: ignore[union-attr]
+    assert len(unlike.planned._tried) == 1
     fake.until(lambda: all(job.state == "done" for job in jobs))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import pytest
 from hypothesis import Phase, event, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_watts import CAPPED, OwnedWatts
+from cluster_agent.jobs.owned_watts.live_counts import at_lowest
+from cluster_agent.jobs.owned_watts.live_levels import CAPPED
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.replay.simulated import JumpingClock, SimulatedMachine
@@ -105,7 +106,7 @@ class RecordedPredictor:
         return Submission(str(jobs.user[job]), text, width, width, 0, 0, 0, int(jobs.request_s[job]))
 
     def predict(self, job: int) -> float:
-        return self._predictor.predict(self._submission(job)).average_w
+        return self._predictor.predict(self._submission(job)).typical_w
 
     def learn(self, job: int, watts: float) -> None:
         self._predictor.learn(self._submission(job), watts)
@@ -128,15 +129,18 @@ class RecordedMachine(SimulatedMachine):
 
 
 def replayed(composition: Composition, jobs: Jobs, steps: list[tuple[int, float]], is_eco: Any) -> list[Decision]:
-    machine = RecordedMachine(jobs, "instant", (1.0,) * 3, composition.power is None or composition.power.requeue)
+    counted = at_lowest(MACHINE) if composition.power is not None and composition.power.lowers_caps else MACHINE
+    slowdown = (1.0,) * len(counted.node.busy_w)
+    machine = RecordedMachine(jobs, "instant", slowdown, composition.power is None or composition.power.requeue)
     machine.decisions = []
     clock = JumpingClock()
     if composition.power is None:
         run(NativeScheduler(composition, jobs, PROCESSORS), clock, machine)
         return machine.decisions
-    watts = Watts.of(MACHINE, composition.power)
+    watts = Watts.of(counted, composition.power)
     lowest = np.where(is_eco, watts.lowest, 0).astype(np.int32)
-    watts = replace(watts, slowdown=(1.0,) * 3, job_lowest=lowest if composition.power.volunteers is not None else None)
+    job_lowest = lowest if composition.power.volunteers is not None else None
+    watts = replace(watts, slowdown=slowdown, job_lowest=job_lowest)
     if composition.power.admitted is not None:
         watts = replace(
             watts,
@@ -264,6 +268,9 @@ def under(policy: str, *steps: tuple[float, float], nodes: int = 4, meter: Meter
 OWNERS = ("prb", "easy-capped", "planned", "rmap:policy=traditional", "moldable", "powercap:mode=idle", "easy-power")
 
 
+UNSLOWED = [f"{one}:levels=highest" if one in ("planned", "easy-power") else one for one in OWNERS]
+
+
 @pytest.mark.parametrize("policy", OWNERS)
 def test_a_budget_that_is_announced_to_drop_is_kept_from_that_instant_on_and_ends_no_job(policy: str) -> None:
     fake = Fake(PROCESSORS, choose(policy).live, machine=MACHINE, configurations={})  # type: ignore[arg-type]
@@ -278,7 +285,7 @@ def test_a_budget_that_is_announced_to_drop_is_kept_from_that_instant_on_and_end
     assert short.state == "done" and long.state in ("queued", "running", "done") and long.attempt <= 1
 
 
-@pytest.mark.parametrize("policy", OWNERS)
+@pytest.mark.parametrize("policy", UNSLOWED)
 def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none(policy: str) -> None:
     fake = Fake(PROCESSORS, choose(policy).live, machine=MACHINE, configurations={})  # type: ignore[arg-type]
     fake.set_budget((1000.0, FULL_W))
@@ -294,7 +301,7 @@ def test_a_budget_that_drops_unannounced_starts_no_job_and_ends_none(policy: str
 
 
 def test_a_job_that_was_predicted_to_draw_more_than_a_lower_cap_allows_does_not_wait_for_ever() -> None:
-    fake = under("easy-power", (1000.0, 400.0))
+    fake = under("easy-power:levels=highest", (1000.0, 400.0))
     first, wide = fake.submit(run_s=20), fake.submit(run_s=20, nodes=4)
     fake.settle()
     fake.set_budget((1000.0, 390.0))
@@ -403,10 +410,22 @@ def test_what_is_set_aside_starts_no_job_and_kills_none() -> None:
     assert second.state == "running"
 
 
+def test_a_step_that_was_announced_is_no_news_when_it_comes_and_kills_nobody_for_what_is_set_aside_then() -> None:
+    fake = under("fcfs-killer", (1000.0, 400.0), (1010.0, 390.0))
+    job = fake.submit(run_s=500, nodes=2)
+    fake.settle()
+    fake.now_s = 1011.0
+    fake.set_budget((0.0, 390.0))
+    assert not fake.partition.watts.announce(fake.partition._scheduler, 1011), "it calls for no pass"
+    fake.set_budget((0.0, 390.0), aside_w=170.0)
+    fake.step()
+    assert job.state == "running"
+
+
 def stored_j(fake: Fake) -> float:
     """By now, as planned."""
-    assert isinstance(fake.partition.watts, OwnedWatts)
-    budget, stored = fake.partition.watts.power.budget, fake.partition._scheduler.stored
+    power, stored = fake.composition.power, fake.partition._scheduler.stored
+    budget = power.budget if power is not None else None
     assert budget is not None and stored is not None
     return stored.at(int(fake.now_s), budget)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.job import Job, JobSpec
-from cluster_agent.jobs.job_store import JobStore
 from cluster_agent.jobs.job_table import GrowingJobs
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.scheduler.job_columns import Jobs
@@ -27,6 +26,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.store.database import Database
+from cluster_agent.store.job_store import JobStore
 from foundation.wire.job_messages import JobPart, NodeJobs
 from lab.emulated.emulated_jobs import TwinJobs
 from tests.cluster_agent.traces import PROCESSORS, compositions, native_starts, traces
@@ -108,6 +108,21 @@ def test_a_job_runs_on_all_its_nodes_and_ends_when_the_last_has_ended() -> None:
     assert job.state == "ending"
     fake.until(lambda: job.state == "done")
     assert job.account.node_s == pytest.approx(10.0)
+
+
+def test_a_node_gets_no_other_job_before_the_job_that_has_it_is_recorded_as_ended() -> None:
+    """Not even if its own part is over and the scheduler has room elsewhere."""
+    fake = Fake(3)
+    wide = fake.submit(run_s=5, nodes=2, others_s=(8,))
+    fake.settle()
+    fake.step(6)
+    assert (wide.state, wide.nodes) == ("ending", ["n00", "n01"])
+    later, last = fake.submit(run_s=30), fake.submit(run_s=30)
+    fake.step(0.93)
+    assert (later.state, later.nodes, last.state) == ("running", ["n02"], "queued")
+    fake.until(lambda: last.state == "running")
+    assert last.started_s is not None and wide.ended_s is not None
+    assert (last.nodes, last.started_s >= wide.ended_s) == (["n00"], True)
 
 
 def test_a_part_that_fails_ends_the_job_on_its_other_nodes() -> None:
@@ -299,7 +314,7 @@ def test_a_restart_leaves_a_job_alone_one_of_whose_parts_has_ended(is_orderly: b
     for _ in range(5):
         fake.step()
     assert job.id in fake.partition.jobs, "its last part goes on"
-    assert fake.partition.nodes["n00"].state == "idle", "and the node of a part that has ended may get other jobs"
+    assert fake.partition.nodes["n00"].state == "allocated", "and until then its nodes are its own"
     other = fake.submit(run_s=1)
     fake.until(lambda: not fake.partition.jobs)
     found = {one.id: (one.state, one.status, one.attempt) for one in fake.store.find()}
@@ -346,6 +361,25 @@ def test_energy_is_summed_from_reports_by_their_quality_and_what_is_not_covered_
     assert job.account.energy_j == {"measured": 1200.0, "estimated": 400.0}
     assert (job.account.node_s, job.account.covered_s) == (10.0, 8.0)
     assert (job.account.cap_j, job.account.capped_s, job.account.bound_s) == (2000.0, 8.0, {"cap": 8.0})
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400.0, -30.0, -3.0, 0.0, 3.0, 30.0, 86_400.0])
+def test_a_node_whose_clock_differs_has_the_same_record_of_its_job(ahead_s: float) -> None:
+    """200 W from the start to the end, and two reports between the end and the one that says so: 250 W of idling."""
+    fake = Fake(1)
+    fake.nodes["n00"].ahead_s = ahead_s
+    job = fake.submit(run_s=10)
+    fake.settle()
+    for second in range(12):
+        fake.now_s += 1
+        if second == 9:
+            fake.end(fake.nodes["n00"], (job.id, 1))  # and its report is on its way for two seconds
+        fake.partition.add_power("n00", 200_000 if second < 10 else 250_000, "measured", 300_000, "cap")
+    fake.step(0)
+    assert job.state == "done"
+    assert job.account.energy_j["measured"] == pytest.approx(2000.0)
+    assert (job.account.node_s, job.account.covered_s) == (10.0, 10.0)
+    assert (job.account.cap_j, job.account.capped_s) == (3000.0, 10.0)
 
 
 def test_impossible_jobs_are_refused_with_the_reason() -> None:

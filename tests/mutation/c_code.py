@@ -46,6 +46,7 @@ _LAW_TESTS = (
     "tests/firmware/test_control.py",
     "tests/firmware/test_chip_and_plant.py",
 )
+_GUARD_TESTS = (*_LAW_TESTS, "tests/firmware/test_guard.py")
 _DECODE_TESTS = ("tests/pmu/test_decode_rules.py", "tests/pmu/test_decode.py", "tests/pmu/test_rapl.py")
 _PLATFORM_TESTS = (
     "tests/firmware/test_scmi_core.py",
@@ -57,6 +58,7 @@ TARGETS: Sequence[Target] = (
     Target(f"{_FIRMWARE}/allocate.c", _LAW_TESTS),
     Target(f"{_FIRMWARE}/control.c", _LAW_TESTS),
     Target("pmu/csrc/decode.c", _DECODE_TESTS),
+    Target(f"{_FIRMWARE}/guard.c", _GUARD_TESTS, is_safety=False),
     Target(f"{_FIRMWARE}/scmi.c", _PLATFORM_TESTS, is_safety=False),
 )
 BUILDERS = {"firmware_bridge": "firmware_bridge.build_firmware", "pmu": "pmu.build_native"}

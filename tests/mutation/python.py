@@ -81,6 +81,17 @@ _STORE: Final = (
     "tests/cluster_agent/test_commit_log.py::test_a_kill_between_the_log_and_the_database_loses_nothing_and_the_next_start_completes_the_database",
     "tests/cluster_agent/test_store_after_a_crash.py::test_a_command_that_was_refused_is_not_in_force_after_a_kill_and_one_that_was_not_is",
 )
+_REACTIONS: Final = (
+    "tests/cluster_agent/test_cap_reactions.py",
+    "tests/cluster_agent/test_policy_eco.py",
+    "tests/cluster_agent/test_policy_fcfs_killer.py",
+)
+_GPU_POLICY: Final = (
+    "tests/policies/test_gpu_estimators.py",
+    "tests/policies/test_gpu_curves.py",
+    "tests/policies/test_gpu_ladder.py",
+)
+_INTERVALS: Final = "tests/calibration/test_interval_coverage.py"
 _MESSAGES: Final = ("tests/scmi/test_codec.py", "tests/scmi/test_wire_limits.py")
 
 TARGETS: Final = (
@@ -111,6 +122,24 @@ TARGETS: Final = (
     Target("cluster_agent/budget/ledger.py", _LEDGER),
     Target("cluster_agent/store/ledger_store.py", _STORE),
     Target("cluster_agent/store/database.py", _STORE),
+    Target("foundation/student.py", (_INTERVALS,), is_safety=False),
+    Target(
+        "calibration/measure/pooled_means.py", (_INTERVALS, "tests/calibration/test_pstate_table.py"), is_safety=False
+    ),
+    Target("calibration/table/clock_curve.py", (_INTERVALS, "tests/calibration/test_pstate_table.py"), is_safety=False),
+    Target("calibration/table/policy_values.py", ("tests/calibration/test_policy_values.py",), is_safety=False),
+    Target(
+        "calibration/gpu_table/clock_sweep.py", (_INTERVALS, "tests/calibration/test_gpu_table.py"), is_safety=False
+    ),
+    Target(
+        "calibration/model/application_model.py",
+        (_INTERVALS, "tests/calibration/test_application_model.py"),
+        is_safety=False,
+    ),
+    Target("cluster_agent/scheduler/cap_reactions.py", _REACTIONS, is_safety=False),
+    Target("nodectl/policies/parts/gpu_phases.py", _GPU_POLICY, is_safety=False),
+    Target("nodectl/policies/parts/gpu_course.py", _GPU_POLICY, is_safety=False),
+    Target("nodectl/policies/parts/gpu_estimators.py", _GPU_POLICY, is_safety=False),
     Target("firmware_bridge/scmi/messages/message.py", _MESSAGES, is_safety=False),
     Target("firmware_bridge/scmi/messages/value_layout.py", _MESSAGES, is_safety=False),
 )

@@ -82,6 +82,9 @@ IMPATIENT = QUIET + "WatchdogSec=2s\nRestartSec=200ms\n"
 class Site(SealedSystemd):
     """A node, and the head node, on one machine."""
 
+    is_of_version_before = False
+    """Then its own ``clusterctl`` is asked, not this tree's."""
+
     @property
     def limit_w(self) -> float:
         return int((self.stage / "sys" / LIMIT).read_text() or 0) / 1e6
@@ -110,8 +113,11 @@ class Site(SealedSystemd):
 
     def node(self) -> Any:
         """The node as ``clusterctl nodes`` shows it; None while nobody answers or it is not there yet."""
-        done = self.run(CLUSTERCTL, "nodes", "--json")
-        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        if self.is_of_version_before:
+            done = self.run(CLUSTERCTL, "nodes", "--json")
+            rows = json.loads(done.stdout) if done.returncode == 0 else []
+        else:
+            rows = self.asked("nodes") or []
         return next((row for row in rows if row["name"] == "n0"), None)
 
     def is_capped_to(self, budget_w: float) -> bool:
@@ -141,6 +147,7 @@ class Site(SealedSystemd):
         )
         done = self.run("sh", "-ec", move)
         assert done.returncode == 0, done.stderr
+        self.is_of_version_before = False
 
 
 METER = f"""
@@ -190,6 +197,7 @@ def boot(
 ) -> Site:
     """A node that runs jobs, or one that runs none and whose agent is no root."""
     site = sealed_systemd(tmp_path, Site)
+    site.is_of_version_before = version is not None
     install(tmp_path, version)
     hardware(tmp_path)
     add_meter(site)
@@ -226,8 +234,7 @@ def comes(site: Site, condition: Callable[[], object], what: str) -> None:
 
 def scrape(site: Site, port: int) -> str:
     """What Prometheus gets there; empty while nobody answers."""
-    fetch = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
-    return site.run("/opt/nodectl/bin/python", "-c", fetch).stdout
+    return site.fetched(port)
 
 
 def rights(pid: int) -> tuple[int, int]:

@@ -26,6 +26,10 @@ class RootedFiles:
     def read(self, path):
         return (self.root / path.lstrip("/")).read_text()
 
+    def keep(self, path):
+        self.read(path)
+        return ReadAgain(self, path)
+
     def write(self, path, text):
         if path in self.refusals:
             raise OSError(self.refusals[path], os.strerror(self.refusals[path]), path)
@@ -52,6 +56,19 @@ class RootedFiles:
         file = self.root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
+
+
+class ReadAgain:
+    """A file of a tree whose files are replaced, as one that is kept open."""
+
+    def __init__(self, files, path) -> None:
+        self._files, self._path = files, path
+
+    def read(self):
+        return self._files.read(self._path).encode()
+
+    def close(self):
+        """Nothing is open."""
 
 
 class StillClock:

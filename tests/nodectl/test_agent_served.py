@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from cluster_agent.slurm.site_files import Choices, to_install
 from tests.waiting import PATIENCE_S
 from twin.errors import TwinError
 from twin.serve import host_needs
@@ -68,3 +69,46 @@ def test_the_command_gets_the_descriptor_limit_that_the_agent_was_started_with(t
     agent, soft, hard = done.stdout.splitlines()
     assert agent.split()[3:5] == [hard, hard], "the agent needs more for itself"
     assert soft == "1000" and hard != "1000"
+
+
+def test_a_job_of_slurm_has_its_mode_and_its_joules_by_the_prolog_and_the_epilog_of_its_node(tmp_path):
+    """The scripts as `clusterctl slurm install --nodes` writes them, and the page as root's writer process does."""
+    (tmp_path / "slurm.conf").touch()
+    for change in to_install(tmp_path / "slurm.conf", Choices(with_nodes=True)):
+        change.carry_out()
+    hooks = {"SLURM_JOB_ID": "17", "SLURM_JOB_USER": "alice", "SLURM_JOB_COMMENT": "nodectl=monitor"}
+    run = f"{PYTHON} -m nodectl.cli run --mode optimize --cpu-policy fixed:clock_khz=1500000 --state-dir {tmp_path}"
+    done = on_served(
+        "curie",
+        f"""
+        {PYTHON} - <<'END'
+import os, subprocess, time
+def until(holds):
+    deadline = time.monotonic() + 180
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+def limit():
+    return open("{LIMIT}").read().strip()
+def page():
+    lines = open("/run/nodectl/job-joules").read().splitlines() if os.path.exists("/run/nodectl/job-joules") else []
+    return next((line.split() for line in lines if line.startswith("17 ")), ["17", "", "0", "", "", "", "", ""])
+os.environ.update({hooks!r})
+agent = subprocess.Popen("exec {run}", shell=True, stdout=subprocess.DEVNULL)
+until(lambda: limit() == "1500000")
+subprocess.run(["{tmp_path}/nodectl/prolog-node"], check=True)
+until(lambda: limit() == "2700000")
+print(limit())
+until(lambda: float(page()[2]) > 100)
+subprocess.run(["{tmp_path}/nodectl/epilog-node"], check=True)
+until(lambda: limit() == "1500000" and page()[7].endswith("Z"))
+print(limit(), page()[1], page()[6], page()[7].endswith("Z"), float(page()[2]) > 100)
+state = os.stat("/run/nodectl/job-joules")
+print(state.st_uid, oct(state.st_mode & 0o777))
+agent.terminate()
+print(agent.wait(180), limit())
+END
+        """,
+    )
+    seen = ["2700000", "1500000 alice measured True True", "0 0o644", "0 2700000"]
+    assert done.stdout.splitlines() == seen, done.stderr
+    assert "job 17 of alice: start, mode monitor" in done.stderr

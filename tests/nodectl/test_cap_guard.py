@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -14,11 +15,12 @@ from nodectl.config import Foreign
 from nodectl.knobs import Outcome, open_knob
 from nodectl.knobs.api import UNKNOWN, Raised
 from nodectl.loop.notices import Notices
-from nodectl.write.cap_guard import LOOK_NS, is_for_caps
+from nodectl.write.cap_guard import LEAST_NS, LOOK_NS, CapGuard, is_for_caps
 from nodectl.write.last_writers import LastWriters, described
 from nodectl.write.restore import restore_saved
 from nodectl.write.saves import SaveError
 from nodectl.write.writer import Writer
+from pmu.system import OsKeptFile, system_ports
 from tests.nodectl.file_tree import MAX_KHZ, POWERCAP, StillClock, file_node, limit_path
 from tests.waiting import PATIENCE_S, within
 from tests.writer_process.tree_writer import limit_path as package_path
@@ -160,6 +162,59 @@ def test_who_writes_between_our_write_and_our_look_is_overwritten_or_counted_and
     assert node.tick(50)[0].status == "written" and node.at() == 50 * W, "half a second later, and not a minute"
     node.writer.restore_all()
     assert node.at() == 150 * W
+
+
+def test_files_that_are_as_they_were_found_are_each_read_once_and_no_more(tmp_path, monkeypatch):
+    tree = make_tree(tmp_path / "node")
+    knob = open_knob(system_ports(str(tree)), LIMIT)
+    knob.set(60 * W)
+    guard = CapGuard([knob], str(tree))
+    guard.start()
+    guard.follow({LIMIT: 60 * W}, clocks_too=False)
+    looks, read_back = [], knob.read_back
+
+    def look(goal_w: int = 60) -> tuple[list[int], int]:
+        before = len(looks)
+        guard.follow({LIMIT: goal_w * W}, clocks_too=False)
+        above, _ = guard.look(0, {}, {})
+        return [one.present for one in above], len(looks) - before
+
+    monkeypatch.setattr(knob, "read_back", lambda: looks.append(0) or read_back())
+    assert [look(), look(), look()] == [([], 1), ([], 0), ([], 0)]
+    put(package_path(tree), 90 * W)  # what decides moves: limit, companion, goal
+    assert [look(), look()] == [([90 * W], 1)] * 2
+    put(package_path(tree), 60 * W)
+    assert [look(), look()] == [([], 1), ([], 0)]
+    put(tree / "sys/class/powercap/intel-rapl:0/enabled", 0)
+    assert look() == ([0], 1)
+    put(tree / "sys/class/powercap/intel-rapl:0/enabled", 1)
+    assert [look(50), look(70), look(70)] == [([60 * W], 1), ([], 1), ([], 1)]  # below its goal it is somebody's
+    assert look() == ([], 0)
+    with monkeypatch.context() as gone:
+        gone.setattr(OsKeptFile, "read", raise_gone)
+        assert look() == ([], 1)
+    guard.close()
+
+
+def raise_gone(*_: object) -> bytes:
+    raise OSError(errno.ENODEV, "gone")
+
+
+def test_a_look_in_its_turn_does_not_make_the_next_one_wait_but_one_after_a_write_does(tmp_path):
+    tree = make_tree(tmp_path / "node")
+    knob = open_knob(system_ports(str(tree)), LIMIT)
+    guard = CapGuard([knob], str(tree))
+    guard.follow({LIMIT: 60 * W}, clocks_too=False)
+    if guard.descriptor < 0:
+        pytest.skip("this kernel does not report writes to this user (fanotify, CAP_SYS_ADMIN)")
+    guard.look(S, {}, {})
+    assert (guard.pause_ns(S + 1), guard.left_ns(S + 1)) == (0, LOOK_NS - 1)
+    subprocess.run(["sh", "-c", f"echo 1 > {package_path(tree)}"], check=True)
+    guard.hear()
+    assert guard.left_ns(S + 2) == 0
+    guard.look(S + 2, {}, {})
+    assert guard.pause_ns(S + 3) == LEAST_NS - 1
+    guard.close()
 
 
 def test_each_attempt_comes_without_a_growing_pause(tmp_path):

@@ -286,8 +286,9 @@ def test_a_release_is_not_a_value_and_stays():
 # --- over all knobs
 
 
-def test_every_kind_of_knob_is_a_limit_but_the_preference():
-    assert [kind.name or kind.pattern for kind in KINDS if kind.limit is None] == ["epp/*/preference"]
+def test_every_kind_of_knob_is_a_limit_but_the_preference_and_how_a_card_is_divided():
+    without = [kind.name or kind.pattern for kind in KINDS if kind.limit is None]
+    assert without == ["gpu/*/mig_layout", "epp/*/preference"]
 
 
 @dataclass

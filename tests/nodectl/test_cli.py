@@ -251,3 +251,16 @@ def test_a_broken_pipe_is_no_error():
         f"{' '.join(NODECTL)} policies --json | head -c 1", shell=True, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[", "")
+
+
+def test_the_list_of_commands_has_every_one_below_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    from cluster_agent.cli import COMMANDS, SECTIONS, main
+
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.partition("Options:")[2]
+    lines = [line for line in shown.splitlines()[2:] if line]
+    headings = [line.removesuffix(":") for line in lines if not line.startswith(" ")]
+    assert headings == list(SECTIONS.values())
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "][-len(COMMANDS) :] == list(
+        COMMANDS
+    )

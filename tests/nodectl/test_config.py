@@ -184,6 +184,6 @@ def test_the_command_line_chooses_the_policy_of_any_domain():
     with pytest.raises(ConfigError, match=r"^--policy: 'uncore' is not DOMAIN=NAME$"):
         policy_of_domain("uncore")
     with pytest.raises(
-        ConfigError, match=r"^--policy: policies.fan: there are no such knobs .known: cpu, epp, gpu, uncore.$"
+        ConfigError, match=r"^--policy: policies.fan: there are no such knobs .known: cpu, epp, gpu, mig, uncore.$"
     ):
         configure(None, dict([policy_of_domain("fan=fixed")]))

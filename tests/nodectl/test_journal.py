@@ -316,9 +316,9 @@ def test_a_change_of_policies_starts_from_a_new_keyframe(tmp_path):
 def test_a_node_without_gpus_zones_or_counters_can_be_journalled(tmp_path):
     bare = Layout((0,), (0,), (0,), (), 0, (), (), ())
     writer = JournalWriter(tmp_path, bare, Settings())
-    sweep = RawSweep(1, np.zeros((1, 0), np.int64), np.zeros(0, np.int64), np.zeros((0, len(GPU_FIELDS)), np.int64))
-    for _ in range(3):
-        writer.append(sweep, Decisions(), [], 0, 0)
+    nothing = np.zeros((1, 0), np.int64), np.zeros(0, np.int64), np.zeros((0, len(GPU_FIELDS)), np.int64)
+    for time_ns in range(3):
+        writer.append(RawSweep(time_ns, *nothing), Decisions(), [], 0, 0)
     writer.close()
     assert [record.raw.counters.shape for record in open_journal(tmp_path)] == [(1, 0)] * 3
 

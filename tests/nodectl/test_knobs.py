@@ -94,7 +94,7 @@ def value(bench, path):
 def test_the_knobs_of_a_node_are_its_clock_limits_its_gpus_and_its_packages(bench):
     node = bench("xh2415", "easywave")
     names = [knob.name for knob in node.knobs]
-    assert len(names) == 96 + 2 * len(node.layout.gpus)  # a limit per thread; AMD packages cannot be limited
+    assert len(names) == 96 + 3 * len(node.layout.gpus)  # a limit per thread; AMD packages cannot be limited
     assert {"cpu/policy0/max_khz", "cpu/policy95/max_khz", "gpu/3/sm_clock_mhz", "gpu/3/power_limit_mw"} <= set(names)
     rapl = next(row for row in node.findings if row.name == LONG_TERM)
     assert (rapl.present, rapl.writable) == (False, False) and "no long_term limit for package-0" in rapl.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -113,6 +114,38 @@ def test_a_node_counts_with_its_tdp_while_nobody_reads_a_card_on_its_bus(tmp_pat
             limits = [inside.twin.gpus.gpu[n].power_limit_mw for n in range(4)]
             assert all(limit < 400_000 for limit in limits), "a cap holds its cards, too"
             assert wire.sent[-1].limit_mw == 1_000_000 and wire.sent[-1].power_mw < 1_020_000
+
+
+def test_a_lease_does_not_lapse_while_a_run_begins_again(tmp_path: Path) -> None:
+    """Its last grant is two seconds old, and to find everything takes four on a busy node: the lease is of five."""
+    tdp = {**CLUSTER, "tdp_w": 2400.0, "mop_w": 800.0, "safe_w": 900.0, "boot_w": 1000.0}
+    with node("xh2415", "easywave", gone(PCI.format(0x37), for_s=3.0)) as inside:
+        config = settings(
+            tmp_path, cluster=tdp, caps={"rest_w": 150.0}, cpu_policy={"name": "none"}, gpu_policy={"name": "none"}
+        )
+        wire, clock, said = Wire(), inside.ports.clock, list[str]()
+        link = ClusterCap(config.cluster, wire, "boot-1", said.append, clock.now_ns)  # type: ignore[arg-type]
+        sequence = itertools.count(1)
+
+        def answer() -> None:
+            clock.sleep_until_ns(clock.now_ns() + S // 20)
+            wire.grant(1000.0, next(sequence))
+
+        wire.on_wait = answer
+        with whole_run(inside, config, link) as (run, _):
+            go_on(run, inside, 2.0)
+            wire.grant(1000.0, next(sequence))
+            go_on(run, inside, 2.0)
+            run.agent.more_hardware, opened = "a card came", run._open
+
+            def slowly(*given: Any) -> Agent:
+                clock.sleep_until_ns(clock.now_ns() + 4 * S)
+                return opened(*given)
+
+            run._open = slowly
+            run._begin_again()
+            go_on(run, inside, 0.5)
+        assert not [line for line in said if "the lease is over" in line]
 
 
 def test_cards_that_the_settings_leave_out_are_neither_counted_nor_alarmed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from nodectl.write.lock import FileLock, LockError, NodeLock, is_locked, lock_path
 from pmu.system import node_lock_path, system_ports
 from tests.nodectl.file_tree import file_node
+from tests.open_files import n_open
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -49,13 +50,13 @@ def test_agents_with_state_directories_of_their_own_still_share_one_node(tmp_pat
 
 
 def test_a_refused_agent_locks_nothing_and_leaks_no_descriptor(tmp_path, node):
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     with NodeLock(state(tmp_path, "a"), node), pytest.raises(LockError):
         NodeLock(state(tmp_path, "b"), node).acquire()
     with NodeLock(state(tmp_path, "a")), pytest.raises(LockError):
         NodeLock(state(tmp_path, "a"), node).acquire()
     assert not is_locked(node) and not is_locked(lock_path(state(tmp_path, "b")))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before
 
 
 def test_looking_whether_a_lock_is_locked_leaves_it_free(tmp_path, node):
@@ -69,10 +70,10 @@ def test_looking_whether_a_lock_is_locked_leaves_it_free(tmp_path, node):
 def test_a_full_disk_costs_the_number_in_a_message_and_not_the_lock(tmp_path):
     os.makedirs(tmp_path / "a")
     os.symlink("/dev/full", lock_path(state(tmp_path, "a")))
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     with NodeLock(state(tmp_path, "a")), pytest.raises(LockError, match="already runs this node"):
         NodeLock(state(tmp_path, "a")).acquire()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before
 
 
 @needs_root

@@ -20,6 +20,9 @@ from foundation.shell.names import MOST, expanded
         ("rack[0-1]_blade[08-09]", ["rack0_blade08", "rack0_blade09", "rack1_blade08", "rack1_blade09"]),
         ("c427-032,c429-002", ["c427-032", "c429-002"]),
         ("n[08-11]x", ["n08x", "n09x", "n10x", "n11x"]),
+        ("b1u01n1,b2u[05,02]n3,b3u03n4", ["b1u01n1", "b2u05n3", "b2u02n3", "b3u03n4"]),
+        (" n1, n2\t,n[3-4] \n", ["n1", "n2", "n3", "n4"]),
+        ("N01.Cluster.example", ["N01.Cluster.example"]),
     ],
 )
 def test_a_list_is_read_as_slurm_means_it(text: str, names: list[str]) -> None:
@@ -28,7 +31,8 @@ def test_a_list_is_read_as_slurm_means_it(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ",", "n1,", ",n1", "n1,,n2", "n[", "n]", "n[1-3", "n]1[", "n[[1]]", "n[]", "n[1,,2]", "n[a-c]", "n[5-1]",
+    ["", ",", "n1 n2", " ", "n [1-2]", "[host001-host012]",
+     "n1,", ",n1", "n1,,n2", "n[", "n]", "n[1-3", "n]1[", "n[[1]]", "n[]", "n[1,,2]", "n[a-c]", "n[5-1]",
      "n[1-2-3]", "n[\u0663-\u0665]", "n[1-99999999]", f"n[0-{'9' * 5000}]", "a[1-999]b[1-999]", "n[1-9][1-99999]",
      ",".join(["n[1-60000]"] * 2)],
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -53,8 +52,7 @@ def home_of_jobs(stage: Path) -> Path:
 
 def test_a_job_goes_on_while_the_agent_that_started_it_is_killed_and_restarted(tmp_path: Path) -> None:
     def job() -> Any:
-        done = site.run(CLUSTERCTL, "jobs", "1", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else {}
+        return site.asked("jobs", "1") or {}
 
     with boot(tmp_path) as site:
         place = home_of_jobs(tmp_path)

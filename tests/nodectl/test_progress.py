@@ -25,6 +25,7 @@ from nodectl.journal.export import export
 from nodectl.loop.agent import Agent
 from pmu.instruments.job_progress import CounterFile, progress_of
 from pmu.readings import NO_RAW_PROGRESS, RawProgress
+from tests.nodectl.c_program import HEADERS, compiled
 from tests.nodectl.test_journal import Source, small_layout
 from tests.waiting import PATIENCE_S
 from twin.errors import TwinError
@@ -34,51 +35,14 @@ from twin.physics.model import Twin
 from twin.programs.workload import load_workload
 from twin.serve import host_needs
 
-HEADERS = Path(__file__).parents[2] / "nodectl" / "include"
 RUN = [sys.executable, "-m", "nodectl.cli", "run"]
-
-PROGRAM = """
-#include <pthread.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include "nodectl_progress.h"
-
-static void *work(void *times)
-{
-    for (long i = 0; i < *(long *)times; i++)
-        nodectl_progress_tick(1);
-    return times;
-}
-
-/* Four threads here and one in a child, each ticking as often as the argument says. */
-int main(int count, char **words)
-{
-    long times = count > 1 ? atol(words[1]) : 1;
-    pthread_t threads[4];
-
-    nodectl_progress_tick(0);
-    pid_t child = fork();
-    if (child == 0) {
-        work(&times);
-        _exit(0);
-    }
-    for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, work, &times);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
-    waitpid(child, NULL, 0);
-    return 0;
-}
-"""
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("program")
-    (place / "app.c").write_text(PROGRAM)
-    flags = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-O2", "-pthread"]
-    subprocess.run(["cc", *flags, f"-I{HEADERS}", place / "app.c", "-o", place / "app"], check=True)
-    return place / "app"
+    first, each = "nodectl_progress_tick(0);", "nodectl_progress_tick(1);"
+    return compiled(place, "nodectl_progress.h", first, each, "-std=c11", "-D_POSIX_C_SOURCE=200809L")
 
 
 @pytest.fixture
@@ -199,11 +163,11 @@ def test_every_count_comes_back_from_the_journal_and_each_segment_stands_alone(t
 
 
 def test_a_journal_in_which_nobody_reports_is_written_as_before_there_was_progress(tmp_path: Path) -> None:
-    from nodectl.journal.format import CappedRecord, PackedRecord, ProgressRecord, decode_record, encode_record
+    from nodectl.journal.format import CappedRecord, HintRecord, PackedRecord, decode_record, encode_record
 
     old = encode_record(CappedRecord(5, 6, 7, True, b"row", [], 240_000, False))
     now = decode_record(old)
-    assert now == ProgressRecord(5, 6, 7, True, b"row", [], 240_000, False, NO_RAW_PROGRESS)
+    assert now == HintRecord(5, 6, 7, True, b"row", [], 240_000, False, NO_RAW_PROGRESS)
     plain = encode_record(PackedRecord(5, 6, 7, True, b"row", []))
     assert decode_record(plain).told == NO_RAW_PROGRESS
     told_journal(tmp_path, [NO_RAW_PROGRESS] * 3)

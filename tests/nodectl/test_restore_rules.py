@@ -28,6 +28,7 @@ from nodectl.write.restore import (
 )
 from nodectl.write.saves import Captured, Save, SaveError, read_save
 from tests.nodectl.plain_knob import GONE, HOT, REFUSED, PlainKnob
+from tests.open_files import n_open
 
 NAME = "a/limit_mw"
 CAPTURED = Captured("3000", (1000, 1200))
@@ -230,7 +231,7 @@ def test_a_restore_is_complete_where_each_knob_is_back_left_or_at_its_restore_li
 
 
 def test_what_is_settled_leaves_the_save_and_the_save_goes_with_the_last(tmp_path: Path) -> None:
-    n_open = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     save = Save(save_path(str(tmp_path)), "boot-1")
     save.capture({"a": "1", "b": "2", "c": "3"})
     knobs = read_save(save.path).knobs
@@ -239,9 +240,9 @@ def test_what_is_settled_leaves_the_save_and_the_save_goes_with_the_last(tmp_pat
     assert (os.path.getsize(save.path), list(knobs)) == (size, ["a", "b", "c"]), "nothing is settled"
     settle(save, knobs, [Outcome("c", "refused"), Outcome("b", "left"), Outcome("gone", "restored")])
     assert list(knobs) == ["a", "c"] == list(read_save(save.path).knobs)
-    assert len(os.listdir("/proc/self/fd")) == n_open, "it is closed"
+    assert n_open() == before, "it is closed"
     settle(save, knobs, [Outcome("a", "restored")])
-    assert len(os.listdir("/proc/self/fd")) == n_open
+    assert n_open() == before
     settle(save, knobs, [Outcome("c", "restored")])
     assert knobs == {} and os.listdir(tmp_path) == []
 

@@ -18,6 +18,7 @@ from foundation.shell.errors import NodectlError
 from nodectl.write import saves
 from nodectl.write.restore import save_path
 from nodectl.write.saves import Captured, Save, SavedState, SaveError, is_there, node_id, read_save, set_aside
+from tests.open_files import n_open
 
 BOOT = "boot-1"
 
@@ -395,10 +396,10 @@ def test_a_save_whose_place_is_taken_when_it_is_compacted_says_so(
     os.unlink(save.path)
     os.mkdir(save.path)
     message = f"{save.path}: cannot write the save of what the knobs were: Is a directory"
-    open_files = os.listdir("/proc/self/fd")
+    before = n_open()
     with pytest.raises(SaveError, match=re.escape(message) + "$"):
         save.compact({"k": Captured("1")}, {})
-    assert len(os.listdir("/proc/self/fd")) == len(open_files), "each try would leave one more open"
+    assert n_open() == before, "each try would leave one more open"
 
 
 def test_a_value_may_have_spaces_and_a_line_without_a_version_is_of_the_first(tmp_path: Path) -> None:
@@ -410,15 +411,15 @@ def test_a_value_may_have_spaces_and_a_line_without_a_version_is_of_the_first(tm
 
 
 def test_a_closed_save_leaves_no_file_open_and_a_second_close_does_nothing(tmp_path: Path) -> None:
-    n = len(os.listdir("/proc/self/fd"))
+    n = n_open()
     save = Save(str(tmp_path / "save"), BOOT)
     save.capture({"k": "1"})
-    assert len(os.listdir("/proc/self/fd")) == n + 1
+    assert n_open() == n + 1
     save.wrote({"k": 2})
-    assert len(os.listdir("/proc/self/fd")) == n + 1
+    assert n_open() == n + 1
     save.close()
     save.close()
-    assert len(os.listdir("/proc/self/fd")) == n
+    assert n_open() == n
 
 
 def test_a_program_without_standard_input_may_have_its_save_there(

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from foundation.directories import make_directory
+from foundation.directories import make_directory, make_shared_directory
 from nodectl.knobs.recipe import FileRecipe
 from nodectl.write import saves
 from nodectl.write.saves import Captured, Save, SavedState, SaveError, keep, read_save, set_aside
+from tests.open_files import n_open
 
 BOOT = "boot-1"
 WHY = "the save of what the knobs were"
@@ -27,9 +28,9 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def no_file_stays_open() -> Iterator[None]:
-    before = open_files()
+    before = n_open()
     yield
-    assert open_files() <= before
+    assert n_open() <= before
 
 
 @pytest.fixture
@@ -38,10 +39,6 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names = list[str]()
     monkeypatch.setattr(os, "fsync", lambda fd: names.append(os.readlink(f"/proc/self/fd/{fd}")))
     return names
-
-
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def recipe_of(knob: str) -> FileRecipe:
@@ -397,3 +394,17 @@ def test_a_directory_may_be_named_from_the_working_directory(tmp_path: Path, mon
     make_directory("one/two")
     make_directory(".")
     assert (tmp_path / "one" / "two").is_dir()
+
+
+def test_directories_for_everybody_are_so_under_any_umask(tmp_path):
+    """CIS-hardened hosts have a umask of 077 (or 027): the image's /usr would be root's alone."""
+    before = os.umask(0o077)
+    try:
+        make_shared_directory(tmp_path / "usr/lib/nodectl")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "usr", tmp_path / "usr/lib", tmp_path / "usr/lib/nodectl"]
+    assert [place.stat().st_mode & 0o777 for place in made] == [0o755] * 3
+    (tmp_path / "own").mkdir(mode=0o700)
+    make_shared_directory(tmp_path / "own")
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700

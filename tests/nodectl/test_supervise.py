@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -149,6 +151,61 @@ def test_a_writer_that_is_stopped_for_longer_than_its_lease_loses_the_node_and_w
     assert_comes(supervised.is_back, "what the writer had begun when it was stopped is put back too")
     supervised.assert_is_refused()
     assert supervised.is_back()
+
+
+class _Writes:
+    """Which of some files is closed after writing, in order (inotify)."""
+
+    CLOSED_AFTER_WRITING, SIZE = 0x8, struct.Struct("iIII")
+
+    def __init__(self, paths: list[Path]) -> None:
+        libc = ctypes.CDLL(None)
+        self._events = libc.inotify_init1(os.O_NONBLOCK)
+        added = [libc.inotify_add_watch(self._events, os.fsencode(path), self.CLOSED_AFTER_WRITING) for path in paths]
+        self._number = {watch: number for number, watch in enumerate(added)}
+
+    def so_far(self) -> list[int]:
+        """The numbers of the files, since the last call."""
+        try:
+            data = os.read(self._events, 1 << 16)
+        except BlockingIOError:
+            return []
+        return [self._number[watch] for watch, *_ in self.SIZE.iter_unpack(data)]
+
+    def close(self) -> None:
+        os.close(self._events)
+
+
+def test_what_a_stopped_writer_has_begun_is_put_back_in_the_reverse_order_too(supervised: Supervised) -> None:
+    """A knob that was captured later may be one that an earlier one needs."""
+    os.kill(supervised.writer, signal.SIGSTOP)
+    assert within(PATIENCE_S, lambda: all(MAX_KHZ > khz > 0 for khz in supervised.khz))
+    ours = supervised.khz
+    assert_comes(supervised.is_back, "the knobs are put back")
+    files = supervised.node.files
+    for policy, khz in enumerate(ours):  # as a write that was in flight would leave them
+        files.put(limit_path(policy), khz)
+    writes = _Writes([Path(str(files.root) + limit_path(policy)) for policy in range(2)])
+    try:
+        os.kill(supervised.writer, signal.SIGCONT)
+        assert_comes(lambda: supervised.khz == [MAX_KHZ] * 2, "they are put back again")
+        supervised.assert_is_refused()
+        order = writes.so_far()
+        assert [1, 0] in [order[at : at + 2] for at in range(len(order))], f"in the order {order}"
+    finally:
+        writes.close()
+
+
+def test_a_write_in_flight_that_ends_late_on_a_busy_machine_is_put_back_too(supervised: Supervised) -> None:
+    os.kill(supervised.writer, signal.SIGSTOP)
+    assert within(PATIENCE_S, lambda: all(MAX_KHZ > khz > 0 for khz in supervised.khz))
+    ours = supervised.khz
+    assert_comes(supervised.is_back, "the knobs are put back")
+    os.kill(supervised.writer, signal.SIGCONT)
+    supervised.assert_is_refused()
+    time.sleep(0.6)  # the first look after it went on is over
+    supervised.node.files.put(limit_path(1), ours[1])
+    assert_comes(lambda: supervised.khz == [MAX_KHZ] * 2, "it is put back again")
 
 
 def test_a_writer_that_is_stopped_for_a_moment_goes_on(restorer: Path, tmp_path: Path) -> None:

@@ -23,8 +23,19 @@ SOCKET = ROOT / "systemd" / "nodectl-writer.socket"
 JOBS = ROOT / "systemd" / "jobs.conf"
 CONTROLLER = ROOT / "systemd" / "controller.conf"
 RESTORE = ROOT / "systemd" / "nodectl-restore.service"
-OTHERS = ("clusterctl", "clusterctl-metrics", "nodectl-metrics", "nodectl-calibrate")
+OTHERS = (
+    "clusterctl",
+    "clusterctl-metrics",
+    "clusterctl-models",
+    "clusterctl-mqtt",
+    "clusterctl-page",
+    "clusterctl-slurm",
+    "nodectl-metrics",
+    "nodectl-mqtt",
+    "nodectl-calibrate",
+)
 UNITS = [UNIT, WRITER, *(ROOT / "systemd" / f"{name}.service" for name in OTHERS), RESTORE]
+MODELS = ROOT / "systemd" / "clusterctl-models.service"
 CALIBRATE = ROOT / "systemd" / "nodectl-calibrate.service"
 RESTORER = "/usr/lib/nodectl/nodectl-restorer"
 SEALED_TO = 1.6
@@ -82,6 +93,16 @@ def test_units_that_show_the_time_of_day_come_after_it_has_been_set():
         assert "time-sync.target" in after
         wanted = " ".join(value for key, value in settings(unit) if key in ("Wants", "Requires"))
         assert "time-sync" not in wanted, "a node whose clock is wrong is capped all the same"
+
+
+@needs_analyze
+def test_the_timer_of_models_starts_the_run_that_ends(tmp_path):
+    installed(tmp_path, "/bin/true", MODELS)
+    timer = installed(tmp_path, "/bin/true", MODELS.with_suffix(".timer"))
+    done = subprocess.run(["systemd-analyze", "verify", str(timer)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert dict(settings(MODELS))["Type"] == "oneshot" and "[Install]" not in MODELS.read_text()
+    assert dict(settings(MODELS.with_suffix(".timer")))["WantedBy"] == "timers.target"
 
 
 @needs_analyze
@@ -154,7 +175,7 @@ def test_the_unit_is_sealed_as_far_as_its_work_allows(unit, tmp_path):
 def test_what_serves_the_cluster_is_nobody_special(unit):
     lines = unit.read_text().splitlines()
     assert "CapabilityBoundingSet=" in lines
-    assert "User=clusterctl" in lines or "DynamicUser=yes" in lines
+    assert {"User=clusterctl", "User=slurm", "DynamicUser=yes"} & set(lines)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,14 @@ def test_a_node_whose_job_reports_nothing_has_no_units_and_one_whose_gpus_work_n
                 work.add(decode(layout, before, after))
                 before = after
             told[load] = work.totals()
-    assert told["hpl"][0] == -1
-    assert told["hpl"][1] > 1e9
-    assert told["easywave"] == (-1, -1)
+    hpl, easywave = told["hpl"], told["easywave"]
+    assert hpl["units"] == hpl["gpu_busy_ms"] == hpl["gpu_mj"] == -1
+    assert hpl["instructions"] > 1e9
+    assert (easywave["units"], easywave["instructions"]) == (-1, -1)
+    assert 0.5 < hpl["instructions"] / hpl["cycles"] < 4.0
+    assert hpl["stalled_cycles"] == -1  # this machine has no such event
+    assert hpl["llc_misses"] > 0
+    assert easywave["gpu_busy_ms"] > 500 and easywave["gpu_mj"] > 100_000  # in two seconds
 
 
 def test_a_report_with_counts_of_work_is_read_by_an_older_agent_and_one_without_by_a_newer():

@@ -11,7 +11,8 @@ from nodectl.knobs import open_knob
 from nodectl.knobs.api import Outcome
 from nodectl.knobs.recipe import Recipe
 from nodectl.write.saves import read_save
-from nodectl.write.writer import LAST_RETRY_S, Writer
+from nodectl.write.setting import LAST_RETRY_S
+from nodectl.write.writer import Writer
 from pmu.ports import Ports
 from pmu.system import system_ports
 from tests.nodectl.file_tree import StillClock, limit_path

@@ -14,6 +14,7 @@ from nodectl.write.saves import Captured, SaveError, read_save
 from nodectl.write.writer import CHECKS_PER_APPLY, Writer
 from tests.nodectl.file_tree import StillClock
 from tests.nodectl.plain_knob import GONE, HOT, REFUSED, PlainKnob
+from tests.open_files import n_open
 
 A, B, C = "a/limit_mw", "b/limit_mw", "c/limit_mw"
 
@@ -543,12 +544,12 @@ def test_a_write_that_ends_elsewhere_is_an_outcome_where_that_cannot_be_saved_to
 
 
 def test_a_run_that_ends_leaves_no_file_open(node: Node) -> None:
-    n = len(os.listdir("/proc/self/fd"))
+    n = n_open()
     node.knobs[A].fails["restore"] = REFUSED
     with node.another() as writer:
         writer.apply({A: 1000})
-    assert len(os.listdir("/proc/self/fd")) == n
+    assert n_open() == n
     assert list(read_save(node.path).knobs) == [A]
     node.apply(b=1000)
     node.writer.close()
-    assert len(os.listdir("/proc/self/fd")) == n
+    assert n_open() == n

@@ -1,6 +1,6 @@
 """Jobs with configurations in plain Python: the scheduler, and the choices of the policies as their papers tell them.
 
-The native ones are tested against these (``csrc/resources/moldable.c``).
+The native ones are tested against these (``csrc/resources/nodes.c``, ``choices.c``).
 """
 
 from __future__ import annotations
@@ -11,41 +11,40 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import UW
 from cluster_agent.replay.simulated import SimulatedMachine
-from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s, whole_uw
-from cluster_agent.scheduler.configurations.table import Configuration, MoldableJobs, best, place_of
+from cluster_agent.scheduler.configurations.choices import ChoiceInput, Choose, length_s
+from cluster_agent.scheduler.configurations.table import Configuration, best, place_of
 from cluster_agent.scheduler.policies import moldable, registry
 from cluster_agent.scheduler.policies.power_aware import rmap
-from cluster_agent.scheduler.power_cap import PowerCap
-from tests.oracle.one_frequency import OneFrequency
+from cluster_agent.scheduler.power_cap import whole_uw
+from cluster_agent.scheduler.world import Ways, World
+from tests.oracle.one_frequency import UnderACap
 
 
-def least(jobs: MoldableJobs) -> tuple[int, int]:
+def least(ways: Ways) -> tuple[int, int]:
     """The fewest nodes, and the fewest microwatts, of any configuration."""
-    every = [row for rows in jobs.rows.tables for row in rows]
+    every = [row for rows in ways.rows.tables for row in rows]
     return min((row.nodes for row in every), default=0), min((row.uw for row in every), default=0)
 
 
-def true_row(jobs: MoldableJobs, job: int, known: Configuration) -> Configuration:
+def true_row(ways: Ways, job: int, known: Configuration) -> Configuration:
     """The true time and watts of a row that the policy knows."""
-    if jobs.truth is None:
+    if ways.truth is None:
         return known
-    return next(row for row in jobs.truth[job] if place_of(row) == place_of(known))
+    return next(row for row in ways.truth[job] if place_of(row) == place_of(known))
 
 
-class MoldableScheduler(OneFrequency):
+class MoldableScheduler(UnderACap):
     """See ``interfaces.Scheduler``. ``chosen``: the configuration in which each job was started."""
 
-    def __init__(self, choose: Choose, jobs: MoldableJobs, nodes: int, cap: PowerCap) -> None:
-        self.jobs = jobs
-        self.nodes = nodes
-        self.cap = cap
-        self._seen_s = 0
+    def __init__(self, choose: Choose, world: World) -> None:
+        super().__init__(world.caps, seen_s=0)
+        assert world.ways is not None
+        self.jobs, self.ways, self.nodes = world.jobs, world.ways, world.workload.processors
         self.queue: list[int] = []
         self.running: dict[int, int] = {}  # job: when it will have ended
         self.chosen: dict[int, Configuration] = {}
         self._choose = choose
-        self.least_nodes, self.least_uw = least(jobs)
-        self._known: list[tuple[int, int, int]] | None = None  # the result of ``_free``, while it is valid
+        self.least_nodes, self.least_uw = least(self.ways)
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
@@ -55,12 +54,10 @@ class MoldableScheduler(OneFrequency):
     def end(self, job: int) -> None:
         """Its nodes and watts are free."""
         del self.running[job]
-        self._known = None
 
     def overrun(self, job: int) -> int:
         """The table's times are taken as true; a job that runs longer is expected to end at any moment."""
         self.running[job] += 1
-        self._known = None
         return self.running[job]
 
     def expected_end_s(self, job: int) -> int:
@@ -81,26 +78,16 @@ class MoldableScheduler(OneFrequency):
             return started  # it waits for another row than the chosen one, until nobody runs at the latest
         return started + self._backfill(now_s, others, row, at_s)
 
-    def next_change_s(self) -> int | None:
-        """The next change of the cap."""
-        return self.cap.next_change_s(self._seen_s)
-
-    def advance(self, now_s: int) -> bool:
-        """Another cap is in force."""
-        self._seen_s = now_s
-        return False
-
     def _backfill(self, now_s: int, others: Sequence[int], head: Configuration | None, head_s: int | None) -> list[int]:
         """Start jobs that leave the head its nodes and watts at ``head_s``; one that can never run at these watts has
         none (a replay drops such jobs before it begins)."""
         started: list[int] = []
         left_nodes = left_uw = 0
         if head is not None and head_s is not None:
-            nodes = next(step[1] for step in self._free(now_s) if step[0] == head_s)
-            left_nodes, left_uw = nodes - head.nodes, self._left_uw(now_s, head_s, head) - head.uw
+            left_nodes = self._free_nodes(head_s) - head.nodes
+            left_uw = self.left_uw(head_s, length_s(head)) - head.uw
         for job in others:
-            free_nodes, free_uw = self._free(now_s)[0][1:]
-            if free_nodes < self.least_nodes or free_uw < self.least_uw:
+            if self._free_nodes(now_s) < self.least_nodes or self.left_uw(now_s, 0) < self.least_uw:
                 break  # there is room for nobody, however many wait
             row = self.starts_now(now_s, job)
             if row is None:
@@ -133,17 +120,16 @@ class MoldableScheduler(OneFrequency):
         return row is not None and earliest_s(row) is not None
 
     def _choice_input(self, now_s: int, job: int) -> ChoiceInput:
-        jobs = self.jobs.jobs
-        _, free_nodes, free_uw = self._free(now_s)[0]
+        jobs = self.jobs
         return ChoiceInput(
             now_s,
-            self.jobs.rows[job],
+            self.ways.rows[job],
             int(jobs.width[job]),
             int(jobs.request_s[job]),
             self.nodes,
             self.cap.at(now_s),
-            free_nodes,
-            free_uw / UW,
+            self._free_nodes(now_s),
+            self.left_uw(now_s, 0) / UW,
             lambda row: self._earliest_s(now_s, row),
         )
 
@@ -151,43 +137,33 @@ class MoldableScheduler(OneFrequency):
         self.queue.remove(job)
         self.chosen[job] = row
         self.running[job] = now_s + length_s(row)
-        self._known = None
         return job
 
-    def _free(self, now_s: int) -> list[tuple[int, int, int]]:
-        """(From when, nodes, microwatts) if no other job starts; the first is now."""
-        if self._known is None or self._known[0][0] != now_s:
-            ends_s = (end_s for end_s in self.running.values() if end_s > now_s)
-            times_s = sorted({now_s, *ends_s, *(change_s for change_s in self.cap.time_s if change_s > now_s)})
-            self._known = []
-            for at_s in times_s:
-                rows = [self.chosen[job] for job, end_s in self.running.items() if end_s > at_s]
-                free_uw = whole_uw(self.cap.at(at_s)) - sum(row.uw for row in rows)
-                self._known.append((at_s, self.nodes - sum(row.nodes for row in rows), free_uw))
-        return self._known
+    def _free_nodes(self, at_s: int) -> int:
+        return self.nodes - sum(self.chosen[job].nodes for job, end_s in self.running.items() if end_s > at_s)
+
+    def drawn_uw(self, at_s: int) -> int:
+        """What the running jobs draw that are expected to run beyond ``at_s``."""
+        return sum(self.chosen[job].uw for job, end_s in self.running.items() if end_s > at_s)
 
     def _earliest_s(self, now_s: int, row: Configuration) -> int | None:
-        for at_s, nodes, _ in self._free(now_s):
-            if row.nodes <= nodes and row.uw <= self._left_uw(now_s, at_s, row):
+        later_s = (at_s for at_s in (*self.running.values(), *self.cap.time_s) if at_s > now_s)
+        for at_s in sorted({now_s, *later_s}):
+            if row.nodes <= self._free_nodes(at_s) and row.uw <= self.left_uw(at_s, length_s(row)):
                 return at_s
         return None
-
-    def _left_uw(self, now_s: int, at_s: int, row: Configuration) -> int:
-        """The least microwatts that are free while the row runs from ``at_s`` on."""
-        return min(uw for step_s, _, uw in self._free(now_s) if at_s <= step_s < at_s + length_s(row))
 
 
 class TableMachine(SimulatedMachine):
     """Runs each job for the true time of the configuration that the scheduler has chosen."""
 
-    def __init__(self, jobs: MoldableJobs, scheduler: MoldableScheduler) -> None:
-        super().__init__(jobs.jobs, "instant")
-        self._rows = jobs
+    def __init__(self, scheduler: MoldableScheduler) -> None:
+        super().__init__(scheduler.jobs, "instant")
         self._scheduler = scheduler
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
         """The job runs as long as its configuration takes."""
-        self._jobs.run_s[job] = length_s(true_row(self._rows, job, self._scheduler.chosen[job]))
+        self._jobs.run_s[job] = length_s(true_row(self._scheduler.ways, job, self._scheduler.chosen[job]))
         super().start(now_s, job, expected_end_s, level)
 
 

@@ -1,7 +1,7 @@
 """The scheduler of unlike nodes in plain Python, as the papers tell it.
 
 It looks at every waiting job in every pass. The native scheduler is tested against it
-(``csrc/resources/unlike_nodes.c``).
+(``csrc/resources/nodes.c``).
 """
 
 from __future__ import annotations
@@ -9,64 +9,55 @@ from __future__ import annotations
 import numpy as np
 
 from cluster_agent.scheduler.idle_off import switch_s
-from cluster_agent.scheduler.job_columns import Int64s
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.policy_phases import Composition, Queue
-from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.power_cap import PowerCap, drawn_uw, whole_uw
 from cluster_agent.scheduler.queue import served
 from cluster_agent.scheduler.rules import est
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource, allowed_w
-from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, NodeJobs, Nodes
-from tests.oracle.one_frequency import OneFrequency
+from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes
+from tests.oracle.one_frequency import UnderACap
 
 
-class NodeScheduler(OneFrequency):
+class NodeScheduler(UnderACap):
     """The queue and the running jobs (see ``interfaces.Scheduler``)."""
 
     def __init__(
         self,
         composition: Composition,
-        jobs: NodeJobs,
+        jobs: Jobs,
         nodes: Nodes,
         cap: PowerCap,
         power: PowerSource | None = None,
     ) -> None:
+        super().__init__(cap, seen_s=-1)
         self.composition = composition
         self.jobs = jobs
-        self.cap = cap
         self.free = nodes.has.copy()
         self.queue: list[int] = []
         self.placed: dict[int, Placed] = {}  # of every job that was started
         self.admitted_w = jobs.watts.copy()
-        self._counted_w = jobs.watts.copy()  # of the running jobs: as admitted, or as metered since
+        self._admitted_uw = [drawn_uw(watts) for watts in jobs.watts.tolist()]
+        self._counted_uw = list(self._admitted_uw)  # of the running jobs: as admitted, or as metered since
         self._unmetered: list[int] = []
         self._power = power
         self._total = jobs.total()
         self._has = nodes.has
         self._end_s: dict[int, int] = {}  # of the running jobs, as expected
-        self._estimate_s = jobs.jobs.request_s.copy()
+        self._estimate_s = jobs.request_s.copy()
         self._started_s: dict[int, int] = {}
-        self._running_w = 0.0
-        self._cap_seen_s = -1
         # where nodes go off
         self.groups = nodes.group
+        self._group_bit = nodes.group_bit
         self._jobs_on = [0] * len(nodes)
         self._idle_s: list[int | None] = [None] * len(nodes)  # None: since the pass to come
         self._on_s = [0] * len(nodes)  # when each is on if a job starts in this pass
         self._longest_s = max((sum(switch_s(one)) for one in nodes.group), default=0) if composition.idle_off_s else 0
         self._now_s = 0
         self._begins_s: dict[int, int] = {}
-        self._boot_w: dict[int, float] = {}
+        self._boot_uw: dict[int, int] = {}
 
     # --- what happens
-
-    def next_change_s(self) -> int | None:
-        """When another cap is in force next."""
-        return self.cap.next_change_s(self._cap_seen_s)
-
-    def advance(self, now_s: int) -> bool:
-        """It is."""
-        self._cap_seen_s = now_s
-        return False
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue."""
@@ -82,8 +73,6 @@ class NodeScheduler(OneFrequency):
             self._jobs_on[node] -= 1
             self._idle_s[node] = None
         self._give(self.placed[job], self.jobs.need[job], self.free)
-        # summed again, since subtracting would leave rounding errors
-        self._count()
         if self._power is not None and self.jobs.knows_watts[job]:
             self._power.learn(job, float(self.jobs.watts[job]))
             for waiting in self._waiting_like(job):
@@ -117,8 +106,8 @@ class NodeScheduler(OneFrequency):
             if placed is not None:
                 self._start(now_s, job, placed)
                 if reserved is not None and now_s + self._estimate_s[job] + self._longest_s > reserved.from_s:
-                    watts = max(float(self.admitted_w[job]), self._boot_w[job])
-                    reserved.taken_by(placed, self.jobs.need[job], watts)
+                    uw = max(self._admitted_uw[job], self._boot_uw[job])
+                    reserved.taken_by(placed, self.jobs.need[job], uw)
                 started.append(job)
             elif self.composition.backfill == "none":
                 break
@@ -137,11 +126,11 @@ class NodeScheduler(OneFrequency):
         jobs = self.jobs
         queue = Queue(
             job=job,
-            submit_s=jobs.jobs.submit_s[job],
-            request_s=jobs.jobs.request_s[job],
+            submit_s=jobs.submit_s[job],
+            request_s=jobs.request_s[job],
             estimate_s=self._estimate_s[job],
             width=self._total[job, CORES],
-            user=jobs.jobs.user[job],
+            user=jobs.user[job],
             units=jobs.units[job].astype(float),
             gpus=self._total[job, GPUS].astype(float),
             mics=self._total[job, MICS].astype(float),
@@ -153,21 +142,23 @@ class NodeScheduler(OneFrequency):
         return [int(one) for one in job[order]]
 
     def _fits_now(self, now_s: int, job: int) -> Placed | None:
-        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job]) + self._longest_s
-        if not self._watts_fit(now_s, span_s, watts):
+        uw, span_s = self._admitted_uw[job], int(self._estimate_s[job]) + self._longest_s
+        left_uw = self.left_uw(now_s, span_s)
+        if uw > left_uw:
             return None
         placed = self._place(self.free, job)
-        return placed if self._watts_fit(now_s, span_s, max(watts, self._boot_watts(placed))) else None
+        return placed if self._booting_uw(placed) <= left_uw else None
 
     def _fits_with(self, now_s: int, job: int, reserved: Reservation) -> Placed | None:
         """Whether there is room now, and, if the job is to run into the reservation, also next to that."""
-        watts, span_s = float(self.admitted_w[job]), int(self._estimate_s[job]) + self._longest_s
-        if not self._watts_fit(now_s, span_s, watts):
+        uw, span_s = self._admitted_uw[job], int(self._estimate_s[job]) + self._longest_s
+        left_uw = self.left_uw(now_s, span_s)
+        if uw > left_uw:
             return None
         is_late = now_s + span_s > reserved.from_s
         placed = self._place(np.minimum(self.free, reserved.spare) if is_late else self.free, job)
-        watts = max(watts, self._boot_watts(placed))
-        if not self._watts_fit(now_s, span_s, watts) or (is_late and watts > reserved.spare_w):
+        uw = max(uw, self._booting_uw(placed))
+        if uw > left_uw or (is_late and uw > reserved.spare_uw):
             return None
         return placed
 
@@ -177,9 +168,8 @@ class NodeScheduler(OneFrequency):
         self._started_s[job] = now_s
         self._begins_s[job] = max([now_s, *(self._on_s[node] for node in placed.node.tolist())])
         self._end_s[job] = self._begins_s[job] + int(self._estimate_s[job])
-        self._counted_w[job] = self.admitted_w[job]
-        self._boot_w[job] = self._boot_watts(placed)
-        self._running_w += max(float(self.admitted_w[job]), self._boot_w[job])
+        self._counted_uw[job] = self._admitted_uw[job]
+        self._boot_uw[job] = self._booting_uw(placed)
         for node in placed.node.tolist():
             self._jobs_on[node] += 1
         if self.composition.power is not None and self.composition.power.is_metered:
@@ -190,46 +180,32 @@ class NodeScheduler(OneFrequency):
     def _predict(self, power: PowerSource, job: int) -> None:
         predicted_w = power.predict(job) * (self.composition.power.margin if self.composition.power else 1.0)
         # at most what the cap allows, or the job would wait for ever; its true power is known to be possible
-        self.admitted_w[job] = min(predicted_w, allowed_w(self.jobs, job, self.cap))
+        most_w = allowed_w(self.jobs, job, self.cap)
+        self.admitted_w[job] = min(predicted_w, most_w)
+        self._admitted_uw[job] = min(drawn_uw(predicted_w), whole_uw(most_w))
 
     def _waiting_like(self, job: int) -> list[int]:
         """Waiting jobs of the same user and request, of which more is known now that ``job`` has ended."""
         jobs, waiting = self.jobs, np.array(self.queue, np.int64)
-        is_like = (jobs.jobs.user[waiting] == jobs.jobs.user[job]) & (jobs.units[waiting] == jobs.units[job])
+        is_like = (jobs.user[waiting] == jobs.user[job]) & (jobs.units[waiting] == jobs.units[job])
         is_like &= (jobs.need[waiting] == jobs.need[job]).all(axis=1)
         return [int(one) for one in waiting[is_like]]
 
-    def _watts_fit(self, now_s: int, span_s: int, watts: float) -> bool:
-        """Within the cap now and at every change of it before the job's expected end.
+    def drawn_uw(self, at_s: int) -> int:
+        """What the running jobs draw that are expected to run beyond ``at_s``."""
+        return sum(self._uw_of(job, at_s) for job, end_s in self._end_s.items() if end_s > at_s)
 
-        Between changes the running jobs only become fewer, so these instants are the worst.
-        """
-        if self._running_w + watts > self.cap.at(now_s):
-            return False
-        return all(
-            self._watts_after(time_s) + watts <= self.cap.at(time_s)
-            for time_s in self.cap.changes(now_s, now_s + span_s)
-        )
-
-    def _watts_after(self, time_s: int) -> float:
-        """The power of the running jobs that are expected to run beyond ``time_s``."""
-        return sum(self._watts_of(job, time_s) for job, end_s in self._end_s.items() if end_s > time_s)
-
-    def _watts_of(self, job: int, time_s: int) -> float:
+    def _uw_of(self, job: int, time_s: int) -> int:
         """Of a running job, or of the nodes that boot for it."""
-        return max(float(self._counted_w[job]), self._boot_w[job] if time_s < self._begins_s[job] else 0.0)
-
-    def _count(self) -> None:
-        self._running_w = sum(self._watts_of(job, self._now_s) for job in self._end_s)
+        return max(self._counted_uw[job], self._boot_uw[job] if time_s < self._begins_s[job] else 0)
 
     def _read_meters(self) -> None:
         if self._power is None or not self._unmetered:
             return
         for job in self._unmetered:
             watts = self._power.metered(job)
-            self._counted_w[job] = self._counted_w[job] if watts is None else watts
+            self._counted_uw[job] = self._counted_uw[job] if watts is None else drawn_uw(watts)
         self._unmetered.clear()
-        self._count()
 
     # --- reservation
 
@@ -238,7 +214,7 @@ class NodeScheduler(OneFrequency):
 
         None if that is never: a later cap or a broken node has made the job impossible.
         """
-        span_s, watts = int(self._estimate_s[head]) + self._longest_s, float(self.admitted_w[head])
+        span_s, uw = int(self._estimate_s[head]) + self._longest_s, self._admitted_uw[head]
         free = self.free.copy()
         running = sorted(self._end_s, key=lambda job: (self._end_s[job], job))
         horizon_s = max([self._end_s[running[-1]] if running else now_s, *self.cap.time_s]) + 1
@@ -247,15 +223,14 @@ class NodeScheduler(OneFrequency):
             while ended < len(running) and self._end_s[running[ended]] <= time_s:
                 self._give(self.placed[running[ended]], self.jobs.need[running[ended]], free)
                 ended += 1
-            times_s = (time_s, *self.cap.changes(time_s, time_s + span_s))
-            spare_w = min(self.cap.at(one_s) - self._watts_after(one_s) for one_s in times_s) - watts
-            if spare_w < 0:
+            spare_uw = self.left_uw(time_s, span_s) - uw
+            if spare_uw < 0:
                 continue
             placed = self._place(free, head)
-            spare_w -= max(self._boot_watts(placed) - watts, 0.0)
-            if placed is not None and spare_w >= 0:
+            spare_uw -= max(self._booting_uw(placed) - uw, 0)
+            if placed is not None and spare_uw >= 0:
                 self._take(placed, self.jobs.need[head], free)
-                return Reservation(time_s, free, spare_w)
+                return Reservation(time_s, free, spare_uw)
         return None
 
     # --- nodes
@@ -272,12 +247,11 @@ class NodeScheduler(OneFrequency):
             if idle_s + idle_off_s < now_s:
                 switch_off_s, boot_s = switch_s(group)
                 self._on_s[node] = max(idle_s + idle_off_s + switch_off_s, now_s) + boot_s
-        self._count()
 
-    def _boot_watts(self, placed: Placed | None) -> float:
+    def _booting_uw(self, placed: Placed | None) -> int:
         """Of the nodes that boot for a job there."""
         return sum(
-            self.groups[node].boot_j / max(switch_s(self.groups[node])[1], 1)
+            drawn_uw(self.groups[node].boot_j / max(switch_s(self.groups[node])[1], 1))
             for node in (placed.node.tolist() if placed is not None else ())
             if self._on_s[node] > self._now_s and not self._jobs_on[node]
         )
@@ -291,6 +265,8 @@ class NodeScheduler(OneFrequency):
             if is_needed.any()
             else np.full(len(room), units, np.int64)
         )
+        if within := int(self.jobs.within[job]):
+            fits = np.where(self._group_bit & within, fits, 0)
         if int(fits.sum()) < units:
             return None
         node = np.flatnonzero(fits)
@@ -324,12 +300,12 @@ ACCELERATOR_RANK = {GPUS: 2, MICS: 1}
 class Reservation:
     """What other jobs may use next to the head from ``from_s`` on: nodes and watts."""
 
-    def __init__(self, from_s: int, spare: Int64s, spare_w: float) -> None:
+    def __init__(self, from_s: int, spare: Int64s, spare_uw: int) -> None:
         self.from_s = from_s
         self.spare = spare
-        self.spare_w = spare_w
+        self.spare_uw = spare_uw
 
-    def taken_by(self, placed: Placed, need: Int64s, watts: float) -> None:
+    def taken_by(self, placed: Placed, need: Int64s, uw: int) -> None:
         """A job that was started now will still run then."""
         self.spare[placed.node] -= placed.count[:, None] * need
-        self.spare_w -= watts
+        self.spare_uw -= uw

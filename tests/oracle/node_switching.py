@@ -1,4 +1,4 @@
-"""Nodes that go off when they are idle, node by node: what ``csrc/nodes.c`` is tested against (``idle_off``)."""
+"""Nodes that go off when they are idle, node by node: what ``csrc/idle_nodes.c`` is tested against (``idle_off``)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.power_cap import PowerCap, whole_uw
 from cluster_agent.scheduler.power_phases import Ends, Reaction
 
 
@@ -37,3 +40,33 @@ class OneFrequency:
     def react(self, now_s: int) -> Reaction:
         """Nothing."""
         return Reaction()
+
+
+class UnderACap(OneFrequency):
+    """A machine of nodes whose running jobs together stay within a cap that changes at known times."""
+
+    def __init__(self, cap: PowerCap, seen_s: int) -> None:
+        self.cap = cap
+        self._seen_s = seen_s
+
+    def next_change_s(self) -> int | None:
+        """When another cap is in force next."""
+        return self.cap.next_change_s(self._seen_s)
+
+    def advance(self, now_s: int) -> bool:
+        """It is."""
+        self._seen_s = now_s
+        return False
+
+    def drawn_uw(self, at_s: int) -> int:
+        """What the running jobs draw that are expected to run beyond ``at_s``."""
+        raise NotImplementedError
+
+    def left_uw(self, from_s: int, span_s: int) -> int:
+        """The least that these leave under the caps. Between changes of the cap they only become fewer, so the
+        beginning and these changes are the worst."""
+        return min(whole_uw(self.cap.at(at_s)) - self.drawn_uw(at_s) for at_s in self._instants(from_s, span_s))
+
+    def _instants(self, from_s: int, span_s: int) -> Iterator[int]:
+        yield from_s
+        yield from self.cap.changes(from_s, from_s + span_s)

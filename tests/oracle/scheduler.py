@@ -14,8 +14,8 @@ import numpy as np
 
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.orders.score_formula import Score
-from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.queue import columns, served
+from cluster_agent.scheduler.policy_phases import Composition, Queue
+from cluster_agent.scheduler.queue import served
 from cluster_agent.scheduler.recorded import Recorded
 from tests.oracle.learner import OnlineLearner
 from tests.oracle.one_frequency import OneFrequency
@@ -177,10 +177,14 @@ class ReferenceScheduler(OneFrequency):
             started += self._backfill_conservative(now_s)
         return started
 
+    def _columns(self) -> Queue:
+        jobs, job = self.jobs, np.array(self.queue, np.int32)
+        estimate_s = np.array([self.estimate_s[one] for one in self.queue], np.int64)
+        return Queue(job, jobs.submit_s[job], jobs.request_s[job], estimate_s, jobs.width[job], jobs.user[job])
+
     def _order(self, now_s: int) -> None:
         if self.composition.order is not None:
-            queue = columns(self.jobs, self.queue, self.estimate_s)
-            positions = served(self.composition.order, queue, now_s)
+            positions = served(self.composition.order, self._columns(), now_s)
             self.queue = [self.queue[position] for position in positions]
         if self.composition.score is not None:
             self.queue.sort(key=lambda job: (self._score(now_s, job), job))

@@ -96,7 +96,7 @@ def plain_column(column: Column, before: int, now: int, elapsed_s: float) -> Pla
     """As ``pmu.layout.Column`` says."""
     sound = Quality.ESTIMATED if column.is_estimated else Quality.MEASURED
     if column.kind == "flag":
-        return PlainColumn(now, sound) if now >= 0 else PlainColumn(NAN, Quality.MISSING)
+        return PlainColumn(now, sound) if 0 <= now <= column.highest else PlainColumn(NAN, Quality.MISSING)
     if column.kind == "level":
         value = now / column.per_unit
         if now == RAW_MISSING:

@@ -125,7 +125,7 @@ def test_the_loop_reads_the_hwmon_inputs_that_are_known_to_be_quick_and_people_s
         ("hwmon0/coretemp/Package id 0", "package", "level"),
         ("hwmon0/coretemp/Package id 0/critical", "package", "flag"),
     ]
-    whys = {finding.name: finding.why for finding in findings if finding.kind == "sensor"}
+    whys = {finding.name: finding.why for finding in findings if finding.kind == "sensor" and finding.present}
     assert whys == {
         "hwmon0/coretemp/Package id 0": "46 C now",
         "hwmon0/coretemp/Package id 0/critical": "0 now",

@@ -204,6 +204,23 @@ def test_a_passing_error_is_missing_once(rig: Callable[[str], Rig]) -> None:
     assert (a100.sweep()[:, COLUMN["gpu_utilization_pct"]] != RAW_MISSING).all()
 
 
+def test_a_gpm_buffer_is_not_left_behind_where_the_second_one_cannot_be_had(rig: Callable[[str], Rig]) -> None:
+    h100 = rig("genoa-h100")
+    allocate = h100.nvml.nvmlGpmSampleAlloc
+    buffers: list[Any] = []
+
+    def one_alone() -> Any:
+        if len(buffers) % 2:
+            buffers.append(None)
+            raise h100.nvml.NVMLError(20)  # NVML_ERROR_MEMORY
+        buffers.append(allocate())
+        return buffers[-1]
+
+    h100.nvml.nvmlGpmSampleAlloc = one_alone  # type: ignore[attr-defined]
+    assert (h100.sweep()[:, GPM] == RAW_MISSING).all()
+    assert h100.nvml.calls["nvmlGpmSampleFree"] == h100.nvml.calls["nvmlGpmSampleAlloc"] == len(h100.gpus)
+
+
 def test_gpm_that_fails_once_begins_again_with_a_fresh_sample(rig: Callable[[str], Rig]) -> None:
     h100 = rig("genoa-h100")
     h100.sweep()

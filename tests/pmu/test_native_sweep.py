@@ -23,6 +23,7 @@ from pmu.instruments.perf_groups import PerfGroups, Source, try_open
 from pmu.readings import RAW_MISSING, PmuError, type_i64
 from pmu.system import OsFiles
 from pmu.topology import online_cpus
+from tests.open_files import n_open
 
 # enum perf_sw_ids (include/uapi/linux/perf_event.h)
 CPU_CLOCK = Source(PERF_TYPE_SOFTWARE, 0, "cpu-clock")
@@ -291,10 +292,10 @@ def test_a_file_that_is_not_there_is_missing_and_the_others_are_read(tmp_path: P
 
 @counting
 def test_closing_gives_every_descriptor_back(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     groups = PerfGroups(CPUS, [[CPU_CLOCK, PAGE_FAULTS]] * len(CPUS))
     kept, _ = kept_numbers(tmp_path, "1", "2", "3")
-    assert len(os.listdir("/proc/self/fd")) == before + 2 * len(CPUS) + 3
+    assert n_open() == before + 2 * len(CPUS) + 3
     groups.close()
     kept.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before

@@ -191,3 +191,32 @@ def test_the_most_a_zone_can_draw_comes_from_its_limits_or_its_kind(
 
 def test_a_zone_from_an_older_journal_has_the_bound_of_its_kind() -> None:
     assert rapl.max_power_w(EnergyZone("package-0", "intel-rapl:0", "package", 0, RANGE_UJ)) == 1000.0
+
+
+def test_zones_of_one_name_are_all_read(tmp_path: Path) -> None:
+    """Each socket may have a psys, and a package two controllers of memory: only another interface repeats energy."""
+    tree = package("intel-rapl:0", "package-0") | package("intel-rapl:0:0", "dram") | package("intel-rapl:0:1", "dram")
+    tree |= package("intel-rapl:1", "psys") | package("intel-rapl:2", "package-1") | package("intel-rapl:3", "psys")
+    found = rapl.find(grow(tmp_path, tree))
+    assert [(zone.path, zone.kind) for zone in found.zones] == [
+        ("intel-rapl:0", "package"), ("intel-rapl:0:0", "dram"), ("intel-rapl:0:1", "dram"), ("intel-rapl:1", "psys"),
+        ("intel-rapl:2", "package"), ("intel-rapl:3", "psys"),
+    ]  # fmt: skip
+    names = [zone.name for zone in found.zones]
+    assert names[1:4] == ["package-0/dram", "package-0/dram-intel-rapl:0:1", "psys"] and len(set(names)) == 6
+
+
+def test_the_dies_of_a_package_are_zones_of_it(tmp_path: Path) -> None:
+    names = [f"package-{socket}-die-{die}" for socket in (0, 1) for die in (0, 1)]
+    trees = [package(f"intel-rapl:{at}", name) for at, name in enumerate(names)]
+    found = rapl.find(grow(tmp_path, {path: text for tree in trees for path, text in tree.items()}))
+    assert [(zone.name, zone.kind, zone.package) for zone in found.zones] == list(
+        zip(names, ["package"] * 4, [0, 0, 1, 1], strict=True)
+    )
+
+
+def test_zones_that_a_container_hides_are_explained(tmp_path: Path) -> None:
+    (tmp_path / POWERCAP.lstrip("/")).mkdir(parents=True)
+    (tmp_path / POWERCAP.lstrip("/") / "intel-rapl:0").symlink_to("../../devices/virtual/powercap/intel-rapl:0")
+    (finding,) = rapl.find(OsFiles(str(tmp_path))).findings
+    assert not finding.present and "container" in finding.why

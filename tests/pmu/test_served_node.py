@@ -73,7 +73,8 @@ def test_every_counter_of_a_served_cpu_node_is_read_through_the_kernels_interfac
     assert read["cpus"] == 16 and read["khz"] == 2_700_000
     assert read["events"] == ["cycles", "reference-cycles", "instructions", "stalls", "llc-misses"]
     assert is_measured(read)
-    assert read["busy"] == pytest.approx([1.0] * 16, abs=0.02)
+    # A CPU's counters are read one after the other: where the machine is busy, some time passes between two of them.
+    assert read["busy"] == pytest.approx([1.0] * 16, abs=0.08)
     assert read["frequency_khz"] == pytest.approx([2_700_000] * 16, rel=0.02)
     assert all(0.5 < ipc < 5 for ipc in read["ipc"])
     assert all(watts > 5 for watts in read["watts"])

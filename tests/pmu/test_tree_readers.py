@@ -119,11 +119,19 @@ def test_equal_domains_are_one_finding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"cpuinfo_max_freq": "4294967295"}, {"cpuinfo_min_freq": "junk"}, {"related_cpus": "x"}]
+    "bad",
+    [{"cpuinfo_max_freq": "4294967295"}, {"cpuinfo_min_freq": "junk"}, {"cpuinfo_min_freq": 0}, {"related_cpus": "x"}],
 )
-def test_a_policy_that_makes_no_sense_is_left_out(tmp_path: Path, bad: type_tree) -> None:
-    domains, _ = cpufreq.find(grow(tmp_path, policy(0, "0") | policy(1, "1", **bad)), (0, 1))
+def test_a_policy_that_makes_no_sense_is_left_out_and_said(tmp_path: Path, bad: type_tree) -> None:
+    domains, findings = cpufreq.find(grow(tmp_path, policy(0, "0") | policy(1, "1", **bad)), (0, 1))
     assert [domain.policy for domain in domains] == [0]
+    said = findings[-1]
+    assert said.name == "cpufreq policy 1" and not said.readable and said.why.endswith("it is left alone")
+
+
+def test_a_policy_whose_cpus_are_off_line_is_none(tmp_path: Path) -> None:
+    domains, (finding,) = cpufreq.find(grow(tmp_path, policy(0, "0") | policy(1, "1")), (0,))
+    assert len(domains) == 1 and finding.name == "cpufreq policy 0"
 
 
 def test_no_cpufreq_is_one_finding_with_the_reason(tmp_path: Path) -> None:
@@ -193,6 +201,18 @@ def test_a_sensor_that_turns_to_nonsense_is_missing_and_the_others_are_read(tmp_
     assert readings[0].quality is Quality.MISSING and math.isnan(readings[0].value)
     assert readings[2].quality is Quality.MEASURED
     sensors.close()
+
+
+def test_sensors_of_one_label_have_names_of_their_own_and_a_power_meter_that_of_its_firmware(tmp_path: Path) -> None:
+    """Grace servers have a power meter for each part of a module, and no labels."""
+    core, meter = f"{HWMON}/hwmon1", f"{HWMON}/hwmon2"
+    tree: type_tree = {f"{core}/name": "coretemp", f"{meter}/name": "power_meter"}
+    tree |= {f"{core}/temp{at}_{what}": text for at in (2, 3) for what, text in (("label", "Core 0"), ("input", 40000))}
+    tree |= {f"{meter}/power1_average": 90_000_000, f"{meter}/power1_oem_info": "Module Power Socket 0"}
+    found = hwmon.find(ports_of(grow(tmp_path, tree), SetClock()))
+    assert [column.name for column in found.shown] == [
+        "hwmon1/coretemp/Core 0", "hwmon1/coretemp/Core 0 (temp3)", "hwmon2/power_meter/Module Power Socket 0",
+    ]  # fmt: skip
 
 
 def test_no_sensors_are_one_finding(tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ from nodectl.policies.gpu_ladder import POLICY
 from nodectl.policies.parts.gpu_choice import Params
 from nodectl.policies.parts.gpu_course import Course
 from nodectl.policies.parts.gpu_curves import LEVELS, Estimator, curve_bank
+from nodectl.policies.parts.gpu_estimators import counting2
 from nodectl.policies.parts.gpu_phases import (
     COLUMNS,
     COUNT,
     FACTS,
+    LOSS,
     PHASES,
+    SECONDS,
     UNITS,
     Phases,
     Sight,
+    lost,
 )
-from nodectl.policies.parts.gpu_state import State
+from nodectl.policies.parts.gpu_state import BLOCK_RATE, BLOCK_UTILIZATION, BLOCK_WATTS, PULSES, State, writable
 from pmu.readings import type_i64
 from tests.policies.gpu_nodes import Load, Plant, clock_bound, layout, sample
 
@@ -53,6 +57,41 @@ def test_a_lasting_shift_of_traffic_ends_a_phase_and_single_blocks_do_not() -> N
     ended = [course._has_shifted(phases, 0, 5, Sight(0.46, 150.0, 5.0, 1.0)) for _ in range(5)]
     assert any(ended)
     assert phases.table[0, COUNT, 5] == 2, "the mean may be one of two phases"
+
+
+def test_seconds_lost_are_those_beyond_what_the_work_takes_at_the_highest_clock() -> None:
+    """Ten seconds at a clock that makes work a quarter longer hold eight seconds of work."""
+    table = np.zeros((COLUMNS, LEVELS))
+    table[SECONDS, [3, 5]], table[LOSS, [3, 5]] = (10.0, 4.0), (0.25, 1.0)
+    assert lost(table) == pytest.approx(2.0 + 2.0)
+
+
+def test_what_a_forgotten_phase_has_lost_stays_in_the_account() -> None:
+    state = writable(POLICY.initial(Params(), layout()))
+    course = Course(Params(), BANK, state, 0, False)
+    phases = course._phases()
+    for number in range(PHASES):
+        phases.learn(number, 0, Sight(0.9 / (number + 1), 380.0 - 30.0 * number, 5.0, 1.0), 1.0 + number)
+    state.table[0, 0, SECONDS, 3], state.table[0, 0, LOSS, 3] = 10.0, 0.25
+    before = float(lost(state.table[0]).sum() + state.forgotten_s[0])
+    state.sums[0, [PULSES, BLOCK_RATE, BLOCK_WATTS, BLOCK_UTILIZATION]] = (5.0, 5 * 0.02, 5 * 90.0, 5 * 0.3)
+    course.close_block()
+    assert state.phase[0] == 0 and state.table[0, 0, SECONDS, 3] == 0.0, "the oldest made room for a ninth"
+    after = float(lost(state.table[0]).sum() + state.forgotten_s[0])
+    assert before == after == pytest.approx(2.0)
+
+
+def test_each_stretch_in_which_units_are_counted_cuts_two_of_them() -> None:
+    """As in stretches drawn at random over units of equal length."""
+    random = np.random.default_rng(1)
+    for stretches, length in ((1, 40.0), (8, 5.0)):
+        begins, lengths = random.uniform(0.0, 1.0, (2, 4000, stretches))
+        lengths += length
+        counts = np.floor(begins + lengths).sum(1)
+        drawn2 = float(np.var(counts / lengths.sum(1)))
+        stated2 = float(counting2(np.array(counts.mean()), np.array(float(stretches))))
+        edges2 = stated2 - float(counting2(np.array(counts.mean()), np.array(0.0)))
+        assert drawn2 <= edges2 <= 1.5 * stretches / 6 / counts.mean() ** 2
 
 
 def test_utilisation_tells_phases_apart_that_draw_the_same_and_move_as_much() -> None:

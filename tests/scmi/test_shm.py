@@ -19,6 +19,7 @@ from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapNotify
 from firmware_bridge.scmi.transports.shm_handshake import PACKET, SEALS, receive_invitation
 from firmware_bridge.scmi.transports.smt import ERROR, FREE, HEADER, LENGTH, STATUS, Area, Geometry
 from firmware_bridge.scmi.transports.url import open_client, open_transport
+from tests.open_files import n_open
 from tests.scmi.mailbox_device import MailboxDevice
 from tests.scmi.mailbox_server import MailboxServer, create_descriptors
 from tests.waiting import PATIENCE_S
@@ -224,11 +225,11 @@ def test_what_is_passed_is_checked_before_it_is_mapped(path, change, expected):
     )  # fmt: skip
     passed = [memory, given.a2p_doorbell, given.a2p_completion, given.p2a_doorbell, given.p2a_completion]
     sockets = offered(path, packet, passed[: change.get("descriptors", 5)])
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = n_open()
     with pytest.raises(WrongDeviceError) as raised:
         receive_invitation(sockets[2], "here")
     assert expected in str(raised.value)
-    assert len(os.listdir("/proc/self/fd")) == open_before  # what was passed has been closed again
+    assert n_open() == open_before  # what was passed has been closed again
     for one in sockets:
         one.close()
     given.close()

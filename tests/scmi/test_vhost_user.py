@@ -38,6 +38,7 @@ from firmware_bridge.scmi.virtio.vhost_user_messages import (
     Request,
 )
 from firmware_bridge.scmi.virtio.virtqueue import IS_ORDERED
+from tests.open_files import n_open
 from tests.scmi.virtual_machine import (
     AVAILABLE,
     BUFFERS,
@@ -261,7 +262,7 @@ def test_a_guest_that_has_left_misses_its_answer_and_the_next_one_is_served(
 
 
 def test_nothing_is_left_open_when_a_guest_goes(server: VhostUserServer, tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     for _ in range(5):
         machine = VirtualMachine(str(tmp_path / "scmi.sock"))
         machine.set_up()
@@ -271,7 +272,7 @@ def test_nothing_is_left_open_when_a_guest_goes(server: VhostUserServer, tmp_pat
         turn(server)
         machine.close()
         turn(server)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before
 
 
 # ---- commands that are none ----
@@ -544,11 +545,11 @@ def test_half_a_message_delays_nothing_and_is_taken_when_it_is_whole(
 def test_more_descriptors_than_a_message_can_have_end_the_connection(
     server: VhostUserServer, machine: VirtualMachine
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = n_open()
     socket.send_fds(machine.connection, [struct.pack("<III", 1, 1, 8)], [machine.file] * 20)
     turn(server)
     assert machine.is_disconnected()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert n_open() == before
 
 
 def test_a_kick_whose_other_end_is_closed_is_not_waited_for_for_ever(

@@ -12,7 +12,8 @@ from nodectl.knobs import Knob, Outcome, open_knob
 from nodectl.knobs.api import KnobError
 from nodectl.knobs.clock_limit import ClockLimit
 from nodectl.write.many_files import FEW, ManyFiles
-from nodectl.write.writer import LAST_RETRY_S, YIELD, Writer
+from nodectl.write.setting import LAST_RETRY_S
+from nodectl.write.writer import YIELD, Writer
 from pmu.system import MonotonicClock, system_ports
 from tests.nodectl.file_tree import StillClock
 from tests.nodectl.plain_knob import PlainKnob

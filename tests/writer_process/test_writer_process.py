@@ -167,6 +167,30 @@ def test_a_writer_that_is_killed_is_started_again_and_repairs_from_the_save(tree
     assert limits(tree) == found
 
 
+def test_a_writer_that_is_lost_twice_in_one_request_is_started_a_third_time(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, links = limits(tree), []
+    writer = started(tree, tmp_path, links)
+    writer.apply(MOVED)
+    start_again = writer._start_again
+
+    def lost_again(why: str) -> None:
+        start_again(why)
+        if len(links) == 2:
+            links[1].process.kill()
+            assert within(PATIENCE_S, lambda: links[1].process.poll() is not None)
+
+    monkeypatch.setattr(writer, "_start_again", lost_again)
+    links[0].process.kill()
+    assert within(PATIENCE_S, lambda: links[0].process.poll() is not None)
+    assert {outcome.status for outcome in writer.apply(MOVED)} == {"written"}
+    assert len(links) == 3 and is_moved(tree)
+    writer.restore_all()
+    writer.close()
+    assert limits(tree) == found
+
+
 def test_a_writer_that_hangs_is_killed_and_started_again(tree: Path, tmp_path: Path) -> None:
     found, links = limits(tree), []
     writer = started(tree, tmp_path, links)

@@ -23,6 +23,7 @@ from nodectl.writer_process.writer_protocol import (
     LimitRestores,
     Outcomes,
     ProtocolError,
+    PublishJoules,
     Restore,
     RestoreAll,
     SiteLocks,
@@ -62,6 +63,7 @@ def requests() -> st.SearchStrategy[type_request]:
         st.builds(SiteLocks, st.dictionaries(names, st.integers(0, 99_999), max_size=3)),
         st.builds(Restore, knobs),
         st.just(RestoreAll()),
+        st.builds(PublishJoules, st.text(max_size=20)),
     )  # fmt: skip
 
 
@@ -69,14 +71,16 @@ def requests() -> st.SearchStrategy[type_request]:
     "message",
     [
         Hello(1), Start(), Apply(1, 1000, [0, 1], [2, 3]), LimitRestores(1, {"a": 1}), Restore([1]), RestoreAll(),
-        SiteLocks({"gpu/0/sm_clock_mhz": 1095}),
+        SiteLocks({"gpu/0/sm_clock_mhz": 1095}), PublishJoules("node - 1.000"),
         Welcome(1, 2, [], 3), Started([Outcome("a", "restored")], ["b"], {"a": "1"}, {"a": 2}, {"a": 3}, {"a": 3}),
         Applied([1], [Outcome("a", "refused", "why", "lock bit")], 0, {"a": 3}, {}),
         Outcomes([]), Failed("lock", "why"),
     ],
 )  # fmt: skip
 def test_a_message_arrives_as_it_was_sent(message: type_request | type_reply) -> None:
-    is_request = isinstance(message, Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll)
+    is_request = isinstance(
+        message, Hello | Start | Apply | LimitRestores | SiteLocks | Restore | RestoreAll | PublishJoules
+    )
     assert (decode_request if is_request else decode_reply)(encode(message)) == message
 
 

@@ -49,7 +49,7 @@ FFI = parse_header()
 def fill_gpus() -> Any:
     """Three cards at work: 0 an A100 (Ampere), 1 an H100 (Hopper, with GPM), 2 a V100 (Volta) on another NUMA node."""
     gpus: Any = FFI.new("twin_gpus_t *")
-    gpus.magic, gpus.version, gpus.n_gpus, gpus.size = 0x4E54474E, 5, 3, FFI.sizeof("twin_gpus_t")
+    gpus.magic, gpus.version, gpus.n_gpus, gpus.size = 0x4E54474E, 6, 3, FFI.sizeof("twin_gpus_t")
     gpus.driver_cuda, gpus.driver = 12080, b"570.86.15"
     names = (b"NVIDIA A100-SXM4-80GB", b"NVIDIA H100 80GB HBM3", b"Tesla V100-SXM2-16GB")
     for i, (name, ladder, arch, capability, memory_mib) in enumerate(

@@ -1,0 +1,96 @@
+"""A program outside puts a workload on an emulated node, for as long as it stays connected."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.emulated.workload_socket import WorkloadSocket
+from tests.waiting import within
+from twin.machine import load_machine
+from twin.physics.model import Twin
+
+
+@pytest.fixture
+def twin() -> Twin:
+    return Twin(load_machine("curie"))
+
+
+@pytest.fixture
+def door(tmp_path: Path, twin: Twin) -> Iterator[WorkloadSocket]:
+    made = WorkloadSocket(tmp_path, "n01", twin)
+    yield made
+    made.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def come(at: Path, line: bytes) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(10)
+    made.connect(str(at / "n01"))
+    made.sendall(line)
+    return made
+
+
+def watts(twin: Twin) -> float:
+    before_j = twin.node_j
+    twin.advance(10.0)
+    return (twin.node_j - before_j) / 10.0
+
+
+def test_a_workload_runs_as_long_as_who_has_brought_it_is_there(
+    tmp_path: Path, twin: Twin, door: WorkloadSocket
+) -> None:
+    idle_w = watts(twin)
+    with come(tmp_path, b"hpl\n") as first:
+        door.look()
+        assert first.recv(100) == b"ok\n"
+        busy_w = watts(twin)
+        with come(tmp_path, b"stream\n") as second:
+            door.look()
+            assert second.recv(100) == b"the node has a workload already\n"
+        door.look()
+        assert twin.workload is not None and twin.workload.name == "hpl"
+    door.look()
+    assert twin.workload is None
+    assert busy_w > idle_w + 50 and watts(twin) < busy_w - 50
+
+
+def test_a_job_that_is_killed_takes_its_workload_along(tmp_path: Path, twin: Twin, door: WorkloadSocket) -> None:
+    script = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.send(b'hpl\\n');"
+        " s.recv(9); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, tmp_path / "n01"], stdin=subprocess.PIPE) as job:
+        assert within(30, lambda: door.look() or twin.workload)  # type: ignore[func-returns-value]
+        job.kill()
+    assert within(30, lambda: door.look() or twin.workload is None)  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("line", [b"nothing\n", b"\n", b"\xff\xfe\n", b"../../etc/passwd\n", b"x" * 5000, b""])
+def test_what_is_no_workload_is_refused_in_a_line(
+    tmp_path: Path, twin: Twin, door: WorkloadSocket, line: bytes
+) -> None:
+    with come(tmp_path, line) as asking:
+        if not line:
+            asking.shutdown(socket.SHUT_WR)
+        door.look()
+        answer = asking.recv(1000)
+    assert answer.endswith(b"\n") and answer.count(b"\n") == 1 and answer != b"ok\n"
+    assert twin.workload is None
+
+
+def test_a_line_may_come_in_parts_and_nobody_waits_for_it(tmp_path: Path, twin: Twin, door: WorkloadSocket) -> None:
+    with come(tmp_path, b"st") as slow, come(tmp_path, b"hpl\n") as quick:
+        door.look()
+        assert quick.recv(100) == b"ok\n"
+        quick.close()
+        door.look()
+        slow.sendall(b"ream\n")
+        door.look()
+        assert slow.recv(100) == b"ok\n"
