@@ -9,6 +9,7 @@ from typing import Final
 from docs.generator.errors_reference import errors_pages
 from docs.generator.manual_pages import manual_pages
 from docs.generator.metrics_reference import metrics_pages
+from docs.generator.monitoring import monitoring_files
 from docs.generator.parts_picture import picture_pages
 from docs.generator.policies_reference import policies_pages
 from docs.generator.rooms_reference import rooms_pages
@@ -19,7 +20,10 @@ DOCS: Final = Path(__file__).parents[1]
 
 def pages() -> dict[str, str]:
     """The text of every generated page, by its path below ``docs/``."""
-    made = (settings_pages, metrics_pages, policies_pages, errors_pages, manual_pages, rooms_pages, picture_pages)
+    made = (
+        settings_pages, metrics_pages, policies_pages, errors_pages, manual_pages, rooms_pages, picture_pages,
+        monitoring_files,
+    )  # fmt: skip
     return {path: text for make in made for path, text in make().items()}
 
 
@@ -38,7 +42,7 @@ def main(arguments: list[str]) -> int:
             print(f"docs/{path} is out of date: python -m docs.generator", file=sys.stderr)
         return bool(stale)
     for path, text in stale.items():
-        (DOCS / path).parent.mkdir(exist_ok=True)
+        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / path).write_text(text)
         print(f"docs/{path}")
     return 0

@@ -1,5 +1,5 @@
-"""Manual pages: ``nodectl(1)``, ``clusterctl(1)``, ``nodectl.toml(5)``, ``cluster.toml(5)``, in roff (man(7)); and the
-page of all commands in Markdown."""
+"""Manual pages: ``nodectl(1)``, ``clusterctl(1)``, ``nodectl.toml(5)``, ``cluster.toml(5)``, ``nodectl-hook(8)``, in
+roff (man(7)); and the page of all commands in Markdown."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 
 import cluster_agent.cli
 import nodectl.cli
+from cluster_agent.hook import build_hook
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings
 from docs.generator.page_text import page, paragraph, table
 from docs.generator.settings_reference import tables
@@ -41,8 +42,8 @@ STATUS: Final = "0: success. 1: a run failed, or a check did not hold. 2: wrong 
 
 
 def manual_pages() -> dict[str, str]:
-    """The four manual pages and ``reference/commands.md``."""
-    found = {"reference/commands.md": _commands_page()}
+    """The five manual pages and ``reference/commands.md``."""
+    found = {"reference/commands.md": _commands_page(), "man/nodectl-hook.8": _hook_page()}
     for program in PROGRAMS:
         found[f"man/{program.name}.1"] = _program_page(program)
         found[f"man/{program.file}.5"] = _file_page(program)
@@ -134,6 +135,50 @@ def _file_page(program: Program) -> str:
             lines += [".TP", f".B {_roff(row.key)}", _roff(f"{row.meaning} {notes}".replace("`", ""))]
     lines += [".SH SEE ALSO", f".BR {program.name} (1)"]
     return "\n".join(lines) + "\n"
+
+
+def hook_usage() -> list[str]:
+    """The lines that ``nodectl-hook --help`` prints, of its source."""
+    text = (build_hook.ROOT / "csrc" / "main.c").read_text()
+    block = text[text.index("USAGE[] =") : text.index('";', text.index("USAGE[] =")) + 1]
+    return "".join(re.findall(r'"(.*)"', block)).replace("\\n", "\n").splitlines()
+
+
+def _hook_page() -> str:
+    """``nodectl-hook(8)``, by what the program itself prints."""
+    first, _, *rest = hook_usage()
+    synopsis, _, what = first.partition(": ")
+    at = rest.index("")
+    lines = [
+        *_head("nodectl-hook", 8, what.split(",")[0]),
+        ".SH SYNOPSIS", _roff(synopsis),
+        ".SH DESCRIPTION", _roff(what[:1].upper() + what[1:] + "."), _roff(" ".join(rest[at + 1 :])),
+        ".SH OPTIONS",
+    ]  # fmt: skip
+    for option, text in _options_of(rest[:at]):
+        lines += [".TP", f".B {_roff(option)}", _roff(text)]
+    lines += [
+        ".SH EXIT STATUS",
+        _roff(
+            "1: with --if-late requeue, when the caps are not in force in time or nobody answers; Slurm then requeues"
+            " the job. 2: wrong use, outside of Slurm. 0: all else."
+        ),
+        ".SH SEE ALSO", ".BR clusterctl (1),", ".BR slurm.conf (5)",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _options_of(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Each option and its text, which may go on in further lines."""
+    option, words = "", list[str]()
+    for line in [*lines, "  --"]:
+        if line.startswith("  --"):
+            if option:
+                yield option, " ".join(words)
+            option, _, text = re.sub(r"^(--\S+(?: \S+)?) +", r"\1\t", line.strip()).partition("\t")
+            words = [text]
+        else:
+            words.append(line.strip())
 
 
 def _head(name: str, section: int, what: str) -> list[str]:

@@ -1,32 +1,32 @@
-"""What Prometheus reads of a node and of a partition."""
+"""What Prometheus reads of a node and of a partition, and what it alerts on."""
 
 from __future__ import annotations
 
-from cluster_agent.commands.metrics import BUDGET, NODES, OTHERS
+from collections.abc import Mapping
+
+from docs.generator.monitoring.known import Metric, of_nodes, of_partitions
+from docs.generator.monitoring.rules import ALERTS
 from docs.generator.page_text import page, table
-from nodectl.loop.metrics_page import FAMILIES
 
 HEADS = ("metric", "kind", "meaning", "labels")
 
 
 def metrics_pages() -> dict[str, str]:
     """``reference/metrics.md``."""
-    node = [(f"`nodectl_{name}`", kind, text, labels) for name, (kind, text, labels) in FAMILIES.items()]
-    partition = [(f"`clusterctl_{one.name}`", "gauge", one.help, "") for one in BUDGET]
-    partition += [(f"`clusterctl_{one.name}`", "gauge", one.help, "node") for one in NODES]
-    partition += [
-        (_scraped(name, kind), kind, text, ", ".join(labels)) for name, (kind, text, labels) in OTHERS.items()
-    ]
-    head = "A value that is not known is left out; a counter starts again with its process."
-    how = "How to switch them on: [operations.md](../operations.md)."
+    head = (
+        "A value that is not known is left out; a counter starts again with its process, unless its meaning says"
+        " otherwise. How to switch them on: [operations.md](../operations.md). Dashboards and alerts made of them:"
+        " [dashboards.md](../dashboards.md)."
+    )
+    alerts = [(f"`{one.name}`", one.severity, f"`{one.query}` for {one.lasts}", one.remedy) for one in ALERTS]
     return {
         "reference/metrics.md": page(
-            "Metrics", f"{head} {how}", "## `nodectl metrics`", table(HEADS, node), "## `clusterctl metrics`",
-            table(HEADS, sorted(partition)),
+            "Metrics", head, "## `nodectl metrics`", table(HEADS, _rows(of_nodes())),
+            "## `clusterctl metrics`", table(HEADS, sorted(_rows(of_partitions()))),
+            "## Alerts", table(("alert", "severity", "when", "what to do"), alerts),
         )
     }  # fmt: skip
 
 
-def _scraped(name: str, kind: str) -> str:
-    """The name as it is scraped: the Prometheus client adds _total to counters."""
-    return f"`clusterctl_{name}{'_total' if kind == 'counter' else ''}`"
+def _rows(metrics: Mapping[str, Metric]) -> list[tuple[str, str, str, str]]:
+    return [(f"`{name}`", one.kind, one.help, ", ".join(one.labels)) for name, one in metrics.items()]

@@ -30,8 +30,9 @@ def policies_pages() -> dict[str, str]:
     rows = json.loads(CliRunner().invoke(clusterctl, ["policies", "--json"], catch_exceptions=False).stdout)
     for kind, title in (("policy", "Of the scheduler"), ("sharer", "Sharers: how a partition's watts are divided")):
         parts.append(f"## {title}")
+        kinds = (kind, "group") if kind == "policy" else (kind,)
         for row in rows:
-            if row["kind"] == kind:
+            if row["kind"] in kinds:
                 parts += _cluster_policy(row)
     return {"reference/policies.md": page("Policies", *parts)}
 
@@ -57,6 +58,8 @@ def _cluster_policy(row: dict[str, Any]) -> list[str]:
     if "live" in row:
         owner = 'owns the watts: `sharer = "none"`' if row["owns_watts"] else "leaves the watts to a sharer"
         about.append(f"Runs live; {owner}." if row["live"] else "In replays only.")
+    if row["groups"]:
+        about.append("And the parameters of " + ", ".join(f"[`{name}`](#{name})" for name in row["groups"]) + ".")
     return [
         f"### `{row['name']}`",
         *about,
