@@ -133,17 +133,19 @@ static inline const waiting_t *first_within(const scheduler_t *s, const offer_t 
 static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *end,
                                    const kinds_t *kinds, offer_t *offer, int32_t *starts)
 {
+    const resources_t *resources = s->phases.resources;
     const waiting_t *head = &s->queue[s->head];
-    int in_stretches = end == s->queue + s->tail && scheduler_is_in_order(s);
+    int in_stretches = end == s->queue + s->tail && scheduler_has_stretches(s);
     int32_t count = 0, narrowest = head->width;
 
     for (;;) {
         const waiting_t *stop = kinds ? kinds->fronts + kinds->n_fronts : end;
-        next = first_within(s, *offer, next, stop, kinds, in_stretches, &narrowest);
+        next = resources->first_likely ? resources->first_likely(s, now_s, next, stop)
+                                       : first_within(s, *offer, next, stop, kinds, in_stretches, &narrowest);
         if (next >= stop)
             break;
         const waiting_t one = *next; /* a start moves the fronts */
-        int started = s->phases.resources->start_behind(s, now_s, &one, offer);
+        int started = resources->start_behind(s, now_s, &one, offer);
         next += !kinds || !started;
         if (started < 0)
             return -1;
@@ -465,7 +467,7 @@ static int32_t decide(scheduler_t *s, int64_t now_s, int32_t *starts)
     if (count < 0)
         return -1;
     s->n_waiting -= count;
-    int bears_gaps = scheduler_is_in_order(s) || (resources->kinds && resources->kinds(s));
+    int bears_gaps = scheduler_has_stretches(s) || (resources->kinds && resources->kinds(s));
     scheduler_close_gaps(s, bears_gaps ? s->n_waiting / 4 : 0);
     /* the guard puts jobs where their ranks do not */
     s->ranking.n_ordered = has_guard ? 0 : s->tail - s->head;

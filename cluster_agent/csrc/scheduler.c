@@ -128,7 +128,7 @@ static int32_t sweep(const scheduler_t *s, waiting_t *waiting, int32_t from, int
 
 void scheduler_fill_stretches(scheduler_t *s, int32_t from, int32_t to)
 {
-    if (!scheduler_is_in_order(s))
+    if (!scheduler_has_stretches(s))
         return;
     for (int32_t i = from; i < to; i++) {
         const waiting_t *one = &s->queue[i];

@@ -107,6 +107,8 @@ typedef struct {
     kinds_t *(*kinds)(scheduler_t *s); /* the waiting jobs by kind, where a kind can be refused as a whole; NULL */
     int (*copy)(scheduler_t *to, const scheduler_t *from); /* what running jobs have (steps.h): 0, or -1: no memory; NULL */
     int32_t is_width_all; /* a job that the profile has room for starts: it needs processors, and nothing else */
+    /* The first job from `next` on, the head apart, that waits and may start; NULL: an offer bounds widths, which say it. */
+    const waiting_t *(*first_likely)(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *stop);
 } resources_t;
 
 typedef int64_t estimate_t(scheduler_t *s, int64_t now_s, int32_t job);
@@ -245,7 +247,7 @@ struct scheduler {
     int32_t is_reordered; /* the order is not that of submission: the caller has given another */
     int32_t places_nobody; /* processors are given out by the caller; without nodes that go off */
     int32_t is_stepped;   /* a pass may see the queue in an order that the caller gives (steps.h) */
-    stretch_t *stretches; /* of the queue; valid if scheduler_is_in_order */
+    stretch_t *stretches; /* of the queue; valid if scheduler_has_stretches */
     waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
     int32_t n_shortest;
     int32_t narrowest;   /* a lower bound of the widths of waiting jobs */
@@ -309,6 +311,12 @@ static inline int scheduler_is_in_order(const scheduler_t *s)
 {
     return !s->ranks && !s->scores && !s->is_reordered && !(s->composition.guard > 0.0) &&
            s->composition.fixed == FIXED_AT_SUBMISSION;
+}
+
+/* Whether stretches of the queue can be passed over; then it bears gaps, too. */
+static inline int scheduler_has_stretches(const scheduler_t *s)
+{
+    return !s->phases.resources->first_likely && scheduler_is_in_order(s);
 }
 
 /* Whether a job of this width and expected run time cannot start; then no job can that is wider or longer. */

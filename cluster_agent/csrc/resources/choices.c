@@ -337,33 +337,56 @@ static void look_for_reach(scheduler_t *s, int64_t now_s, int32_t job, reach_t *
 }
 
 /*
- * Whether the job certainly does not start now, without a look at each row. For CHOOSE_STOCK, where every pass would
- * look at the rows of a long queue. The fastest row that fits now loses against a row that fits after a delay if that
+ * For CHOOSE_STOCK, where every pass would look at the rows of a long queue, a job that certainly does not start now is
+ * told without a look at each row. The fastest row that fits now loses against a row that fits after a delay if that
  * row is faster by more than the delay; by how much it is faster is the job's scale times the difference in the table.
  * One second is added for rounding. A row that fits now and does not lose takes as many whole seconds as the fastest;
  * one of these must leave the head what is reserved for it.
  */
-static inline int is_beyond_reach(scheduler_t *s, int64_t now_s, int32_t job, int64_t head_s)
+static int has_reach(const on_nodes_t *u)
+{
+    return u->model.ways.choose == CHOOSE_STOCK && !u->changes;
+}
+
+static inline const reach_t *reach_of(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    const on_nodes_t *u = s->on_nodes;
+    reach_t *reach = &u->choices->reach[u->model.ways.table[job]];
+    if (reach->version != u->version || reach->now_s != now_s)
+        look_for_reach(s, now_s, job, reach);
+    return reach;
+}
+
+const waiting_t *choices_first_likely(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *stop)
+{
+    const double *scale = s->on_nodes->model.ways.scale;
+    int32_t head = s->queue[s->head].job, is_bounded = has_reach(s->on_nodes);
+    for (; next < stop; next++) {
+        int32_t job = next->job;
+        if (!s->has_started[job] && job != head && (!is_bounded || scale[job] <= reach_of(s, now_s, job)->scale))
+            break;
+    }
+    return next;
+}
+
+/* Whether all rows that might start now keep the head from what is reserved for it. */
+static int is_late(scheduler_t *s, int64_t now_s, int32_t job, int64_t head_s)
 {
     const on_nodes_t *u = s->on_nodes;
     const ways_t *m = &u->model.ways;
-    if (m->choose != CHOOSE_STOCK || u->changes)
-        return 0;
-    reach_t *reach = &u->choices->reach[m->table[job]];
-    if (reach->version != u->version || reach->now_s != now_s)
-        look_for_reach(s, now_s, job, reach);
-    if (m->scale[job] > reach->scale)
+    int32_t row = reach_of(s, now_s, job)->fastest, end = m->first[m->table[job] + 1];
+    if (row == end)
         return 1;
-    int64_t run_s = length_s(m, job, reach->fastest);
-    int is_late = now_s + run_s > head_s, end = m->first[m->table[job] + 1];
-    for (int32_t i = reach->fastest; is_late && i < end && length_s(m, job, i) == run_s; i++)
-        is_late = !fits(&m->rows[i], least(s->free, u->spare[0]), least(free_uw(s), u->spare_uw));
-    return is_late;
+    int64_t run_s = length_s(m, job, row);
+    int late = now_s + run_s > head_s;
+    for (; late && row < end && length_s(m, job, row) == run_s; row++)
+        late = !fits(&m->rows[row], least(s->free, u->spare[0]), least(free_uw(s), u->spare_uw));
+    return late;
 }
 
 int32_t choices_row_now(scheduler_t *s, int64_t now_s, int32_t job, int64_t head_s)
 {
-    if (is_beyond_reach(s, now_s, job, head_s))
+    if (has_reach(s->on_nodes) && is_late(s, now_s, job, head_s))
         return NO_ROW;
     int32_t row = choices_row(s, now_s, job);
     return fits_now(s, now_s, job, row) ? row : NO_ROW;

@@ -82,6 +82,8 @@ ask_t choices_ask(const scheduler_t *s, int32_t job, int32_t row);
 int32_t choices_row(scheduler_t *s, int64_t now_s, int32_t job);
 /* The same behind a head that starts at `head_s`; NO_ROW as well if it does not start now. */
 int32_t choices_row_now(scheduler_t *s, int64_t now_s, int32_t job, int64_t head_s);
+/* The first job from `next` on, the head apart, that waits and does not certainly stay waiting. */
+const waiting_t *choices_first_likely(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *stop);
 int choices_fit_now(scheduler_t *s, int64_t now_s, int32_t job, int32_t row);
 /* Whether the job would start if nobody else ran, as far as no other cap is known. */
 int choices_alone(scheduler_t *s, int64_t now_s, int32_t job);

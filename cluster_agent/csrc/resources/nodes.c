@@ -340,6 +340,15 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
     offer->late_s = at_s - now_s;
 }
 
+static const waiting_t *first_likely(scheduler_t *s, int64_t now_s, const waiting_t *next, const waiting_t *stop)
+{
+    if (s->on_nodes->choices)
+        return choices_first_likely(s, now_s, next, stop);
+    while (next < stop && (s->has_started[next->job] || next->job == s->queue[s->head].job))
+        next++;
+    return next;
+}
+
 /* A job that is to run into the reservation needs room next to that, too. */
 static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer)
 {
@@ -407,6 +416,7 @@ const resources_t NODES = {
     .give_back = give_back,
     .adopt = adopt,
     .copy = copy,
+    .first_likely = first_likely,
 };
 
 /****************************************************************

@@ -1,0 +1,48 @@
+"""What is published of orders that were searched and trained on stepped worlds: rows, the table, a row again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from benchmarks import stepping
+from benchmarks.publishing.cells import left, typed
+from benchmarks.publishing.rows import Cells, Measurement, Row
+
+FIGURES: Final = {"ave_bsld": 0.01, "ratio": 0.001, "lower_in": 1.0, "equal_in": 1.0, "longest_wait_h": 0.1}
+
+
+def _table(rows: Sequence[Row]) -> Cells:
+    """A line for each order, and for each log that judges its slowdown, the ratio, and how often it was lower."""
+    made = [typed(row, stepping.Judged) for row in rows]
+    logs = list(dict.fromkeys(row.log for row in made))
+    heading = [cell for log in logs for cell in (f"{log}: slowdown", "against `saf`", "lower, equal", "longest wait")]
+    cells = [["order", *heading]]
+    for order in dict.fromkeys(row.policy for row in made):
+        formula = order.partition(": ")[2]
+        line = [f"trained: `{formula}`" if formula else order if order == "searched" else f"`{order}`"]
+        for row in (one for one in made if one.policy == order):
+            line += [f"{row.ave_bsld:.2f}", f"{row.ratio:.3f}"]
+            line += [f"{row.lower_in}, {row.equal_in} of {row.windows}", f"{row.longest_wait_h:.1f} h"]
+        cells.append(line)
+    return cells
+
+
+def _again(row: Row) -> Mapping[str, float]:
+    one = typed(row, stepping.Judged)
+    rules = {name: stepping.replayed(f"score:lowest={name}" if name == "saf" else name) for name in ("saf", one.policy)}
+    found = stepping.judged(one.log, one.windows, rules)[-1]
+    return {name: float(getattr(found, name)) for name in FIGURES}
+
+
+STEPPING: Final = Measurement(
+    "stepping",
+    collect=lambda: left("stepping")["baselines"],
+    tables={"": _table},
+    again=_again,
+    sample=lambda row: (row["log"], row["policy"]) == ("KTH-SP2", "wfp3"),
+    precision=FIGURES,
+    data=["sc15-backfilling/KTH-SP2.swf.gz", "sc15-backfilling/SDSC-BLUE.swf.gz"],
+)
+
+MEASUREMENTS: Final = (STEPPING,)
