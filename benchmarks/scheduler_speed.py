@@ -12,7 +12,9 @@ times the run time, all drawn from the seed.
 
 ``--against CHECKOUT``: only the commands, those of ``power_speed``, and long logs with configurations, here and in
 another checkout that is set up (``make setup``), which of them is first in turn: median processor seconds, the
-geometric mean of the pairs' ratios, and its 95 % interval (``--pairs 40`` for an answer).
+geometric mean of the pairs' ratios, and its 95 % interval (``--pairs 40`` for an answer). With ``--instructions`` it
+counts what both engines execute, once and under valgrind (``cluster_agent._native`` alone, reading and writing of logs
+included), which no other program on the machine changes: at most 1.02 times as many as the other checkout's.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import shutil
 import statistics
@@ -80,6 +83,7 @@ CROWDED = {0.95: 15.0, 1.1: 10.0}
 """Load: most seconds. Above 1 the queue grows without end."""
 GENERATED_MOST_MIB = 2048.0
 MOST_GROWTH = 1.5
+MOST_INSTRUCTIONS = 1.02
 REPEATS = 7
 YARDSTICKS = 100  # before and after each run
 
@@ -143,8 +147,9 @@ def command(log: Path, policy: str, repeats: int) -> tuple[float, float, float, 
     return statistics.median(processor_s), statistics.median(wall_s), mib, statistics.median(yardsticks_ns) / 1000
 
 
-def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
-    """Processor seconds of one replay by a checkout on one core, with byte code that is kept below ``out``."""
+def once(checkout: Path, arguments: Sequence[str], out: str, below: Sequence[str] = ()) -> float:
+    """Processor seconds of one replay by a checkout on one core, with byte code that is kept below ``out``; below
+    another program, such as valgrind."""
     core = {min(os.sched_getaffinity(0))}
     results = Path(out) / "replay"
     shutil.rmtree(results, ignore_errors=True)
@@ -152,7 +157,7 @@ def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{out}/byte-code"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     running = subprocess.Popen(
-        [python, "-m", "cluster_agent.cli", "replay", *arguments, "--out", str(results)],
+        [*below, python, "-m", "cluster_agent.cli", "replay", *arguments, "--out", str(results)],
         cwd=checkout,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -164,6 +169,29 @@ def once(checkout: Path, arguments: Sequence[str], out: str) -> float:
     if running.returncode > 1 or not (results / "metrics.json").exists():  # 1: some jobs never fit under the cap
         raise subprocess.CalledProcessError(running.returncode, running.args)
     return used.ru_utime + used.ru_stime
+
+
+def instructions(checkout: Path, arguments: Sequence[str], out: str) -> int:
+    """How many instructions the native engine of a checkout executes in one replay."""
+    left = Path(out) / "callgrind.out"
+    once(checkout, arguments, out, ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={left}"])
+    return executed(left.read_text())
+
+
+def executed(callgrind: str) -> int:
+    """Instructions of the engine's own code in a file of callgrind (valgrind manual, "Callgrind Format
+    Specification"): lines of costs below ``ob=``, but for those after ``calls=``, which are a callee's."""
+    names, count, is_ours, is_callees = dict[str, str](), 0, False, False
+    for line in callgrind.splitlines():
+        if found := re.match(r"c?ob=(\(\d+\))(?: (.*))?$", line):
+            names.setdefault(found[1], found[2] or "")
+            is_ours = names[found[1]].endswith("cluster_agent/_native.abi3.so") if line[0] == "o" else is_ours
+        elif line.startswith("calls="):
+            is_callees = True
+        elif re.match(r"[+*\d-]", line):
+            count += int(line.split()[1]) if is_ours and not is_callees else 0
+            is_callees = False
+    return count
 
 
 def rows_to_compare(folder: Path) -> dict[str, list[str]]:
@@ -210,6 +238,25 @@ def compare(other: Path, pairs: int, only: Sequence[str]) -> int:
             print(f"{what:44} {times} {ratio:7.3f}   {low:.3f} to {high:.3f}{'   SLOWER' * is_slower}", flush=True)
     print("JSON:", save("scheduler_speed_pairs", {"against": str(other), "ratios": ratios}))
     return int(slower > 0)
+
+
+def compare_instructions(other: Path, only: Sequence[str]) -> int:
+    """Print how many instructions both engines execute; 1: a ratio is above the bound."""
+    if shutil.which("valgrind") is None:
+        print("scheduler_speed: valgrind is missing: apt-get install valgrind", file=sys.stderr)
+        return 2
+    ratios = dict[str, float]()
+    print(f"{'what':44} {'other':>16} {'here':>16} {'ratio':>7}")
+    with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as folder:
+        for what, arguments in rows_to_compare(Path(folder)).items():
+            if only and not any(word in what for word in only):
+                continue
+            theirs, ours = (instructions(checkout, arguments, folder) for checkout in (other, ROOT))
+            ratios[what] = ours / theirs
+            is_more = ratios[what] > MOST_INSTRUCTIONS
+            print(f"{what:44} {theirs:16,} {ours:16,} {ratios[what]:7.3f}{'   MORE' * is_more}", flush=True)
+    print("JSON:", save("scheduler_speed_instructions", {"against": str(other), "ratios": ratios}))
+    return int(max(ratios.values(), default=0.0) > MOST_INSTRUCTIONS)
 
 
 def whole_commands(repeats: int) -> list[Row]:
@@ -302,8 +349,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="three repeats, no million jobs, no RICC")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another one, and nothing else")
     parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--instructions", action="store_true", help="with --against: what the engines execute")
     parser.add_argument("only", nargs="*", help="with --against: commands whose name contains one of these")
     options = parser.parse_args(arguments)
+    if options.against and options.instructions:
+        return compare_instructions(options.against.resolve(), options.only)
     if options.against:
         return compare(options.against.resolve(), options.pairs, options.only)
     repeats = 3 if options.quick else REPEATS

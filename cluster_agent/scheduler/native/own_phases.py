@@ -17,6 +17,7 @@ from cluster_agent.scheduler.policy_phases import Composition, Known, Queue
 from cluster_agent.scheduler.queue import no_order, nothing_known
 
 _c_array = ffi.from_buffer
+_DOUBLES = ffi.typeof("double[]")
 
 
 class QueueColumns:
@@ -34,7 +35,10 @@ class QueueColumns:
         if waiting > self._room or getrefcount(self._wide) + getrefcount(self._narrow) > self._references:
             self._allocate(waiting)
         lib.scheduler_columns(self._scheduler, self._submit_s, waiting, self._room, self._c_wide, self._c_narrow)
-        submit_s, request_s, estimate_s, job, width, user = [column[:waiting] for column in self._columns]
+        # one by one: a loop over them would take as long again
+        submit_s, request_s, estimate_s, job, width, user = self._columns
+        submit_s, request_s, estimate_s = submit_s[:waiting], request_s[:waiting], estimate_s[:waiting]
+        job, width, user = job[:waiting], width[:waiting], user[:waiting]
         if self._known is not None:
             return Queue(job, submit_s, request_s, estimate_s, width, user, **self._known(job))
         nan = self._unknown[:waiting]
@@ -74,7 +78,7 @@ class OwnOrder:
         if found.shape != (waiting,) or kind not in "fiu":
             raise no_order(waiting, found.size, now_s)
         if kind == "f":
-            checked(lib.scheduler_order_by(self._scheduler, _c_array("double[]", _doubles(found))))
+            checked(lib.scheduler_order_by(self._scheduler, _c_array(_DOUBLES, _doubles(found))))
             return
         places = _c_array("int64_t[]", np.ascontiguousarray(found, np.int64))
         status = lib.scheduler_order_at(self._scheduler, places)
