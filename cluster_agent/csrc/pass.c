@@ -135,7 +135,7 @@ static inline int32_t start_behind(scheduler_t *s, int64_t now_s, const waiting_
 {
     const resources_t *resources = s->phases.resources;
     const waiting_t *head = &s->queue[s->head];
-    int in_stretches = end == s->queue + s->tail && scheduler_has_stretches(s);
+    int in_stretches = end == s->queue + s->tail && scheduler_has_stretches(s) && s->is_stretched;
     int32_t count = 0, narrowest = head->width;
 
     for (;;) {

@@ -130,7 +130,12 @@ void scheduler_fill_stretches(scheduler_t *s, int32_t from, int32_t to)
 {
     if (!scheduler_has_stretches(s))
         return;
-    for (int32_t i = from; i < to; i++) {
+    if (!s->is_stretched) { /* all are to be made, if the queue is long now */
+        from = s->head;
+        to = s->tail;
+    }
+    s->is_stretched = s->tail - s->head >= LEAST_STRETCHED;
+    for (int32_t i = from; s->is_stretched && i < to; i++) {
         const waiting_t *one = &s->queue[i];
         stretch_t *stretch = &s->stretches[i / STRETCH];
         if (i % STRETCH == 0 || i == s->head) {

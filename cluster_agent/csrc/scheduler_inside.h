@@ -30,7 +30,7 @@
  * front without moving the rest, and a pass over the whole queue reads memory in one direction.
  */
 
-enum { STRETCH = 64, WIDTH_CLASSES = 32 };
+enum { STRETCH = 64, WIDTH_CLASSES = 32, LEAST_STRETCHED = 4 * STRETCH };
 
 /* A stretch of the queue, of so many places: no waiting job in it is narrower, and none in or below a class of widths
  * (queue_class) is shorter. */
@@ -247,7 +247,8 @@ struct scheduler {
     int32_t is_reordered; /* the order is not that of submission: the caller has given another */
     int32_t places_nobody; /* processors are given out by the caller; without nodes that go off */
     int32_t is_stepped;   /* a pass may see the queue in an order that the caller gives (steps.h) */
-    stretch_t *stretches; /* of the queue; valid if scheduler_has_stretches */
+    stretch_t *stretches; /* of the queue; valid if scheduler_has_stretches and is_stretched */
+    int32_t is_stretched; /* the queue was long enough for them to be worth keeping */
     waiting_t *shortest; /* the same jobs by (estimate, arrival); only with SCAN_SHORTEST */
     int32_t n_shortest;
     int32_t narrowest;   /* a lower bound of the widths of waiting jobs */
