@@ -47,3 +47,22 @@ def test_blocks_of_jobs_that_are_too_large_are_passed_over(backfill: str) -> Non
     jobs = crowded(1, 6000, 40.0)
     every_one = native_starts(Composition(backfill=backfill, guard=1e12), jobs)  # type: ignore[arg-type]
     assert native_starts(Composition(backfill=backfill), jobs) == every_one  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backfill", ["easy", "list"])
+def test_a_queue_that_is_long_again_is_not_judged_by_the_jobs_that_waited_there_before(backfill: str) -> None:
+    """Waves, in turn of wide and of narrow jobs: what is known of stretches of the queue goes where it is short."""
+    random = np.random.default_rng(2)
+    rows, at_s = [], 0
+    for wave in range(60):
+        count = int(random.integers(150, 400))
+        wide = wave % 2 == 0
+        width = np.where(random.random(count) < 0.5, 10, 6) if wide else random.integers(1, 4, count)
+        request_s = random.integers(20, 60, count) if wide else random.integers(2, 40, count)
+        submit_s = at_s + np.sort(random.integers(0, 50, count))
+        users = np.zeros(count, np.int64)
+        rows += np.column_stack([submit_s, random.integers(1, request_s + 1), request_s, width, users]).tolist()
+        at_s += int((request_s * width).sum() / 2 / PROCESSORS * random.uniform(0.8, 1.1))
+    jobs = jobs_of(sorted(tuple(row) for row in rows))
+    every_one = native_starts(Composition(backfill=backfill, guard=1e12), jobs)  # type: ignore[arg-type]
+    assert native_starts(Composition(backfill=backfill), jobs) == every_one  # type: ignore[arg-type]
