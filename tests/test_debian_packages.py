@@ -123,68 +123,6 @@ def test_dashboards_and_rules_are_where_the_page_says(packages: dict[str, list[s
     assert "share/clusterctl" not in checked("dpkg-deb", "--contents", packages["this"][0])
 
 
-def with_its_page(at: Path, packages: list[str]) -> str:
-    """The path in there of a package clusterctl 0.0.2 that has the page, with the scripts that it had then."""
-    git = [
-        "git",
-        "-C",
-        str(ROOT),
-        "log",
-        "-1",
-        "--diff-filter=A",
-        "--format=%H^",
-        "--",
-        "debian/clusterctl-page/control",
-    ]
-    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip() or "HEAD"
-    tree = at / "tree"
-    for package in packages:
-        subprocess.run(["dpkg-deb", "-R", f"{DEBIAN}{package}", tree], check=True)
-        shutil.rmtree(tree / "usr/share/doc/clusterctl-page", ignore_errors=True)
-        (tree / "usr/share/lintian/overrides/clusterctl-page").unlink(missing_ok=True)
-    (tree / "usr/lib/sysusers.d/clusterctl-page.conf").unlink()
-    files = {f"debian/clusterctl/{name}": f"DEBIAN/{name}" for name in ("control", "postinst", "postrm", "prerm")}
-    for source, target in (files | {"systemd/clusterctl.sysusers": "usr/lib/sysusers.d/clusterctl.conf"}).items():
-        show = ["git", "-C", str(ROOT), "show", f"{commit}:{source}"]
-        text = subprocess.run(show, capture_output=True, text=True, check=True).stdout
-        (tree / target).write_text(text.replace("@VERSION@", "0.0.2").replace("@ARCH@", "all").replace("@SIZE@", "1"))
-    control = tree / "DEBIAN/control"
-    control.write_text(re.sub(r"nodectl \(= [^)]*\)", "nodectl", control.read_text()))
-    (tree / "DEBIAN/conffiles").write_text("/etc/nodectl/cluster.toml\n")
-    made = "/packages/clusterctl_0.0.2_all.deb"
-    subprocess.run(["dpkg-deb", "-Zxz", "-z0", "--root-owner-group", "-b", tree, f"{DEBIAN}{made}"], check=True)
-    return made
-
-
-def test_the_page_leaves_clusterctl_for_its_own_package_and_stays_as_it_was(
-    packages: dict[str, list[str]], tmp_path: Path
-) -> None:
-    before = traces()
-    nodectl, clusterctl, page = packages["this"][:3]
-    checked("dpkg", "-i", nodectl, with_its_page(tmp_path, [page, clusterctl]))
-    unit, link = "lib/systemd/system/clusterctl-page.service", DEBIAN / "etc/systemd/system/multi-user.target.wants"
-    assert checked("dpkg", "-S", f"/{unit}").startswith("clusterctl: ")
-    checked("systemctl", "enable", "clusterctl-page")
-    uid = checked("id", "-u", "clusterctl-page")
-    kept = {"etc/nodectl/page.env": "CLUSTERCTL_PAGE_NAME=main\n", "var/lib/clusterctl-page/key": "secret"}
-    (DEBIAN / "var/lib/clusterctl-page").mkdir(mode=0o700)
-    for path, text in kept.items():
-        (DEBIAN / path).write_text(text)
-    done = inside("dpkg", "-i", page)
-    assert done.returncode != 0 and "clusterctl" in done.stderr, "it needs the clusterctl of its version"
-    checked("dpkg", "-i", nodectl, clusterctl, page)
-    assert checked("dpkg", "-S", f"/{unit}").startswith("clusterctl-page: ")
-    assert (link / "clusterctl-page.service").is_symlink() and (DEBIAN / unit).exists(), "it is still enabled"
-    assert checked("id", "-u", "clusterctl-page") == uid
-    assert {path: (DEBIAN / path).read_text() for path in kept} == kept
-    assert "install the package" not in checked("clusterctl", "page", "--help")
-    checked("dpkg", "--remove", "clusterctl-page")
-    assert not (link / "clusterctl-page.service").is_symlink() and (DEBIAN / "etc/nodectl/page.env").exists()
-    checked("dpkg", "--purge", "clusterctl-page", "clusterctl", "nodectl")
-    after = traces()
-    assert (after[0] - before[0], before[0] - after[0] - {"opt"}) == (set(), set()) and after[1] == before[1]
-
-
 def test_installed_used_upgraded_removed_and_purged_without_a_trace(packages: dict[str, list[str]]) -> None:
     before = traces()
     checked("dpkg", "-i", *packages["this"][:2])
