@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def compare(results: Mapping[str, Result] | Sequence[Result], baseline: str | None = None) -> dict[str, list[Any]]:
     """Measures as columns with a row for each result, for ``pandas.DataFrame``: the policy, AVEbsld, its paired
     difference to ``baseline`` (the first one if left out) with the 95 % interval of ``clusterctl report`` and what that
-    is over or why there is none, then the other measures, means of those that have a spread. None: not known, no
-    interval, or fewer than two jobs in both.
+    is over or why there is none, then the other measures; of those that have a spread the mean, and as ``NAME_max`` the
+    most. None: not known, no interval, or fewer than two jobs in both.
 
     ``results``: by name, or in a sequence, whose names are those of their policies. ``WrongUseError`` without a result,
     for two of one name, and for a baseline that is none of them.
@@ -64,7 +64,10 @@ def _slowdowns(result: Result) -> PerJob:
 
 
 def _flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.get("mean") if isinstance(value, dict) and "mean" in value else value
-        for name, value in metrics.items()
-    }
+    found = dict[str, Any]()
+    for name, value in metrics.items():
+        is_spread = isinstance(value, dict) and "mean" in value
+        found[name] = value["mean"] if is_spread else value
+        if is_spread and "max" in value:
+            found[f"{name}_max"] = value["max"]
+    return found

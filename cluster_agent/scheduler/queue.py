@@ -58,6 +58,6 @@ def no_order(waiting: int, size: int, now_s: int) -> ClusterError:
     """What is said of an answer of so many values that is no order of the waiting jobs."""
     return ClusterError(
         f"the policy's order must return each of the positions 0 to {waiting - 1} of the waiting jobs once, as an"
-        f" array of integers, or a score for each as an array of floats; at {now_s} s it returned {size} values that"
-        " are not these"
+        f" array of integers, or a score for each as an array of floats; at {now_s} s it returned {size} values for"
+        f" {waiting} jobs" + ("" if size != waiting else " that are not these")
     )
