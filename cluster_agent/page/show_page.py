@@ -17,6 +17,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,43 +40,46 @@ MOST_OF_ONE: Final = 50
 """Ours: connections of a page of one's own."""
 
 
-admins_option = click.option(
+_setting = partial(click.option, show_envvar=True)
+"""An option of the service, which has it from /etc/nodectl/page.env."""
+
+admins_option = _setting(
     "--admin", "admins", multiple=True, metavar="USER|@GROUP", envvar="CLUSTERCTL_PAGE_ADMINS",
     help="Who sees all jobs with their names, next to root. May be given several times.",
 )  # fmt: skip
-name_option = click.option(
+name_option = _setting(
     "--name", default="", envvar="CLUSTERCTL_PAGE_NAME", metavar="TEXT", help="What the partition is called."
 )
 
 
 @click.command()
-@click.option(
+@_setting(
     "--listen", default=DEFAULT_PATH, show_default=True, envvar="CLUSTERCTL_PAGE_LISTEN", metavar="PATH|HOST:PORT",
     help="A Unix socket, where the kernel says who looks, or a port of loopback, where nobody is known.",
 )  # fmt: skip
-@click.option(
+@_setting(
     "--mode", default="660", show_default=True, envvar="CLUSTERCTL_PAGE_MODE", metavar="OCTAL",
     help="Of the Unix socket: who may connect. 666: every user of this machine.",
 )  # fmt: skip
-@click.option(
+@_setting(
     "--proxy-socket", type=click.Path(path_type=Path), envvar="CLUSTERCTL_PAGE_PROXY_SOCKET", metavar="PATH",
     help="One more Unix socket, for a proxy that says in a header who looks.",
 )  # fmt: skip
-@click.option(
+@_setting(
     "--proxy-user", default="www-data", show_default=True, envvar="CLUSTERCTL_PAGE_PROXY_USER", metavar="USER",
     help="Whom that proxy runs as. Nobody else may use its socket, but root.",
 )  # fmt: skip
-@click.option(
+@_setting(
     "--user-header", default=HEADER, show_default=True, envvar="CLUSTERCTL_PAGE_USER_HEADER", metavar="NAME",
     help="That header. Only what comes by --proxy-socket is believed.",
 )  # fmt: skip
 @admins_option
-@click.option(
+@_setting(
     "--pseudonyms", type=click.Path(path_type=Path), envvar="CLUSTERCTL_PAGE_PSEUDONYMS", metavar="KEY",
     help="Show words in place of users' names, to everybody, made with the key of this file.",
 )  # fmt: skip
 @name_option
-@click.option(
+@_setting(
     "--most", default=200, show_default=True, type=click.IntRange(4, 10_000), envvar="CLUSTERCTL_PAGE_MOST",
     help="Connections at a time.",
 )  # fmt: skip

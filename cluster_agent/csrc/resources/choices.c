@@ -338,7 +338,7 @@ static void look_for_reach(scheduler_t *s, int64_t now_s, int32_t job, reach_t *
 
 /*
  * For CHOOSE_STOCK, where every pass would look at the rows of a long queue, a job that certainly does not start now is
- * told without a look at each row. The fastest row that fits now loses against a row that fits after a delay if that
+ * found without a look at each row. The fastest row that fits now loses against a row that fits after a delay if that
  * row is faster by more than the delay; by how much it is faster is the job's scale times the difference in the table.
  * One second is added for rounding. A row that fits now and does not lose takes as many whole seconds as the fastest;
  * one of these must leave the head what is reserved for it.
