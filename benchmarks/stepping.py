@@ -46,6 +46,8 @@ WINDOW, JUDGED_WINDOWS, JUDGED_SEED = 1000, 16, 2026
 ORDERS = ("score:lowest=saf", "easy", "score:lowest=sjf", "wfp3", "score:lowest=unicep")
 """Those that the search tries; among equals the first decides."""
 EVERY_S = 3600
+SAF, TRAINED, SEARCHED = "saf", "trained: ", "searched"
+"""Names of rows; the others are policies."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -220,6 +222,14 @@ def replayed(text: str) -> Callable[[World], Int64s]:
     return lambda world: run(world, policy(text)).start_s
 
 
+def rule_of(name: str) -> Callable[[World], Int64s]:
+    """What a row's name stands for: SAF, the search, a formula that was trained, or a policy."""
+    if name == SEARCHED:
+        orders = [policy(text) for text in ORDERS]
+        return lambda world: search(world, orders, EVERY_S)[0]
+    return replayed(f"score:lowest={name.removeprefix(TRAINED)}" if name == SAF or name.startswith(TRAINED) else name)
+
+
 def trained(seeds: int, windows: int, generations: int) -> tuple[str, list[Judged]]:
     """The formula of the seed that is best on the log that chooses, and what was found there."""
     at = learned.windows(World(workload_of(TRAINED_ON)), 512, windows, seed=1)
@@ -242,13 +252,7 @@ def baselines(is_quick: bool) -> list[Judged]:
     print(f"\ntrained on {TRAINED_ON}, chosen on {CHOSEN_ON}: slowdown, its ratio to SAF's, lower in, longest wait")
     formula, chosen = trained(1 if is_quick else 2, 4 if is_quick else 12, 2 if is_quick else 8)
     show(chosen)
-    orders = [policy(text) for text in ORDERS]
-    rules = {
-        "saf": replayed("score:lowest=saf"),
-        **{text: replayed(text) for text in ORDERS[1:]},
-        f"trained: {formula}": replayed(f"score:lowest={formula}"),
-        "searched": lambda world: search(world, orders, EVERY_S)[0],
-    }
+    rules = {name: rule_of(name) for name in (SAF, *ORDERS[1:], f"{TRAINED}{formula}", SEARCHED)}
     print("judged, windows")
     rows = []
     for log in JUDGED_ON[: 1 if is_quick else None]:

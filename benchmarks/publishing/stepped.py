@@ -17,8 +17,8 @@ def _table(rows: Sequence[Row]) -> Cells:
     made = [typed(row, stepping.Judged) for row in rows]
     cells = [["order", *dict.fromkeys(row.log for row in made)]]
     for order in dict.fromkeys(row.policy for row in made):
-        formula = order.partition(": ")[2]
-        line = [f"trained: `{formula}`" if formula else order if order == "searched" else f"`{order}`"]
+        kind = stepping.TRAINED if order.startswith(stepping.TRAINED) else ""
+        line = [order if order == stepping.SEARCHED else f"{kind}`{order.removeprefix(kind)}`"]
         for row in (one for one in made if one.policy == order):
             figures = f"{row.ave_bsld:.2f}; {row.ratio:.3f}"
             line.append(f"{figures}, lower in {row.lower_in} of {row.windows}; {row.longest_wait_h:.0f} h")
@@ -28,7 +28,7 @@ def _table(rows: Sequence[Row]) -> Cells:
 
 def _again(row: Row) -> Mapping[str, float]:
     one = typed(row, stepping.Judged)
-    rules = {name: stepping.replayed(f"score:lowest={name}" if name == "saf" else name) for name in ("saf", one.policy)}
+    rules = {name: stepping.rule_of(name) for name in (stepping.SAF, one.policy)}
     found = stepping.judged(one.log, one.windows, rules)[-1]
     return {name: float(getattr(found, name)) for name in FIGURES}
 
