@@ -194,8 +194,9 @@ def executed(callgrind: str) -> int:
     return count
 
 
-def rows_to_compare(folder: Path) -> dict[str, list[str]]:
-    """The arguments of each replay, by what it is; files that it needs lie in ``folder``."""
+def rows_to_compare(folder: Path, only: Sequence[str]) -> dict[str, list[str]]:
+    """The arguments of each replay, by what it is, if that contains one of ``only``, or of all; files that it needs lie
+    in ``folder``."""
     machine = load_machine("curie")
     rows = {f"{policy} on {log}": [str(DATA / f"{log}.swf.gz"), "--policy", policy] for log, policy, _ in COMMANDS}
     first_s = int(prepare(read_swf(str(TRACE)), machine.processors).jobs.submit_s[0])
@@ -213,7 +214,7 @@ def rows_to_compare(folder: Path) -> dict[str, list[str]]:
     on_nodes = ["--configurations", "cab", "--machine", "cab64:nodes=1000", "--cap", "90000"]
     for policy in ("rmap", "moldable"):
         rows[f"{policy}, 10^5 jobs on 1000 nodes"] = [str(long), "--policy", policy, *on_nodes]
-    return rows
+    return {what: row for what, row in rows.items() if not only or any(word in what for word in only)}
 
 
 def compare(other: Path, pairs: int, only: Sequence[str]) -> int:
@@ -222,9 +223,7 @@ def compare(other: Path, pairs: int, only: Sequence[str]) -> int:
     slower = 0
     print(f"{'what':44} {'other':>8} {'here':>8} {'ratio':>7}   95 % interval, {pairs} pairs")
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as folder:
-        for what, arguments in rows_to_compare(Path(folder)).items():
-            if only and not any(word in what for word in only):
-                continue
+        for what, arguments in rows_to_compare(Path(folder), only).items():
             took: dict[Path, list[float]] = {other: [], ROOT: []}
             for pair in range(pairs + 1):
                 for checkout in (other, ROOT) if pair % 2 else (ROOT, other):
@@ -248,9 +247,7 @@ def compare_instructions(other: Path, only: Sequence[str]) -> int:
     ratios = dict[str, float]()
     print(f"{'what':44} {'other':>16} {'here':>16} {'ratio':>7}")
     with tempfile.TemporaryDirectory(prefix="scheduler-speed-") as folder:
-        for what, arguments in rows_to_compare(Path(folder)).items():
-            if only and not any(word in what for word in only):
-                continue
+        for what, arguments in rows_to_compare(Path(folder), only).items():
             theirs, ours = (instructions(checkout, arguments, folder) for checkout in (other, ROOT))
             ratios[what] = ours / theirs
             is_more = ratios[what] > MOST_INSTRUCTIONS
