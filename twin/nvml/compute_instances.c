@@ -70,21 +70,37 @@ static bool is_free(const twin_gpu_t *gpu, uint32_t instance, uint32_t start, ui
     return true;
 }
 
-NVML_EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t instance,
-                                                                            unsigned int profile, unsigned int *count)
+/* The places of a profile, taken or not. */
+typedef struct {
+    mig_place_t within;
+    uint32_t slices, n, starts[MIG_PLACEMENTS];
+} places_t;
+
+/* `answer`: where the caller wants it; NULL is refused. */
+static nvmlReturn_t places_of(nvmlGpuInstance_t instance, unsigned int profile, const void *answer, places_t *found)
 {
-    mig_place_t place;
-    nvmlReturn_t status = mig_of_instance(instance, count, &place);
-    uint32_t starts[MIG_PLACEMENTS], slices, n, fit = 0;
+    nvmlReturn_t status = mig_of_instance(instance, answer, &found->within);
 
     if (status != NVML_SUCCESS)
         return status;
-    slices = mig_compute_slices(mig_profile_at(&place), profile);
-    if (slices == 0)
+    found->slices = mig_compute_slices(mig_profile_at(&found->within), profile);
+    if (found->slices == 0)
         return NVML_ERROR_INVALID_ARGUMENT;
-    n = mig_compute_placements(mig_profile_at(&place), slices, starts);
-    for (uint32_t i = 0; i < n; i++)
-        fit += is_free(place.gpu, place.instance, starts[i], slices);
+    found->n = mig_compute_placements(mig_profile_at(&found->within), found->slices, found->starts);
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t instance,
+                                                                            unsigned int profile, unsigned int *count)
+{
+    places_t found;
+    nvmlReturn_t status = places_of(instance, profile, count, &found);
+    uint32_t fit        = 0;
+
+    if (status != NVML_SUCCESS)
+        return status;
+    for (uint32_t i = 0; i < found.n; i++)
+        fit += is_free(found.within.gpu, found.within.instance, found.starts[i], found.slices);
     *count = fit;
     return NVML_SUCCESS;
 }
@@ -93,22 +109,17 @@ NVML_EXPORT nvmlReturn_t
 nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t instance, unsigned int profile,
                                                     nvmlComputeInstancePlacement_t *placements, unsigned int *count)
 {
-    mig_place_t place;
-    nvmlReturn_t status = mig_of_instance(instance, count, &place);
-    uint32_t starts[MIG_PLACEMENTS], slices, n;
+    places_t found;
+    nvmlReturn_t status = places_of(instance, profile, count, &found);
 
     if (status != NVML_SUCCESS)
         return status;
-    slices = mig_compute_slices(mig_profile_at(&place), profile);
-    if (slices == 0)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    n = mig_compute_placements(mig_profile_at(&place), slices, starts);
-    for (uint32_t i = 0; placements != NULL && i < n; i++) {
-        if (*count < n)
+    for (uint32_t i = 0; placements != NULL && i < found.n; i++) {
+        if (*count < found.n)
             return NVML_ERROR_INSUFFICIENT_SIZE;
-        placements[i] = (nvmlComputeInstancePlacement_t){starts[i], slices};
+        placements[i] = (nvmlComputeInstancePlacement_t){found.starts[i], found.slices};
     }
-    *count = n;
+    *count = found.n;
     return NVML_SUCCESS;
 }
 
