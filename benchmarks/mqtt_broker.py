@@ -25,7 +25,7 @@ from foundation.mqtt.fetching import fetch
 from foundation.mqtt.mqtt_settings import MqttSettings
 from foundation.mqtt.publisher import Publisher
 from foundation.shell.text_table import render
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 from tests.mosquitto import broker
 
 POINTS: Final = 50_000

@@ -39,11 +39,11 @@ from cluster_agent.serve.server import Server
 from cluster_agent.store.mending import backup
 from foundation.wire.keys import KeyPair, write_pair
 from foundation.wire.power_messages import Declaration
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.config import Config, GpuSettings, JournalSettings, PolicyChoice
 from nodectl.decide.node_cap import CapRequest
 from nodectl.loop.agent import Agent
 from nodectl.member.lease import NodeLease
-from tests.fabric.cluster import free_port
 from tests.live.fakes import Fake
 from twin.faults.active import Fault
 from twin.in_process_node import InProcess

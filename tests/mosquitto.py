@@ -21,7 +21,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from foundation.mqtt.mqtt_settings import MqttSettings
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 from tests.waiting import PATIENCE_S, within
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,17 +16,12 @@ from typing import Any, NamedTuple, Self
 
 from cluster_agent.cli import main
 from foundation.boot import boottime_s
+from lab.cluster_demo.emulated_partition import free_port
 from tests.fabric.scripted_node import note, put
 from tests.waiting import PATIENCE_S, within
 
 ROOT = Path(__file__).parents[2]
 KILLED_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 class Done(NamedTuple):

@@ -16,10 +16,10 @@ from cluster_agent.cli import main
 from cluster_agent.dispatch.live.dispatch_frames import Program
 from cluster_agent.dispatch.live.submission import submitted
 from foundation.wire.dispatch_messages import ManagerSettings
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
 from nodectl.member.dispatch_thread import DispatchThread
-from tests.fabric.cluster import free_port
 from tests.waiting import PATIENCE_S, within
 
 TDP_MW, SAFE_MW = 500_000, 200_000

@@ -10,7 +10,7 @@ from cluster_agent.cli import main
 from cluster_agent.serve.budget_feed import MOST_BYTES, Fed, Feed
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.server import Server
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 
 WALL_S = 1_000_000.0
 

@@ -14,7 +14,7 @@ from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
 from cluster_agent.serve.server import Server
 from foundation.wire.power_messages import Declaration
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 from tests.fabric.links import report
 
 NODES = ["n0", "n1"]

@@ -15,8 +15,8 @@ from cluster_agent.serve.people_protocol import ForgetNode, ListBudgetChanges, L
 from cluster_agent.serve.server import EXPECT_S, Server
 from foundation.wire.keys import write_pair
 from foundation.wire.power_messages import Declaration
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.member.lease import NodeLease
-from tests.fabric.cluster import free_port
 from tests.fabric.links import pair
 
 ALICE = Caller(1000, "alice", "admin")

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fabric.cluster import PATIENCE_S, ROOT, Cluster, free_port
+from lab.cluster_demo.emulated_partition import free_port
+from tests.fabric.cluster import PATIENCE_S, ROOT, Cluster
 
 pytest.importorskip("textual", reason="textual is not installed")
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")

@@ -59,7 +59,7 @@ from cluster_agent.serve.people_protocol import (
     SwitchPower,
 )
 from cluster_agent.serve.server import Server
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 
 ROOT_USER = Caller(0, "root", "admin")
 

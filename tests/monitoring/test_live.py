@@ -28,10 +28,11 @@ from prometheus_client.registry import CollectorRegistry
 from docs.generator.monitoring.dashboards import DASHBOARDS
 from docs.generator.monitoring.known import queries_of
 from docs.generator.monitoring.rules import ALERTS, RECORDED
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.commands.metrics import PageCollector
 from nodectl.config import build_config
 from nodectl.loop.agent import Agent
-from tests.fabric.cluster import Cluster, free_port
+from tests.fabric.cluster import Cluster
 from tests.monitoring.prometheus import ROOT, answers, program
 from tests.waiting import PATIENCE_S
 from twin.in_process_node import InProcess

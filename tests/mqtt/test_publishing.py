@@ -19,8 +19,8 @@ from foundation.mqtt.mqtt_settings import MqttSettings, read_mqtt_settings
 from foundation.mqtt.publisher import Publisher, publish_once
 from foundation.planted_links import replacing
 from foundation.shell.settings import ConfigError
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.loop.metrics_page import WRITTEN
-from tests.fabric.cluster import free_port
 from tests.mosquitto import Broker, broker, certificates, environment, listening, program
 from tests.waiting import PATIENCE_S, within
 

@@ -29,7 +29,7 @@ from cluster_agent.serve.server import Server
 from cluster_agent.slurm.job_comments import JobComments, words
 from cluster_agent.slurm.job_joules import JobJoules
 from foundation.wire.power_messages import Declaration
-from tests.fabric.cluster import free_port
+from lab.cluster_demo.emulated_partition import free_port
 from tests.fabric.links import report
 
 SLURM = Caller(64032, "slurm", "notifier")
