@@ -13,9 +13,8 @@ import numpy as np
 from cluster_agent.errors import ClusterError
 from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.job_columns import NEVER_S, Bools, Float64s, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native.engine import Engine
 from cluster_agent.scheduler.native.moment import Moment
-from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_replay import Engine, NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.swf import TraceError

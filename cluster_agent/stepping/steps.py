@@ -27,9 +27,8 @@ from cluster_agent.library.own_policies import policy as policy_of
 from cluster_agent.library.replaying import LOGGER
 from cluster_agent.replay.world_run import with_job_watts
 from cluster_agent.scheduler.job_columns import NEVER_S, RESOURCES, Float64s, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native.engine import Engine
 from cluster_agent.scheduler.native.governor import Watts
-from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.native.native_replay import Engine, NativeReplay
 from cluster_agent.scheduler.policy_phases import A_WARM_START, STEPPED, Composition, clash
 from cluster_agent.scheduler.power_cap import NO_CAP, UNCAPPED
 from cluster_agent.scheduler.world import World

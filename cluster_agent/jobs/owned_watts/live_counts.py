@@ -14,7 +14,7 @@ import msgspec
 from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
-from cluster_agent.scheduler.native.engine import Engine
+from cluster_agent.scheduler.native.native_replay import Engine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limit_rules import Rule
