@@ -35,6 +35,9 @@ SWEEP: Final = "kernel,level,cores,khz,units_per_s,package_w,node_w\n" + "".join
 CARD: Final = "workload,card,clock_mhz,power_w,time_s,suspect\n# measured\n" + "".join(
     f"gemm,a,{mhz},{100 + mhz / 10:.1f},{10_000 / mhz:.2f},\n" for mhz in (800, 1000, 1200, 1400)
 )
+SPEEDS: Final = "gpu,workload,core_mhz,mean_power_w,relative_performance\n" + "".join(
+    f"a,gemm,{mhz},{100 + mhz / 10:.1f},{mhz / 1400:.3f}\n" for mhz in (800, 1000, 1200, 1400)
+)
 TRACE: Final = "unit,phase,seconds,beta,activity\ncpu,one,1.0,0.5,0.5\ncpu,two,2.0,0.2,0.9\n"
 
 
@@ -173,7 +176,7 @@ def of_nodes() -> dict[str, Reader]:
         "core table": Reader((cores,), _table, node, has_seal=True),
         "gpu table": Reader((gpus,), _gpu_table, node, has_seal=True),
         "node calibration": Reader((cores,), _head, node, has_seal=True),
-        "card sweep": Reader((CARD,), _card_sweep, twin, ","),
+        "card sweep": Reader((CARD, SPEEDS), _card_sweep, twin, ","),
         "phase trace": Reader((TRACE,), _trace, twin, ","),
         "twin machine": Reader((*[TWIN] * 5, whole), _twin_machine, twin),
         "twin workload": Reader((WORKLOAD,), _twin_workload, twin),

@@ -308,7 +308,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "card sweep": (
         MARK, WIDE,
-        (CARD, "if not 0 <= found < math.inf:", "if False:"),
+        (CARD, "if not (found == 0 or LEAST <= found <= MOST):", "if False:"),
         (CARD, "except ValueError:", "except KeyError:"),
         (CARD, "if not clock or not watts:", "if not clock:"),
     ),

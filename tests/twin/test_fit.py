@@ -281,6 +281,12 @@ def test_work_without_a_time_follows_the_clock(tmp_path: Path) -> None:
         ("workload,power_w\na,1\n", "has no column for clock_mhz: one of clock_mhz, core_mhz"),
         ("workload,clock_mhz,power_w\na,x,1\n", ':2: clock_mhz: "x" is not a number'),
         ("workload,clock_mhz,power_w\na,5,-1\n", ":2: power_w: -1 is negative"),
+        ("workload,clock_mhz,power_w\na,5,1e308\n", ":2: power_w: 1e308 is negative or nothing that was measured"),
+        (
+            "workload,clock_mhz,power_w,time_s\na,5,1,5e-324\n",
+            ":2: time_s: 5e-324 is negative or nothing",
+        ),
+        ("workload,clock_mhz,power_w,speed\na,5,1,0\n", ":2: the speed is 0: leave such a row out"),
         ("workload,clock_mhz,power_w\na,5,\n", ":2: clock or watts are missing"),
         ("workload,clock_mhz,power_w\na,5,1\na,6,1\n", "no workload that was measured at three clocks"),
         ("gpu,workload,clock_mhz,power_w\nA,a,5,1\nB,a,5,1\n", "has several cards, name one: A, B"),

@@ -10,7 +10,6 @@ numbers of threads the highest is taken, of each card on its own. Rows that thei
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -36,6 +35,9 @@ ALIKE: Final = ("power_limit_w", "mem_mhz", "threads")
 """Conditions of which the highest is taken."""
 
 GHZ: Final = ("core_ghz_median",)
+
+LEAST, MOST = 1e-15, 1e15
+"""Ours: no quantity of a sweep is smaller or larger, in any unit; sums and quotients of such numbers are numbers."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -121,11 +123,13 @@ def _point(path: Path, number: int, row: dict[str, str], columns: dict[str, tupl
     clock, watts, speed, time = value("clock_mhz"), value("power_w"), value("speed"), value("time")
     if not clock or not watts:
         raise TwinError(f"{path}:{number}: clock or watts are missing")
+    if speed == 0:
+        raise TwinError(f"{path}:{number}: the speed is 0: leave such a row out")
     if speed is None and time:
         speed = 1.0 / time
     size = f" {row['size']}" if row.get("size") else ""
     conditions = tuple(_number(path, number, name, row[name]) if row.get(name) else None for name in ALIKE)
-    return Point(text("card"), text("workload") + size, clock, watts, speed, value("uncore"), conditions)
+    return Point(text("card"), text("workload") + size, clock, watts, speed, value("uncore") or None, conditions)
 
 
 def _number(path: Path, number: int, name: str, text: str) -> float:
@@ -133,8 +137,8 @@ def _number(path: Path, number: int, name: str, text: str) -> float:
         found = float(text)
     except ValueError:
         raise TwinError(f'{path}:{number}: {name}: "{text}" is not a number') from None
-    if not 0 <= found < math.inf:
-        raise TwinError(f"{path}:{number}: {name}: {text} is negative or not a number")
+    if not (found == 0 or LEAST <= found <= MOST):
+        raise TwinError(f"{path}:{number}: {name}: {text} is negative or nothing that was measured")
     return found
 
 
