@@ -26,7 +26,9 @@ pynvml.nvmlInit()
 card = pynvml.nvmlDeviceGetHandleByIndex(0)
 def is_moved():
     return limit.read_text() != free and pynvml.nvmlDeviceGetClockInfo(card, pynvml.NVML_CLOCK_SM) == 1095
-while not is_moved() and agent.poll() is None and time.monotonic() < deadline:
+def is_recorded():  # what was decided is recorded after it was done
+    return any(segment.stat().st_size for segment in pathlib.Path(state, "journal").glob("*.seg"))
+while not (is_moved() and is_recorded()) and agent.poll() is None and time.monotonic() < deadline:
     time.sleep(0.05)
 def child_of(pid):
     return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text())
