@@ -12,9 +12,8 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 ALONE: Final = (
-    *(f"tests/twin/test_served_{name}" for name in ("daemons", "escapes", "foreign", "run", "slurm")),
+    *(f"tests/twin/test_served_{name}" for name in ("daemons", "escapes", "foreign", "slurm")),
     "tests/twin/test_host.py",
-    "tests/test_suite.py",
 )
 """What the paths of their files begin with. Other served nodes are seen from inside alone."""
 

@@ -81,7 +81,7 @@ def run_tests(tests: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_where_files_run_side_by_side_a_test_that_looks_at_the_whole_machine_runs_alone(tmp_path: Path) -> None:
     tests, log = checkout(tmp_path), tmp_path / "log"
     (tests / "twin").mkdir()
-    for name in ("twin/test_served_run_it.py", "test_a.py", "test_b.py", "test_c.py"):
+    for name in ("twin/test_served_escapes_it.py", "test_a.py", "test_b.py", "test_c.py"):
         (tests / name).write_text(
             "import pathlib, time, pytest\n"
             "@pytest.mark.parametrize('n', range(10))\n"
@@ -96,8 +96,8 @@ def test_where_files_run_side_by_side_a_test_that_looks_at_the_whole_machine_run
     assert "40 passed" in done.stdout, done.stdout + done.stderr
     lines = log.read_text().splitlines()
     for line, following in pairwise(lines):
-        if line == "twin/test_served_run_it.py begins":
-            assert following == "twin/test_served_run_it.py ends"
+        if line == "twin/test_served_escapes_it.py begins":
+            assert following == "twin/test_served_escapes_it.py ends"
     assert any(line.endswith("begins") and following.endswith("begins") for line, following in pairwise(lines))
 
 
@@ -105,7 +105,7 @@ def test_what_a_file_that_runs_alone_shares_is_gone_before_the_next_such_file(tm
     tests, log = checkout(tmp_path), tmp_path / "log"
     (tests / "twin").mkdir()
     for name in ("a", "b", "c"):
-        (tests / "twin" / f"test_served_run_{name}.py").write_text(
+        (tests / "twin" / f"test_served_escapes_{name}.py").write_text(
             "import pathlib, time, pytest\n"
             "@pytest.fixture(scope='module')\n"
             "def shared():\n"

@@ -338,7 +338,7 @@ def test_after_the_server_is_killed_nothing_of_the_host_shows() -> None:
     os.kill(server, signal.SIGKILL)
     # Its last thread closes the connections: a request under way at that instant gets ECONNABORTED, each later one
     # ENOTCONN (Linux fs/fuse/dev.c, fuse_abort_conn). Either way nothing of the host is read.
-    assert within(5.0, lambda: _is_disconnected(f"/proc/{first_of(run)}/root/sys/class/powercap"))
+    assert within(PATIENCE_S, lambda: _is_disconnected(f"/proc/{first_of(run)}/root/sys/class/powercap"))
     output, complaint = run.communicate("go\n", timeout=PATIENCE_S)
     *files, result, error = output.split()
     assert len(files) == 5 and set(files) <= {"ENOTCONN", "ECONNABORTED"}
@@ -356,7 +356,7 @@ def test_clean_removes_what_a_killed_run_left() -> None:
     run.kill()
     run.wait(timeout=PATIENCE_S)
     ended = within(
-        5.0,
+        PATIENCE_S,
         lambda: not any(each.lives for each in registered_runs.Register().runs() if each.launcher.number == run.pid),
     )
     assert ended
