@@ -114,7 +114,7 @@ build() {
     say "installing the locked Python packages (requirements.lock)"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
     say "building the native modules"
-    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+    .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
     printf '%s\n' "$stamp" >.venv/nodectl.stamp
 }
 
