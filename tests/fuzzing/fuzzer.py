@@ -35,7 +35,7 @@ class Reader:
     raises one of ``refusals``. ``between``: what separates the cells of a table; "" for TOML and JSON. ``truth``: a
     text and what must be read from it (``REFUSED``: nothing). ``has_seal``: its last line is a digest of the text.
     ``damage``: of a format that is no text, which has no other encodings. ``ending``: of the file's name.
-    ``cost``: CI feeds it so many times fewer files than the others, since each takes so many times longer."""
+    ``cost``: so many times fewer files than others must find a planted fault, since each takes so many times longer."""
 
     seeds: tuple[str | bytes, ...]
     read: Callable[[Path], Any]
