@@ -139,6 +139,16 @@ GPU_TABLE: Final = "calibration.gpu_table.gpu_table"
 SEAL: Final = "foundation.sealed_file"
 HEAD: Final = "nodectl.calibrated.node_calibration"
 CARD: Final = "twin.fit.sweep"
+PRICES: Final = "cluster_agent.prices.price_table"
+COOLING: Final = "cluster_agent.prices.cooling"
+PAIRS: Final = "cluster_agent.sharing.pair_table"
+GPU_JOBS: Final = "cluster_agent.sharing.gpu_jobs"
+CLUSTERS: Final = "cluster_agent.workloads.clusters.cluster_table"
+REQUESTS: Final = "cluster_agent.workloads.clusters.node_requests"
+SWITCHES: Final = "cluster_agent.library.site_switches"
+FACTORS: Final = "cluster_agent.budget.sharers.node_factors"
+MQTT: Final = "foundation.mqtt.mqtt_settings"
+INLETS: Final = "cluster_agent.thermal_hazard.inlet_tables"
 PHASES: Final = "twin.physics.families"
 TWIN: Final = "twin.toml_table"
 
@@ -279,6 +289,74 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (EVENTS, "if decided != values:", "if False:"),
         (EVENTS, "return [_starts(scheduler, started)]", "return values"),
         (EVENTS, "return [job, scheduler.submit(now_s, job)]", "return values"),
+    ),
+    "prices": (
+        MARK, WIDE,
+        (PRICES, "if math.isinf(value):", "if False:"),
+        (PRICES, "if times and at_s <= times[-1]:", "if False:"),
+        (PRICES, "if len(times) < 2:", "if False:"),
+    ),
+    "outside temperatures": (
+        MARK, WIDE,
+        (COOLING, "if not abs(value) < 2**53:", "if False:"),
+        (COOLING, "any(later <= earlier for earlier, later in pairwise(times))", "False"),
+        (COOLING, "except ValueError:", "except KeyError:"),
+    ),
+    "cooling": (
+        MARK, WIDE,
+        (COOLING, "if not 1 <= pue < 10 or drawn < 0:", "if False:"),
+        (COOLING, "if len(found) != len(celsius) * len(watts) or len(found) != len(rows):", "if False:"),
+        (COOLING, "except ValueError:", "except KeyError:"),
+    ),
+    "GPU pairs": (
+        MARK, WIDE,
+        (PAIRS, "speed[k, m] = share", "speed[k, m] = 2 * share"),
+        (PAIRS, "if one not in alone:", "if False:"),
+        (PAIRS, "except ValueError:", "except KeyError:"),
+    ),
+    "GPU jobs": (
+        MARK, WIDE,
+        (GPU_JOBS, "if not 0 < hours <= LONGEST_H:", "if False:"),
+        (GPU_JOBS, "if memory_gib > card_gib:", "if False:"),
+        (GPU_JOBS, "if not 0 <= floor <= 1:", "if False:"),
+    ),
+    "clusters": (
+        MARK, WIDE,
+        (CLUSTERS, "if len(cells) != len(names):", "if False:"),
+        (CLUSTERS, "and 0 < int(text) <= most", "and int(text) <= most"),
+        (CLUSTERS, "if not groups:", "if False:"),
+    ),
+    "requests of clusters": (
+        MARK,
+        (REQUESTS, "units = int(word)", "units = 1 + int(word)"),
+        (REQUESTS, "units * cores != width", "units * cores == width"),
+        (REQUESTS, "cores = int(found[0]) if", "cores = 1 + int(found[0]) if"),
+        (REQUESTS, '"memory_kib": memory_kib,', '"memory_kib": memory_kib // 2,'),
+    ),
+    "failures": (
+        MARK, WIDE,
+        (SWITCHES, "if not 0 <= one.at_s < one.back_s <= LONGEST_S:", "if False:"),
+        (SWITCHES, "if not 0 <= one.first <= one.last < processors:", "if False:"),
+        (SWITCHES, "except (KeyError, ValueError):", "except KeyError:"),
+    ),
+    "node factors": (
+        MARK, WIDE,
+        (FACTORS, "if not isinstance(one, dict):", "if False:"),
+        (FACTORS, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+        (FACTORS, "if not LOWEST <= factor.watts <= HIGHEST or not factor.half >= 0:", "if False:"),
+    ),
+    "MQTT settings": (
+        MARK, WIDE,
+        (MQTT, "if not found.broker:", "if False:"),
+        (MQTT, "if problem := found.problem:", "if problem := None:"),
+        (SETTINGS, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+    ),
+    "inlets in Parquet": (
+        (INLETS, "(value >= LOWEST_C) & (value <= HIGHEST_C)", "value == value"),
+        (INLETS, "except OSError as error:", "except KeyError as error:"),
+        (INLETS, "except (pa.ArrowException, AttributeError, *OF_VALUES) as error:", "except KeyError as error:"),
+        (INLETS, ".drop_null()", ""),
+        (INLETS, "self.left_out += int((~is_sound).sum())", "self.left_out += 1"),
     ),
     "node settings": OF_SETTINGS,
     "cluster settings": OF_SETTINGS,

@@ -17,6 +17,7 @@ from tests.fuzzing.job_readers import of_jobs
 from tests.fuzzing.node_readers import of_nodes
 from tests.fuzzing.packed_readers import of_packed
 from tests.fuzzing.site_readers import of_sites
+from tests.fuzzing.table_readers import of_tables
 
 A_PART: Final = 500
 """Ours: files between two looks at the clock."""
@@ -24,7 +25,7 @@ A_PART: Final = 500
 
 def readers() -> dict[str, Reader]:
     """By name."""
-    return of_jobs() | of_sites() | of_nodes() | of_packed()
+    return of_jobs() | of_sites() | of_tables() | of_nodes() | of_packed()
 
 
 def main() -> int:
