@@ -101,7 +101,7 @@ def _number(row: dict[str, Any], name: str) -> int:
     value = row[name]
     if isinstance(value, dict):
         value = value["number"] if value.get("set", True) else 0
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
         raise ValueError(f"{name} is {json.dumps(value)[:60]}, no number")
     return int(value)
 

@@ -36,6 +36,9 @@ OLDEST_S: Final = 600.0
 LOWEST_C, HIGHEST_C = -20.0, 90.0
 """Ours: air that a server takes in. What is outside is a sensor that fails."""
 
+MOST_C: Final = 1e6
+"""Ours: a number beyond it is no temperature of anything."""
+
 _INLET: Final = re.compile(r"inlet|intake|ambient|front panel", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(-?\d+(?:\.\d+)?)( degrees C)?")
 
@@ -135,7 +138,7 @@ def _ipmi_degrees(cells: list[str]) -> float:
         match, is_sound = _DEGREES.fullmatch(cells[1]), len(cells) > 3 and cells[3] != "ns"
     else:
         match, is_sound = _DEGREES.fullmatch(cells[-1]), cells[2] != "ns" and cells[-1].endswith("degrees C")
-    return float(match[1]) if match and is_sound else math.nan
+    return _degrees(float(match[1])) if match and is_sound else math.nan
 
 
 def _redfish(text: str) -> Iterator[tuple[str, float]]:
@@ -158,4 +161,8 @@ def _redfish_degrees(row: dict[str, Any]) -> float:
     value = row.get("ReadingCelsius", row.get("Reading"))
     if not isinstance(value, int | float) or isinstance(value, bool) or state != "Enabled":
         return math.nan
-    return float(value) if math.isfinite(value) else math.nan
+    return _degrees(value)
+
+
+def _degrees(value: float) -> float:
+    return float(value) if -MOST_C <= value <= MOST_C else math.nan

@@ -148,6 +148,9 @@ REQUESTS: Final = "cluster_agent.workloads.clusters.node_requests"
 SWITCHES: Final = "cluster_agent.library.site_switches"
 FACTORS: Final = "cluster_agent.budget.sharers.node_factors"
 MQTT: Final = "foundation.mqtt.mqtt_settings"
+QUEUE: Final = "cluster_agent.slurm.queue_json"
+BMC: Final = "pmu.bmc.bmc_inlets"
+IN_DEGREES: Final = (BMC, "return float(value) if -MOST_C <= value <= MOST_C else math.nan", "return float(value)")
 INLETS: Final = "cluster_agent.thermal_hazard.inlet_tables"
 PHASES: Final = "twin.physics.families"
 TWIN: Final = "twin.toml_table"
@@ -350,6 +353,22 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (MQTT, "if not found.broker:", "if False:"),
         (MQTT, "if problem := found.problem:", "if problem := None:"),
         (SETTINGS, "except msgspec.ValidationError as error:", "except KeyError as error:"),
+    ),
+    "queue of Slurm": (
+        MARK, WIDE,
+        (QUEUE, " or not abs(value) < 2**63", ""),
+        (QUEUE, "return [job for job in jobs if job.nodes], unknown", "return jobs, unknown"),
+        (QUEUE, "except (ValueError, KeyError, TypeError, AttributeError, ", "except (KeyError, TypeError, "),
+    ),
+    "sensors of a BMC": (
+        MARK, WIDE, IN_DEGREES,
+        (BMC, "if len(cells) >= 3 and _INLET.search(cells[0]):", "if _INLET.search(cells[0]):"),
+        (BMC, 'cells[2] != "ns" and cells[-1]', 'cells[2] == "ns" and cells[-1]'),
+    ),
+    "Redfish": (
+        MARK, WIDE, IN_DEGREES,
+        (BMC, "if not isinstance(value, int | float) or isinstance(value, bool) or state", "if state"),
+        (BMC, "for one in some if isinstance(one, dict)", "for one in some"),
     ),
     "inlets in Parquet": (
         (INLETS, "(value >= LOWEST_C) & (value <= HIGHEST_C)", "value == value"),

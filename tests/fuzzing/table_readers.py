@@ -1,4 +1,5 @@
-"""Readers of tables that a site or a researcher brings: prices, weather, cooling, GPU pairs, clusters, failures."""
+"""Readers of what a site brings: prices, weather, cooling, GPU pairs, clusters, failures, and answers of its Slurm and
+of a node's BMC."""
 
 from __future__ import annotations
 
@@ -22,12 +23,15 @@ from cluster_agent.prices.price_table import read_spells
 from cluster_agent.scheduler.power_cap import UNCAPPED
 from cluster_agent.sharing.gpu_jobs import EXCLUSIVE, read_jobs
 from cluster_agent.sharing.pair_table import read_pairs
+from cluster_agent.slurm.queue_json import jobs_on_nodes
 from cluster_agent.thermal_hazard.inlet_tables import HIGHEST_C, LOWEST_C, read_inlets
 from cluster_agent.workloads.clusters.cluster_table import read_clusters
 from cluster_agent.workloads.clusters.node_requests import read_requests
 from cluster_agent.workloads.job_log import LONGEST_S
+from foundation.foreign_text import TextError, foreign_text
 from foundation.mqtt.mqtt_settings import read_mqtt_settings
 from foundation.shell.errors import NodectlError
+from pmu.bmc.bmc_inlets import MOST_C, inlets
 from tests.fuzzing.fuzzer import Reader, sound
 from tests.fuzzing.job_readers import NODES, node_jobs
 from tests.fuzzing.packed_readers import Tables, packed
@@ -181,6 +185,40 @@ def _inlets(path: Path) -> Any:
     return [readings.start_s, nodes, left_out, readings.inlet_c.shape[0], np.nansum(readings.inlet_c).item()]
 
 
+QUEUE: Final = """\
+{"meta": {}, "errors": [], "jobs": [
+{"job_id": 17, "job_state": ["RUNNING"], "submit_time": {"set": true, "infinite": false, "number": 1795909975},
+"restart_cnt": 1, "nodes": "n[01-02]", "user_name": "ana", "name": "x", "comment": "nodectl=memory", "cluster": "hpc"},
+{"job_id": 18, "job_state": "PENDING", "submit_time": 1795909975, "restart_cnt": 0, "nodes": null}
+]}"""
+
+
+def _queue(path: Path) -> Any:
+    try:
+        jobs, unknown = jobs_on_nodes(foreign_text(path.read_bytes()))
+    except (ClusterError, TextError) as error:
+        raise ClusterError(f"{path}: {error}") from None
+    sound(all(one.nodes and one.node_list for one in jobs), "a job without nodes")
+    return [[[one.job, sorted(one.nodes), one.submitted_s, one.restarts, one.user] for one in jobs], unknown]
+
+
+SENSORS: Final = "Inlet Temp | 04h | ok | 7.1 | 23 degrees C\nFront Panel Temp | 22.0 | degrees C | ok | na | na\n"
+REDFISH: Final = """\
+{"Temperatures": [
+{"Name": "Inlet", "ReadingCelsius": 22, "PhysicalContext": "Intake", "Status": {"State": "Enabled"}},
+{"Name": "CPU1", "ReadingCelsius": 55, "PhysicalContext": "CPU"}
+]}"""
+
+
+def _degrees(path: Path) -> Any:
+    try:
+        found = inlets(foreign_text(path.read_bytes()))
+    except (ValueError, TextError) as error:
+        raise ClusterError(f"{path}: {str(error)[:200]}") from None
+    sound(all(math.isnan(value) or abs(value) <= MOST_C for value in found.values()), "no temperature of anything")
+    return [[name, *known([value])] for name, value in found.items()]
+
+
 def of_tables() -> dict[str, Reader]:
     """By name."""
     trouble = (ClusterError,)
@@ -195,5 +233,8 @@ def of_tables() -> dict[str, Reader]:
         "failures": Reader((FAILURES,), _failures, trouble, ","),
         "node factors": Reader((FACTORS,), _factors, (NodectlError,)),
         "MQTT settings": Reader((MQTT,), _mqtt, (NodectlError,)),
+        "queue of Slurm": Reader((QUEUE,), _queue, trouble),
+        "sensors of a BMC": Reader((SENSORS,), _degrees, trouble, "|"),
+        "Redfish": Reader((REDFISH,), _degrees, trouble),
         "inlets in Parquet": Reader((packed(INLETS),), _inlets, trouble, damage=Tables(INLETS), ending=".parquet"),
     }

@@ -58,6 +58,9 @@ def known(found: dict[str, float]) -> dict[str, float | None]:
         (SENSOR, {"Inlet Temp": 22.0, "Front Panel Temp": None}),
         (json.dumps(THERMAL), {"Inlet Temp": 22.0, "02-Inlet": None, "Front": None}),
         (json.dumps(METRICS), {"Intake": 24.8}),
+        (json.dumps(METRICS).replace("24.8", "1e300"), {"Intake": None}),
+        (json.dumps(METRICS).replace("24.8", "9" * 400), {"Intake": None}),
+        (SDR.replace("23 degrees", "9" * 30 + " degrees"), {"Inlet Temp": None}),
     ],
 )
 def test_an_answer_has_the_degrees_of_each_inlet(text: str, expected: dict[str, float | None]) -> None:

@@ -4,6 +4,7 @@ version 22.05, which test_real_slurm.py has for real, and of what 23.02, 23.11 a
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 from pathlib import Path
@@ -88,7 +89,9 @@ def test_an_unknown_state_counts_as_running_and_is_named() -> None:
     [
         "", "no json", "[]", "{}", '{"jobs": 3}', '{"jobs": [3]}', '{"jobs": [{}]}', "[" * 100_000, '{"jobs": [null]}',
         text(row("22.05", submit_time="soon")), text(row("22.05", submit_time={"set": True})),
-        text(row("22.05", restart_cnt=True)), text(row("22.05", nodes="n[9-1]")), text(row("22.05", nodes="n[1-")),
+        text(row("22.05", restart_cnt=True)), text(row("22.05", submit_time=math.inf)),
+        text(row("23.11", job_id={"set": True, "number": 1e300})),
+        text(row("22.05", nodes="n[9-1]")), text(row("22.05", nodes="n[1-")),
         text(errors=[{"error": "slurmctld is gone"}]), text(errors=["gone"]),
     ],
 )  # fmt: skip
