@@ -228,7 +228,7 @@ def reading() -> dict[str, dict[str, float]]:
         while rows:
             rows = ask(ListNodes(rows[-1].name, 500), listed)
 
-    parts = NodeParts(partition.nodes_at)
+    parts = NodeParts(partition.marks_at, partition.row)
     meter = Ask()
     table = NodeTable(lambda request: meter(request, changed))
     found: dict[str, dict[str, float]] = {}

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
-from cluster_agent.budget.accounts import NONE, Account
+from cluster_agent.budget.accounts import NONE, Bools, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.declared_bounds import DeclaredBounds
 from cluster_agent.budget.kept_counts import NOTHING, Change, DeposedError, LedgerStore
@@ -49,6 +49,12 @@ NOTHING_NEW: Final = (
 )
 """While nothing can be stored."""
 
+Planned: TypeAlias = tuple[int | None, str, str, str]
+"""Of a node in a plan: its cap in mW (None: it was out of reach), its job's tag and its source, and what decided
+the cap."""
+
+Delays: TypeAlias = tuple[WaitsFor, WaitsFor]
+
 
 class Partition:
     """One partition's ledger and what drives it. ``say`` logs a line when an alarm begins or ends."""
@@ -74,6 +80,8 @@ class Partition:
         self.energy = NodeEnergy()
         self.reports: dict[str, Report] = {}
         self._heard_s: dict[str, float] = {}
+        self._shared_of: Plan | None = None
+        self._shared: dict[str, Planned] = {}
         self.alarms = Alarms(self.ledger, say, is_observing)
         self.alarms.begin(now_s)
         self.gap = Gap(gap_s, LEAST_S)
@@ -258,17 +266,87 @@ class Partition:
         """One row per node, by name; ``most`` of those after this name."""
         names = self._names
         first = bisect_right(names, after) if after else 0
-        return self._rows(now_s, self.ledger.accounts.at(names[first:][:most]).tolist())
+        return self._rows_at(now_s, self.ledger.accounts.at(names[first:][:most]).tolist())
 
-    def nodes_at(self, now_s: float, places: range) -> list[NodeRow]:
-        """One row per node at these places of the ledger, which a node keeps; none for those that were forgotten."""
-        is_known = ~self.ledger.accounts.is_forgotten[places.start : places.stop]
-        return self._rows(now_s, (np.flatnonzero(is_known) + places.start).tolist())
+    def _rows_at(self, now_s: float, places: Sequence[int]) -> list[NodeRow]:
+        marks = zip(*self.marks_at(now_s, places), strict=True)
+        return [row for one in marks if (row := self.row(now_s, *one))]
 
-    def _rows(self, now_s: float, places: Sequence[int]) -> list[NodeRow]:
-        is_silent, is_young = self.ledger.is_silent(now_s)[places].tolist(), self.ledger.is_young
-        accounts = self.ledger.accounts.copies(places)
-        return [self._row(now_s, *one, is_young) for one in zip(accounts, is_silent, strict=True)]
+    def marks_at(self, now_s: float, places: Sequence[int]) -> list[list[Any]]:
+        """All that rows of these places of the ledger are made of, as lists with an entry for each place: what ``row``
+        is called with. A row changes only when an entry does, or with time, which makes its report older."""
+        accounts, at = self.ledger.accounts, np.asarray(places, np.int64)
+        names = [accounts.names[place] for place in places]
+        is_silent = self.ledger.is_silent(now_s)[at]
+        return [
+            names,
+            self._states(at, is_silent),
+            is_silent.tolist(),
+            *(column[at].tolist() for column in (accounts.limit_mw, accounts.count_mw, accounts.target_mw)),
+            [accounts.declarations[place] for place in places],
+            list(map(self.reports.get, names)),
+            list(map(self._heard_s.get, names)),
+            self._planned_for(names),
+            [self._delays()] * len(names),
+        ]
+
+    def row(
+        self, now_s: float, name: str, state: str, is_silent: bool, limit_mw: int, count_mw: int, target_mw: int,
+        declaration: Declaration, report: Report | None, heard_s: float | None, planned: Planned, delays: Delays,
+    ) -> NodeRow | None:  # fmt: skip
+        """The row of a node, of its entries in ``marks_at``; None: it was forgotten."""
+        if not state:
+            return None
+        wanted_mw, tag, source, decided_by = planned
+        bound_by = ""
+        if report and not tag and report.tag:
+            tag, source = report.tag.upper(), NODE_AGENT
+        if report and not is_silent and is_cap_bound(report):
+            bound_by = NO_LEASE if _is_at_safe_cap(target_mw, report) else decided_by
+        return NodeRow(
+            name=name,
+            state=state,
+            wanted_w=_watts(wanted_mw),
+            granted_w=_watts(target_mw),
+            in_force_w=limit_mw / 1000,
+            counts_w=count_mw / 1000,
+            draws_w=_watts(report.power_mw) if report else None,
+            tag=tag,
+            tag_source=source,
+            quality=report.quality if report else "missing",
+            lease_class=declaration.lease_class,
+            heard_s_ago=None if heard_s is None else now_s - heard_s,
+            energy_j=self.energy.joules(name),
+            bound_by=bound_by,
+            waits_for=_waits_for(wanted_mw, target_mw, limit_mw, delays),
+        )
+
+    def _states(self, at: Ints, is_silent: Bools) -> list[str]:
+        """What is to be said of these places in a word; "": of a node that was forgotten."""
+        accounts, is_heard = self.ledger.accounts, self.ledger.accounts.is_heard[at]
+        first_of = {
+            "": accounts.is_forgotten[at],
+            "off": accounts.is_off[at],
+            "left": accounts.has_left[at],
+            "inherited": ~is_heard & accounts.is_leased[at],
+            "never heard": ~is_heard,
+            "silent": is_silent,
+            "leaving": accounts.is_leaving[at],
+            "joining": ~accounts.has_confirmed[at],
+            "young" if self.ledger.is_young else "capped": np.ones(len(at), np.bool_),
+        }
+        words = list(first_of)
+        return [words[which] for which in np.argmax(list(first_of.values()), axis=0).tolist()]
+
+    def _planned_for(self, names: Sequence[str]) -> list[Planned]:
+        """What the last plan has for these nodes; looked up once in each plan."""
+        if self._shared_of is not self.plan:
+            self._shared_of, self._shared = self.plan, {}
+        known, caps_mw, sharing = self._shared, self.plan.caps_mw, self.sharing
+        for name in names:
+            if name not in known:
+                known[name] = (caps_mw.get(name), *sharing.tag(name), sharing.decided_by(name))
+        return [known[name] for name in names]
 
     @property
     def _names(self) -> list[str]:
@@ -308,14 +386,12 @@ class Partition:
         if account is None or not account.declaration.tdp_mw:
             raise no_such_node(name, self._names)
         ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
-        declared, wanted_mw = account.declaration, self.plan.caps_mw.get(name)
+        declared, report = account.declaration, self.reports.get(name)
         is_silent = bool(ledger.is_silent(now_s)[account.place])
-        report = self.reports.get(name)
-        tag, tag_source = self._tag(name)
-        waits_for = self._waits_for(account, wanted_mw, ledger.is_young)
+        (row,) = self._rows_at(now_s, [account.place])
         return Why(
             node=name,
-            state=_state(account, is_silent, ledger.is_young),
+            state=row.state,
             budget_w=view.budget_w,
             fixed_w=view.fixed_w,
             reserve_w=view.reserve_w,
@@ -324,44 +400,40 @@ class Partition:
             shared_among=len(self.plan.caps_mw),
             short_w=view.short_w,
             job=shared.job,
-            tag=tag,
-            tag_source=tag_source,
+            tag=row.tag,
+            tag_source=row.tag_source,
             agent_tag=report.tag.upper() if report else "",
             agent_tag_source=report.tag_source if report and report.tag else "",
-            wanted_w=_watts(wanted_mw),
+            wanted_w=row.wanted_w,
             sharer=shared.sharer,
             reason=shared.reason,
             slowdown=shared.slowdown,
             words=shared.words,
-            granted_w=_watts(account.target_mw),
-            in_force_w=account.limit_mw / 1000,
-            counts_w=account.count_mw / 1000,
+            granted_w=row.granted_w,
+            in_force_w=row.in_force_w,
+            counts_w=row.counts_w,
             tdp_w=declared.tdp_mw / 1000,
             mop_w=declared.mop_mw / 1000,
             safe_w=declared.safe_mw / 1000,
             boot_w=declared.boot_mw / 1000,
-            lease_class=declared.lease_class,
-            heard_s_ago=self.heard_s_ago(now_s, name),
+            lease_class=row.lease_class,
+            heard_s_ago=row.heard_s_ago,
             is_silent=is_silent and not account.is_off,
-            waits_for=waits_for,
+            waits_for=cast("WaitsFor", row.waits_for),
             free_w=view.free_w,
-            freeing_w=self._freeing_w() if waits_for == "watts" else {},
+            freeing_w=self._freeing_w() if row.waits_for == "watts" else {},
             next_plan_s=max(self.gap.due_s - now_s, 0.0) if self.gap.due_s < math.inf else None,
             gap_s=self.gap.gap_s,
             alarms=view.alarms,
         )
 
-    def _waits_for(self, account: Account, wanted_mw: int | None, is_young: bool) -> WaitsFor:
-        """What keeps the node from the wanted cap."""
-        if wanted_mw is None or wanted_mw == account.target_mw:
-            return "" if account.target_mw in (account.limit_mw, NONE) else "confirmation"
+    def _delays(self) -> Delays:
+        """What keeps nodes now from a lower cap, and from a higher one."""
         if self.is_observing:
-            return "mode cap"
+            return "mode cap", "mode cap"
         if "store" in self.alarms:
-            return "store"
-        if wanted_mw < account.target_mw:
-            return "report"
-        return "older leases" if is_young else "watts"
+            return "store", "store"
+        return "report", "older leases" if self.ledger.is_young else "watts"
 
     def _freeing_w(self) -> dict[str, float]:
         """What the first few nodes that are being lowered will free."""
@@ -370,69 +442,29 @@ class Partition:
         first = np.flatnonzero(freed_mw > 0)[:5].tolist()
         return {accounts.names[at]: int(freed_mw[at]) / 1000 for at in first}
 
-    def _row(self, now_s: float, account: Account, is_silent: bool, is_young: bool) -> NodeRow:
-        report, wanted_mw = self.reports.get(account.name), self.plan.caps_mw.get(account.name)
-        tag, source = self._tag(account.name)
-        return NodeRow(
-            name=account.name,
-            state=_state(account, is_silent, is_young),
-            wanted_w=_watts(wanted_mw),
-            granted_w=_watts(account.target_mw),
-            in_force_w=account.limit_mw / 1000,
-            counts_w=account.count_mw / 1000,
-            draws_w=_watts(report.power_mw) if report else None,
-            tag=tag,
-            tag_source=source,
-            quality=report.quality if report else "missing",
-            lease_class=account.declaration.lease_class,
-            heard_s_ago=self.heard_s_ago(now_s, account.name),
-            energy_j=self.energy.joules(account.name),
-            bound_by="" if is_silent else self._bound_by(account, report),
-            waits_for=self._waits_for(account, wanted_mw, is_young),
-        )
-
     def bound(self, report: Report) -> tuple[str, float | None]:
         """For the report of a cap-bound node: what bound it, and the slowdown predicted for its job."""
         account = self.ledger.accounts.get(report.node)
-        if account is not None and _is_at_safe_cap(account, report):
+        if account is not None and _is_at_safe_cap(account.target_mw, report):
             return NO_LEASE, None
         return self.sharing.in_short(report.node)
-
-    def _bound_by(self, account: Account, report: Report | None) -> str:
-        """What bounds the node by its report; "": nothing does."""
-        if report is None or not is_cap_bound(report):
-            return ""
-        return NO_LEASE if _is_at_safe_cap(account, report) else self.sharing.decided_by(account.name)
 
     def heard_s_ago(self, now_s: float, name: str) -> float | None:
         """How old a node's last report is; None: there is none."""
         return now_s - self._heard_s[name] if name in self._heard_s else None
 
-    def _tag(self, name: str) -> tuple[str, str]:
-        tag, source = self.sharing.tag(name)
-        own = self.reports[name].tag.upper() if name in self.reports else ""
-        return (tag, source) if tag or not own else (own, NODE_AGENT)
+
+def _waits_for(wanted_mw: int | None, target_mw: int, limit_mw: int, delays: Delays) -> WaitsFor:
+    """What keeps the node from the wanted cap."""
+    if wanted_mw is None or wanted_mw == target_mw:
+        return "" if target_mw in (limit_mw, NONE) else "confirmation"
+    return delays[0] if wanted_mw < target_mw else delays[1]
 
 
-def _state(account: Account, is_silent: bool, is_young: bool) -> str:
-    if account.is_off:
-        return "off"
-    if account.has_left:
-        return "left"
-    if not account.is_heard:
-        return "inherited" if account.is_leased else "never heard"
-    if is_silent:
-        return "silent"
-    if account.is_leaving:
-        return "leaving"
-    if not account.has_confirmed:
-        return "joining"
-    return "young" if is_young else "capped"
-
-
-def _is_at_safe_cap(account: Account, report: Report) -> bool:
-    """Whether the node has ended its lease by itself, and draws at most its safe cap."""
-    return report.asked_mw == report.declaration.safe_mw < account.target_mw
+def _is_at_safe_cap(target_mw: int, report: Report) -> bool:
+    """Whether the node, of which this cap was granted, has ended its lease by itself, and draws at most its safe
+    cap."""
+    return report.asked_mw == report.declaration.safe_mw < target_mw
 
 
 def _watts(mw: int | None) -> float | None:

@@ -27,6 +27,7 @@ from cluster_agent.budget.sharers.rates import Rates
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.errors import ClusterError, StoreError, WrongUseError
 from cluster_agent.jobs.job import OVER, Account, Job
+from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Happening
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
@@ -294,9 +295,12 @@ class JobService:
             with self._shutting(), contextlib.suppress(DeposedError):
                 self._live.runs.save()
 
-    def node_state(self, name: str) -> tuple[str, str, str]:
-        """The node's state, its job (empty: none), and more about it."""
-        node = self._live.nodes.get(name) if self._live else None
+    def node_states(self, names: Iterable[str]) -> list[tuple[str, str, str]]:
+        """Of each node its state, its job (empty: none), and more about it."""
+        nodes = self._live.nodes if self._live else {}
+        return [self._node_state(name, nodes.get(name)) for name in names]
+
+    def _node_state(self, name: str, node: Node | None) -> tuple[str, str, str]:
         if node is None:
             return "unknown", "", self._why_shut
         why = node.gets_none

@@ -190,7 +190,7 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
-        self._node_parts = NodeParts(lambda now_s, at: self._with_jobs(self.partition.nodes_at(now_s, at)))
+        self._node_parts = NodeParts(self._node_marks, self._node_row)
         self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
@@ -495,16 +495,26 @@ class Server:
     # --- answers
 
     def _nodes(self, caller: Caller, request: ListNodes) -> list[NodeRow]:
-        return self._with_jobs(self.partition.nodes(self._now_s(), request.after, request.most or None))
+        rows = self.partition.nodes(self._now_s(), request.after, request.most or None)
+        if self.jobs:
+            for row, state in zip(rows, self.jobs.node_states(row.name for row in rows), strict=True):
+                row.jobs, row.job, row.jobs_why = state
+        return rows
 
     def _node_changes(self, caller: Caller, request: ListNodeChanges) -> NodeChanges:
         return self._node_parts.answer(self._now_s(), len(self.partition.ledger.accounts), request)
 
-    def _with_jobs(self, rows: list[NodeRow]) -> list[NodeRow]:
-        if self.jobs:
-            for row in rows:
-                row.jobs, row.job, row.jobs_why = self.jobs.node_state(row.name)
-        return rows
+    def _node_marks(self, now_s: float, places: range) -> list[list[Any]]:
+        marks = self.partition.marks_at(now_s, places)
+        return [*marks, self.jobs.node_states(marks[0])] if self.jobs else marks
+
+    def _node_row(self, now_s: float, *marks: Any) -> NodeRow | None:
+        if not self.jobs:
+            return self.partition.row(now_s, *marks)
+        row = self.partition.row(now_s, *marks[:-1])
+        if row is not None:
+            row.jobs, row.job, row.jobs_why = marks[-1]
+        return row
 
     def _forget(self, caller: Caller, request: ForgetNode) -> Sentences:
         """Drop the count of a node that is gone: by a person's word alone, which is recorded with it."""

@@ -99,19 +99,19 @@ def test_nodes_that_report_are_queried_for_their_jobs_until_they_answer(tmp_path
     made.sent.clear()
     made.speak()
     assert [name for name, one in made.sent if isinstance(one, JobQuery)] == ["n1"]
-    assert made.side.node_state("n0") == ("idle", "", "")
-    assert made.side.node_state("n1")[2] == "no report yet", "of its jobs, so soon after its first report"
+    assert made.side.node_states(["n0"])[0] == ("idle", "", "")
+    assert made.side.node_states(["n1"])[0][2] == "no report yet", "of its jobs, so soon after its first report"
     for _ in range(8):
         made.speak()
-    state, _, why = made.side.node_state("n1")
+    state, _, why = made.side.node_states(["n1"])[0]
     assert (state, why) == ("down", "its agent runs no jobs (`jobs = true` in its [cluster])")
 
 
 def test_nodes_are_not_heard_yet_just_after_a_start_and_unheard_of_later(tmp_path):
     made = Side(tmp_path)
-    assert made.side.node_state("n0") == ("down", "", "no report yet")
+    assert made.side.node_states(["n0"])[0] == ("down", "", "no report yet")
     made.now_s += 16.0
-    assert made.side.node_state("n0")[2] == "it does not report"
+    assert made.side.node_states(["n0"])[0][2] == "it does not report"
 
 
 def test_a_node_of_an_older_protocol_gets_no_message_and_counts_as_one_that_runs_no_jobs(tmp_path):
@@ -121,9 +121,9 @@ def test_a_node_of_an_older_protocol_gets_no_message_and_counts_as_one_that_runs
     made.submit()
     made.speak()
     assert {name for name, _ in made.sent} == {"n1"}
-    assert made.side.node_state("n0") == ("down", "", "its agent is too old to run jobs")
+    assert made.side.node_states(["n0"])[0] == ("down", "", "its agent is too old to run jobs")
     made.now_s += 100.0
-    assert made.side.node_state("n0")[2] == "it does not report"
+    assert made.side.node_states(["n0"])[0][2] == "it does not report"
 
 
 def test_a_full_disk_accepts_no_job_starts_none_and_ends_with_it_all_as_it_was_stored(tmp_path):

@@ -92,7 +92,7 @@ class Head:
         raise AssertionError(f"in vain: {self.said}")
 
     def state(self, name: str = "n1") -> str:
-        return self.side.node_state(name)[0]
+        return self.side.node_states([name])[0][0]
 
 
 def switched_off(at: Path, **given: Any) -> Head:
@@ -136,7 +136,7 @@ def test_a_boot_is_counted_before_the_command_that_causes_it_and_waits_for_its_w
         live.power.switch_on(live.nodes["n1"])
     for _ in range(5):
         head.step()
-    assert head.state() == "off" and "waits for watts" in head.side.node_state("n1")[2]
+    assert head.state() == "off" and "waits for watts" in head.side.node_states(["n1"])[0][2]
     head.ledger.budget.set(650_000)
     head.step()
     assert head.state() == "booting" and head.ledger.accounts["n1"].count_mw == DECLARED.boot_mw
@@ -151,13 +151,13 @@ def test_a_command_that_fails_says_why_and_one_that_cannot_be_run_too(tmp_path):
     head = Head(tmp_path, keep_idle=1, body="ls /no/such/bmc")
     head.until("powering-off")
     head.until("down")
-    assert "No such file or directory" in head.side.node_state("n1")[2]
+    assert "No such file or directory" in head.side.node_states(["n1"])[0][2]
     (tmp_path / "b").mkdir()
     head = Head(tmp_path / "b", keep_idle=1)
     (tmp_path / "b" / "switch").unlink()
     head.until("powering-off")
     head.until("down")
-    assert "cannot be run" in head.side.node_state("n1")[2]
+    assert "cannot be run" in head.side.node_states(["n1"])[0][2]
 
 
 def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path):
@@ -168,7 +168,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path):
     for _ in range(10):
         head.step()
     assert running.process.returncode == -signal.SIGKILL
-    assert "took too long" in head.side.node_state("n1")[2]
+    assert "took too long" in head.side.node_states(["n1"])[0][2]
 
 
 def test_commands_are_words_without_a_shell():

@@ -155,7 +155,7 @@ class SyntheticHead:
             ExplainCap: self._why,
             ExportState: self._state,
         }
-        self._parts = NodeParts(self._rows_at)
+        self._parts = NodeParts(self._marks_at, self._row)
         socket = AdminSocket(self.path, counted)
         self._thread = threading.Thread(target=self._loop, args=(socket,), daemon=True)
         self._thread.start()
@@ -199,10 +199,13 @@ class SyntheticHead:
         self.answered["node-changes"] = self.answered.get("node-changes", 0) + 1
         return self._parts.answer(time.monotonic(), len(self.nodes), request)
 
-    def _rows_at(self, now_s: float, at: range) -> list[NodeRow]:
+    def _marks_at(self, now_s: float, at: range) -> list[list[Any]]:
+        rows = self.nodes[at.start : at.stop]
+        return [[row.name for row in rows], rows]
+
+    def _row(self, now_s: float, name: str, row: NodeRow) -> NodeRow:
         """No report is newer than this head."""
-        age_s = now_s - self._began_s
-        return [replace(row, heard_s_ago=(row.heard_s_ago or 0.0) + age_s) for row in self.nodes[at.start : at.stop]]
+        return replace(row, heard_s_ago=(row.heard_s_ago or 0.0) + now_s - self._began_s)
 
     def _jobs(self, caller: Caller, request: ListJobs) -> list[JobRow]:
         self.answered["jobs"] = self.answered.get("jobs", 0) + 1

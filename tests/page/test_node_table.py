@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.ledger import Terms
+from cluster_agent.budget.sharers.view import Job, Tag
 from cluster_agent.errors import ClusterError
 from cluster_agent.page.node_table import NodeTable
 from cluster_agent.serve import node_changes
@@ -33,6 +35,7 @@ class Site:
         self.dice = random.Random(seed)
         self.now_s = 1.0
         self.jobs: dict[str, str] = {}
+        self.tagged: list[str] = []
         self.leases: dict[str, NodeLease] = {}
         self.n_rows = 0
         self.restart()
@@ -40,8 +43,17 @@ class Site:
     def restart(self) -> None:
         """Another cluster agent, without anything of the one before."""
         line, terms = BudgetLine(900_000), Terms(failing_together=0)
-        self.partition = Partition(Unstored(), terms, line, Sharing("fspc"), self.now_s)
-        self.parts = NodeParts(lambda now_s, at: self.with_jobs(self.partition.nodes_at(now_s, at)))
+        sharing = Sharing("fspc", lambda: [Job("1", self.tagged, Tag.MEMORY, "user")] if self.tagged else [])
+        self.partition = Partition(Unstored(), terms, line, sharing, self.now_s)
+        self.parts = NodeParts(self.marks_at, self.row)
+
+    def marks_at(self, now_s: float, at: range) -> list[list[Any]]:
+        marks = self.partition.marks_at(now_s, at)
+        return [*marks, [self.jobs.get(name, "") for name in marks[0]]]
+
+    def row(self, now_s: float, *marks: Any) -> NodeRow | None:
+        row = self.partition.row(now_s, *marks[:-1])
+        return None if row is None else replace(row, job=marks[-1])
 
     def with_jobs(self, rows: list[NodeRow]) -> list[NodeRow]:
         for row in rows:
@@ -63,7 +75,8 @@ class Site:
         for name in names:
             self.leases.setdefault(name, NodeLease(name, "boot-1", DECLARED, 200_000, now_ns))
         reports = [self.leases[name].report(now_ns, self.dice.randrange(400_000)) for name in dict.fromkeys(names)]
-        for grant in self.partition.hear(self.now_s, reports):
+        given = [{}, {"tag": "memory"}, {"quality": "measured"}, {"asked_mw": 300_000, "held": "yes"}]
+        for grant in self.partition.hear(self.now_s, [replace(one, **self.dice.choice(given)) for one in reports]):
             self.leases[grant.node].take(now_ns, grant)
             self.leases[grant.node].confirm("seen")
 
@@ -82,13 +95,31 @@ class Site:
         if silent:
             self.partition.ledger.forget(self.now_s, self.dice.choice(silent))
 
+    def tag(self) -> None:
+        """Of a job that the next plan sees, on some nodes or on none."""
+        self.tagged = [one for one in self.partition.ledger.accounts.names if self.dice.random() < 0.4]
+        self.partition.replan(self.now_s)
+
+    def fill_disk(self) -> None:
+        """Or empty it again."""
+        self.partition.alarms.set("store", "" if "store" in self.partition.alarms else "full")
+
+    def leave(self) -> None:
+        """A node leaves, or has no power, as a person says."""
+        for name in self.leases:
+            accounts = self.partition.ledger.accounts
+            if name in accounts and self.dice.random() < 0.3:
+                column = self.dice.choice((accounts.has_left, accounts.is_off, accounts.is_leaving))
+                column[accounts.places[name]] ^= True
+
     def start_job(self) -> None:
         self.jobs = {f"n{self.dice.randrange(12)}": str(self.dice.randrange(3))}
 
 
 HAPPENS: dict[str, Callable[[Site], None]] = {
     "reports": Site.report, "time": Site.wait, "a budget": Site.move, "a node is gone": Site.forget,
-    "a job": Site.start_job, "another agent": Site.restart, "nothing": lambda site: None,
+    "a job": Site.start_job, "a tag": Site.tag, "a disk": Site.fill_disk, "a switch": Site.leave,
+    "another agent": Site.restart, "nothing": lambda site: None,
 }  # fmt: skip
 
 
@@ -109,6 +140,7 @@ def test_whatever_happens_the_rows_are_those_of_a_full_listing(seed: int, happen
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_changes, "PART", PART)
         site = Site(seed)
+        site.report()
         often, seldom = NodeTable(site.ask), NodeTable(site.ask)
         for number, events in enumerate(happened):
             for event in events:
@@ -117,6 +149,18 @@ def test_whatever_happens_the_rows_are_those_of_a_full_listing(seed: int, happen
                 rows, listed = table.read(), site.listed()
                 assert same(rows) == same(listed)
                 assert ages(rows) == pytest.approx(ages(listed), abs=1e-5)
+
+
+@pytest.mark.parametrize("column", ["limit_mw", "count_mw", "target_mw", "declarations"])
+def test_a_number_of_the_ledger_that_changes_alone_is_seen(column: str) -> None:
+    site = Site(7)
+    for _ in range(10):
+        site.report()
+    table = NodeTable(site.ask)
+    table.read()
+    site.n_rows, values = 0, getattr(site.partition.ledger.accounts, column)
+    values[0] = replace(values[0], lease_class="sticky") if column == "declarations" else values[0] + 1000
+    assert same(table.read()) == same(site.listed()) and site.n_rows == 1
 
 
 def test_what_has_not_changed_is_not_sent_again() -> None:
