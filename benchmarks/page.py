@@ -48,11 +48,11 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import Change
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.fabric.people import PROTOCOL, AnswerEnvelope, ReceivedAnswer, unpack_answer
-from cluster_agent.page.node_table import NodeTable
+from cluster_agent.page.row_table import RowTable
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.live_sharing import Sharing
-from cluster_agent.serve.node_changes import NodeParts
-from cluster_agent.serve.people_protocol import ListNodeChanges, ListNodes, NodeChanges, NodeRow
+from cluster_agent.serve.people_protocol import Changes, ListNodeChanges, ListNodes, NodeRow
+from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.server import Unstored
 from nodectl.member.lease import NodeLease
 from tests.page.synthetic_head import SyntheticHead
@@ -220,7 +220,7 @@ def reading() -> dict[str, dict[str, float]]:
     def listed(request: ListNodes) -> list[NodeRow]:
         return partition.nodes(at_s, request.after, request.most)
 
-    def changed(request: ListNodeChanges) -> NodeChanges:
+    def changed(request: ListNodeChanges) -> Changes[NodeRow, str]:
         return parts.answer(at_s, NODES, request)
 
     def full(ask: Ask) -> None:
@@ -228,9 +228,9 @@ def reading() -> dict[str, dict[str, float]]:
         while rows:
             rows = ask(ListNodes(rows[-1].name, 500), listed)
 
-    parts = NodeParts(partition.marks_at, partition.row)
+    parts = RowParts[str, NodeRow](partition.marks_at, partition.row, "heard_s_ago")
     meter = Ask()
-    table = NodeTable(lambda request: meter(request, changed))
+    table = RowTable[NodeRow](ListNodeChanges, lambda request: meter(request, changed), "name", "heard_s_ago")
     found: dict[str, dict[str, float]] = {}
     for name in ("a full listing", "all rows changed", "no row changed"):
         for _ in range(5):

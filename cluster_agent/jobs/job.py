@@ -85,6 +85,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def requested(self) -> str:
         """The same in words; empty: any node does."""
+        if not (self.cores or self.gpus or self.mics or self.memory_gb):
+            return ""
         counts = [(self.cores, "core"), (self.gpus, "GPU"), (self.mics, "MIC")]
         words = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
         return ", ".join([*words, *([f"{self.memory_gb:g} GB"] if self.memory_gb else [])])

@@ -121,9 +121,10 @@ def why_waiting(
     has just come. ``owns_watts``: whether the policy starts a job only if there are watts for it."""
     why: dict[int, str] = {}
     idle_of: dict[str, int] = {}  # by what jobs request of a node
+    may_start = [node for node in nodes if node.may_start]
     for place, job in enumerate(order):
         if (requested := job.spec.requested) not in idle_of:
-            idle_of[requested] = sum(node.may_start and has_resources(job, node) for node in nodes)
+            idle_of[requested] = sum(has_resources(job, node) for node in may_start)
         idle = idle_of[requested]
         if place == 0:
             having = [node for node in nodes if has_resources(job, node)]

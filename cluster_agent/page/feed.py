@@ -18,14 +18,14 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
-from cluster_agent.commands.jobs import rows_of, rows_since
+from cluster_agent.commands.jobs import rows_since
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, RefusedError, ask
 from cluster_agent.history.kept_rows import KEPT
 from cluster_agent.jobs.job import Job
 from cluster_agent.page.alarm_fixes import fix_of
-from cluster_agent.page.node_table import NodeTable
 from cluster_agent.page.power_ring import FINE_S, PowerRing, point_of
+from cluster_agent.page.row_table import RowTable
 from cluster_agent.page.snapshot import Alarm, Snapshot
 from cluster_agent.page.start_prediction import predicted, with_run_times
 from cluster_agent.page.user_energy import WEEK_S, by_user, median_per_node_h_j
@@ -37,8 +37,10 @@ from cluster_agent.serve.people_protocol import (
     JobRow,
     ListBudgetChanges,
     ListHistory,
-    ListJobs,
+    ListJobChanges,
+    ListNodeChanges,
     ListRunning,
+    NodeRow,
     ShowBudget,
     ShowJob,
 )
@@ -94,7 +96,8 @@ class Feed:
         self.version = self.nodes_version = self.rows_version = 0
         self._changed = asyncio.Condition()
         self._ring = PowerRing()
-        self._table = NodeTable(lambda request: ask(place, request))
+        self._node_table = RowTable[NodeRow](ListNodeChanges, lambda one: ask(place, one), "name", "heard_s_ago")
+        self._job_table = RowTable[JobRow](ListJobChanges, lambda one: ask(place, one), "job", "took_s")
         self._due_s: dict[str, float] = {}
         self._failing: dict[str, tuple[float, str]] = {}  # since when, and why
         self._alarms_since_s: dict[str, float] = {}
@@ -276,14 +279,14 @@ class Feed:
         )
 
     def _nodes(self) -> dict[str, Any]:
-        rows = self._table.read()
+        rows = self._node_table.read()
         before, now_s = self.snapshot.bound_since_s, self._wall_s()
         since_s = {row.name: before.get(row.name, now_s) for row in rows if row.bound_by}
         return {"nodes": rows, "bound_since_s": since_s}
 
     def _jobs(self) -> dict[str, Any]:
         try:
-            jobs, has_jobs = tuple(rows_of(self._place, ListJobs())), True
+            jobs, has_jobs = self._job_table.read(), True
         except RefusedError as error:
             if NO_JOBS not in str(error):
                 raise

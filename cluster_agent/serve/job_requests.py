@@ -24,11 +24,13 @@ from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
     Cancel,
+    Changes,
     CountJobs,
     Drain,
     ExportState,
     JobNumber,
     JobRow,
+    ListJobChanges,
     ListJobs,
     MeasureNode,
     Requeue,
@@ -38,11 +40,13 @@ from cluster_agent.serve.people_protocol import (
     Submit,
     SwitchPower,
 )
+from cluster_agent.serve.row_changes import PART, RowParts
 from cluster_agent.workloads.state_file import MachineState
 from foundation.shell.errors import nearest
 
 REQUESTS: Final = (
-    Submit, MeasureNode, ListJobs, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume, SwitchPower,
+    Submit, MeasureNode, ListJobs, ListJobChanges, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume,
+    SwitchPower,
 )  # fmt: skip
 
 
@@ -56,10 +60,12 @@ LEAST_BYTES: Final = 16 << 20
 
 
 def row(
-    job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: str = "", planned_s: float | None = None
-) -> JobRow:
-    """A job as a line. ``as_shown``: what the wall clock has for its times."""
-    account, estimate = job.account, job.account.slowdown_estimate
+    job: Job, now_s: float, as_shown: Callable[[float], float], waits_for: str = "", planned_s: float | None = None,
+    account: Account | None = None,
+) -> JobRow:  # fmt: skip
+    """A job as a line. ``as_shown``: what the wall clock has for its times; ``account``: in place of its own."""
+    account = job.account if account is None else account
+    estimate = account.slowdown_estimate
     joules = account.joules
     bound_by = max(account.bound_s, key=lambda by: account.bound_s[by], default="")
     return JobRow(
@@ -101,16 +107,86 @@ def no_jobs() -> Handlers:
     return dict.fromkeys(REQUESTS, refuse)
 
 
+class JobMarks:
+    """Jobs that wait or run at places that they keep, and what their rows are made of (``row_changes``)."""
+
+    def __init__(self, as_shown: Callable[[float], float]) -> None:
+        self._as_shown = as_shown
+        self._places: dict[int, int] = {}  # by number of a job, and so in the order of places
+        self._numbers: list[int] = []
+        self._jobs: Mapping[int, Job] = {}
+        self._accounts: Mapping[int, Account] = {}
+        self._why: Mapping[int, str] = {}
+        self._planned_s: Mapping[int, int] = {}
+        self._parts = self._new_parts()
+
+    def _new_parts(self) -> RowParts[int, JobRow]:
+        return RowParts(self._marks_at, self._row, "took_s")
+
+    def follow(
+        self, jobs: Mapping[int, Job], accounts: Mapping[int, Account], why: Mapping[int, str],
+        planned_s: Mapping[int, int],
+    ) -> None:  # fmt: skip
+        """As it is now. Once most places are of jobs that are gone, all get new ones."""
+        self._jobs, self._accounts, self._why, self._planned_s = jobs, accounts, why, planned_s
+        if len(self._places) > 2 * len(jobs) + PART:
+            self._places, self._parts = {}, self._new_parts()
+        for number in jobs:
+            if number not in self._places:
+                self._places[number] = len(self._places)
+        self._numbers = list(self._places)
+
+    def answer(self, now_s: float, request: ListJobChanges) -> Changes[JobRow, int]:
+        """As of the last ``follow``."""
+        return self._parts.answer(now_s, len(self._places), request)
+
+    def _marks_at(self, now_s: float, places: range) -> list[list[Any]]:
+        numbers = self._numbers[places.start : places.stop]
+        jobs = [self._jobs.get(number) for number in numbers]
+        clock_s = round(self._as_shown(now_s) - now_s, 1)
+        return [
+            numbers,
+            jobs,
+            [None if job is None else _state_of(job) for job in jobs],
+            [self._account(job) for job in jobs],
+            list(map(self._why.get, numbers)),
+            list(map(self._planned_s.get, numbers)),
+            [clock_s] * len(numbers),
+        ]
+
+    def _account(self, job: Job | None) -> Account | None:
+        """That people may see. A copy, since a job's own one grows while it runs."""
+        if job is None or job.state not in ACTIVE:
+            return None
+        return self._accounts.get(job.id) or job.account.copy()
+
+    def _row(
+        self, now_s: float, _: int, job: Job | None, state: object, account: Account | None, why: str | None,
+        planned_s: int | None, clock_s: float,
+    ) -> JobRow | None:  # fmt: skip
+        return None if job is None else row(job, now_s, self._as_shown, why or "", planned_s, account)
+
+
+def _state_of(job: Job) -> tuple[object, ...]:
+    """What becomes of a job in the course of time, apart from its account."""
+    return (
+        job.state, job.status, job.reason, job.attempt, job.nodes, job.submitted_s, job.started_s, job.ended_s, job.tag,
+        job.tag_source,
+    )  # fmt: skip
+
+
 class JobRequests:
     """``handlers`` of the requests about jobs."""
 
     def __init__(self, side: JobService) -> None:
         self._side = side
+        self._marks = JobMarks(side.as_shown)
         self._sizes: dict[int, int] = {}  # by number of a job, bytes of what its user has given
         self.handlers: Handlers = {
             Submit: self._submit,
             MeasureNode: self._measure,
             ListJobs: self._jobs,
+            ListJobChanges: self._job_changes,
             ShowJob: self._job,
             CountJobs: self._tally,
             ExportState: self._export,
@@ -170,6 +246,14 @@ class JobRequests:
             numbers = sorted(number for number in self._side.live.jobs if number > request.after)
             found = [alive[number] for number in numbers if uid is None or alive[number].uid == uid][:MOST_ROWS]
         return self._rows([_as_stored(job, accounts) for job in found])
+
+    def _job_changes(self, caller: Caller, request: ListJobChanges) -> Changes[JobRow, int]:
+        """What jobs wait for is worked out once for all parts, since each reason rests on the whole queue."""
+        live = self._side.live
+        if request.part == 0:
+            accounts = self._side.accounts()
+            self._marks.follow(dict(live.jobs), accounts, live.why_waiting(), live.planned_s)
+        return self._marks.answer(self._side.now(), request)
 
     def _job(self, caller: Caller, request: ShowJob) -> tuple[JobRow, Job]:
         accounts = self._side.accounts()

@@ -10,7 +10,7 @@ Watts end in ``_w``, seconds in ``_s``, times are Unix seconds; missing values a
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -78,29 +78,38 @@ class ListNodes(Request[list[NodeRow]], frozen=True, omit_defaults=True):
     most: Annotated[int, Meta(ge=0, le=MOST)] = 0
 
 
-class NodeChanges(msgspec.Struct, frozen=True):
-    """The rows of a part that have changed since a version, and the nodes of it that were forgotten since."""
+Row = TypeVar("Row", bound=msgspec.Struct)
+Key = TypeVar("Key")
+
+
+class Changes(msgspec.Struct, Generic[Row, Key], frozen=True):
+    """The rows of a part that have changed since a version, and what of it has gone since."""
 
     run: int
-    """Of the cluster agent's process. Another one counts its versions from 1 again, and this answer has all rows."""
+    """Another one counts its versions from 1 again, and this answer has all rows: another process, or other parts."""
     version: int
     """Of the part, after these changes."""
     parts: int
     """How many there are: they are numbered from 0."""
     at_s: Finite
-    """When this was so, by a clock of the cluster agent, with which ``heard_s_ago`` of all other rows has grown."""
-    rows: list[NodeRow]
-    gone: list[NodeName]
+    """When this was so, by a clock of the cluster agent, with which seconds that grow in all other rows have grown."""
+    rows: list[Row]
+    gone: list[Key]
 
 
-class ListNodeChanges(Request[NodeChanges], frozen=True, omit_defaults=True):
-    """What ``ListNodes`` gives, for whoever lists nodes again and again: one part of them, and of that what has changed
-    since the ``version`` of an answer of the same ``run``. A node stays in its part."""
+class ListChanges(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a listing gives, for whoever lists again and again: one part of it, and of that what has changed since the
+    ``version`` of an answer of the same ``run``. A row stays in its part."""
 
-    kind = "node-changes"
     part: Annotated[int, Meta(ge=0, le=MOST)] = 0
     run: Annotated[int, Meta(ge=0, le=MOST)] = 0
     since: Annotated[int, Meta(ge=0, le=MOST)] = 0
+
+
+class ListNodeChanges(ListChanges, Request[Changes[NodeRow, NodeName]], frozen=True, omit_defaults=True):
+    """Changes of what ``ListNodes`` gives. What grows is ``heard_s_ago``."""
+
+    kind = "node-changes"
 
 
 class ExplainCap(Request[Why], frozen=True):
@@ -261,6 +270,12 @@ class ListJobs(Request[list[JobRow]], frozen=True):
     user: Annotated[str, Meta(max_length=96)] = ""
     after: Annotated[int, Meta(ge=0, le=MOST)] = 0
     """Only jobs with a greater number: the last of the rows before."""
+
+
+class ListJobChanges(ListChanges, Request[Changes[JobRow, int]], frozen=True, omit_defaults=True):
+    """Changes of what ``ListJobs`` gives without options. What grows is ``took_s`` of jobs that run."""
+
+    kind = "job-changes"
 
 
 class ShowJob(Request[tuple[JobRow, Job]], frozen=True):

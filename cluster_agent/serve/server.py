@@ -43,16 +43,15 @@ from cluster_agent.serve.config import JobSettings, Settings, milliwatts
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
-from cluster_agent.serve.node_changes import NodeParts
 from cluster_agent.serve.people_protocol import (
     BudgetView,
+    Changes,
     ExplainCap,
     ExportReplay,
     ForgetNode,
     ListBudgetChanges,
     ListNodeChanges,
     ListNodes,
-    NodeChanges,
     NodeRow,
     Sentences,
     SetBudget,
@@ -60,6 +59,7 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
 )
 from cluster_agent.serve.power_commands import PowerCommands
+from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.why import Why
 from cluster_agent.slurm.foreign_starts import ForeignStarts
 from cluster_agent.slurm.job_joules import JobJoules
@@ -190,7 +190,7 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
-        self._node_parts = NodeParts(self._node_marks, self._node_row)
+        self._node_parts = RowParts[str, NodeRow](self._node_marks, self._node_row, "heard_s_ago")
         self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
@@ -501,7 +501,7 @@ class Server:
                 row.jobs, row.job, row.jobs_why = state
         return rows
 
-    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> NodeChanges:
+    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> Changes[NodeRow, str]:
         return self._node_parts.answer(self._now_s(), len(self.partition.ledger.accounts), request)
 
     def _node_marks(self, now_s: float, places: range) -> list[list[Any]]:

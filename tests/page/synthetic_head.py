@@ -22,25 +22,26 @@ from cluster_agent.fabric.people import Caller, Request
 from cluster_agent.history.job_history import HistoryRow
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.serve.job_requests import NO_JOBS
-from cluster_agent.serve.node_changes import NodeParts
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
     BudgetView,
+    Changes,
     ExplainCap,
     ExportState,
     JobRow,
     ListBudgetChanges,
     ListHistory,
+    ListJobChanges,
     ListJobs,
     ListNodeChanges,
     ListNodes,
     ListRunning,
-    NodeChanges,
     NodeRow,
     RunningJob,
     ShowBudget,
     ShowJob,
 )
+from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.why import Why
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
 
@@ -130,6 +131,7 @@ class SyntheticHead:
         self.answered: dict[str, int] = {}
         self._began_s = time.monotonic()
         self.busy_s = 0.0
+        self._had, self._job_places, self._job_now = set[int](), list[int](), dict[int, JobRow]()
         self._stop_read, self._stop_write = os.pipe()
         self._thread: threading.Thread | None = None
 
@@ -150,12 +152,14 @@ class SyntheticHead:
             ListNodes: self._nodes,
             ListNodeChanges: self._node_changes,
             ListJobs: self._jobs,
+            ListJobChanges: self._job_changes,
             ListHistory: self._history,
             ShowJob: self._job,
             ExplainCap: self._why,
             ExportState: self._state,
         }
-        self._parts = NodeParts(self._marks_at, self._row)
+        self._parts = RowParts[str, NodeRow](self._marks_at, self._row, "heard_s_ago")
+        self._job_parts = RowParts[int, JobRow](self._job_marks_at, self._job_row, "took_s")
         socket = AdminSocket(self.path, counted)
         self._thread = threading.Thread(target=self._loop, args=(socket,), daemon=True)
         self._thread.start()
@@ -195,7 +199,7 @@ class SyntheticHead:
         first = bisect_right(self.nodes, request.after, key=lambda row: row.name) if request.after else 0
         return self.nodes[first:][: request.most or None]
 
-    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> NodeChanges:
+    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> Changes[NodeRow, str]:
         self.answered["node-changes"] = self.answered.get("node-changes", 0) + 1
         return self._parts.answer(time.monotonic(), len(self.nodes), request)
 
@@ -212,6 +216,25 @@ class SyntheticHead:
         if not self.runs_jobs:
             raise ClusterError(f"{NO_JOBS}: a [jobs] table in its settings changes that")
         return [row for row in self.jobs if row.job > request.after][:MOST_ROWS]
+
+    def _job_changes(self, caller: Caller, request: ListJobChanges) -> Changes[JobRow, int]:
+        self.answered["job-changes"] = self.answered.get("job-changes", 0) + 1
+        if not self.runs_jobs:
+            raise ClusterError(f"{NO_JOBS}: a [jobs] table in its settings changes that")
+        if request.part == 0:
+            alive = {row.job: row for row in self.jobs}
+            self._job_places += [number for number in alive if number not in self._had]
+            self._had |= alive.keys()
+            self._job_now = alive
+        return self._job_parts.answer(time.monotonic(), len(self._job_places), request)
+
+    def _job_marks_at(self, now_s: float, at: range) -> list[list[Any]]:
+        numbers = self._job_places[at.start : at.stop]
+        return [numbers, list(map(self._job_now.get, numbers))]
+
+    def _job_row(self, now_s: float, number: int, row: JobRow | None) -> JobRow | None:
+        """As long as this head runs, so do they."""
+        return row if row is None or row.took_s is None else replace(row, took_s=row.took_s + now_s - self._began_s)
 
     def _history(self, caller: Caller, request: ListHistory) -> list[HistoryRow]:
         return [row for row in self.ended if row.ended_s > request.since_s][:MOST_ROWS]
