@@ -12,9 +12,13 @@ of nodes moves once a second, and the budget moves at moments of chance:
 In the second the cluster agent is the real one with simulated nodes (``fabric``): how long anything waits for its loop
 (``loop_lag``) without the page, with it, and with 50 viewers, in turns.
 
-Before both, what one reading of 10,000 rows of a real ledger costs, as processor time, which a busy machine changes
-little: the cluster agent's for a part and for all parts, and the page's, if all rows have changed and if none has; and
-the same as it was, by full listings.
+Before both, what one reading of 10,000 rows of a real ledger costs, and one of 5,000 real jobs of which every second
+one runs, as processor time, which a busy machine changes little: the cluster agent's for a part and for all parts, and
+the page's, if all rows have changed and if none has; and the same as it was, by full listings.
+
+*slowed*: wall time over processor time of a yardstick (``tests.yardstick``) that is measured every second, that is how
+much other work on the machine lengthens a short piece of work. *yard us*: its processor time, 120 to 150 on a machine
+left to itself.
 """
 
 from __future__ import annotations
@@ -50,12 +54,23 @@ from cluster_agent.budget.ledger import Terms
 from cluster_agent.fabric.people import PROTOCOL, AnswerEnvelope, ReceivedAnswer, unpack_answer
 from cluster_agent.page.row_table import RowTable
 from cluster_agent.serve.budget_service import Partition
+from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.live_sharing import Sharing
-from cluster_agent.serve.people_protocol import Changes, ListNodeChanges, ListNodes, NodeRow
+from cluster_agent.serve.people_protocol import (
+    Changes,
+    JobRow,
+    ListJobChanges,
+    ListJobs,
+    ListNodeChanges,
+    ListNodes,
+    NodeRow,
+)
 from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.server import Unstored
 from nodectl.member.lease import NodeLease
+from tests.fabric.test_job_side import ROOT_USER, Side
 from tests.page.synthetic_head import SyntheticHead
+from tests.yardstick import yardstick_ns
 
 NODES, JOBS, ENDED, VIEWERS = 10_000, 5_000, 5_000, 50
 FIRST_S, UPDATE_S, SHARE, WEIGHT_KB = 1.0, 1.0, 0.20, 300.0
@@ -145,13 +160,14 @@ def synthetic(seconds: float, viewers: int) -> dict[str, Any]:
             cold_s = time.monotonic() - began_s
             while len(msgspec.json.decode(got(at, "/api/jobs", "user0"))) < JOBS:
                 time.sleep(0.2)
-            paints = {view: _paint(at, view) for view in (*FOLLOWED, "/nodes/r000n00", "/jobs/1")}
+            paints = {view: _paint(at, view, page) for view in (*FOLLOWED, "/nodes/r000n00", "/jobs/1")}
             followers = [Follower(at, FOLLOWED[i % len(FOLLOWED)], f"user{i}") for i in range(viewers)]
             time.sleep(8.0)  # until the first events of all are over
             cpu_s, head_s, then_s, before = _cpu_s(page), head.busy_s, time.monotonic(), dict(head.answered)
             when = [then_s + seconds * (i + rng.random()) / 10 for i in range(10)]
             set_s: dict[bytes, float] = {}
             next_move_s = then_s
+            strain: list[tuple[float, float]] = []
             while (now_s := time.monotonic()) < then_s + seconds:
                 if when and now_s >= when[0]:
                     when.pop(0)
@@ -164,6 +180,7 @@ def synthetic(seconds: float, viewers: int) -> dict[str, Any]:
                 if now_s >= next_move_s:
                     next_move_s += 1.0
                     head.moves(rng)
+                    strain.append(_strain())
                 time.sleep(0.01)
             until_s = time.monotonic() + 15.0
             while time.monotonic() < until_s and not all(
@@ -193,18 +210,30 @@ def synthetic(seconds: float, viewers: int) -> dict[str, Any]:
                 "kb_per_s_and_viewer": sum(one.bytes for one in followers) / viewers / took_s / 1000,
                 "events_per_s_and_viewer": sum(one.events for one in followers) / viewers / took_s,
                 "load": psutil.getloadavg()[0],
+                "slowed": statistics.mean(slowed for slowed, _ in strain),
+                "yard_us": statistics.median(yard_us for _, yard_us in strain),
             }  # fmt: skip
 
 
-def _paint(at: Path, view: str) -> dict[str, float]:
-    """Ten times, each for another viewer, so that nothing is kept from before."""
-    times_s, weight = [], 0
+def _strain() -> tuple[float, float]:
+    """Of five yardsticks: wall time over processor time, and the processor time of one in microseconds."""
+    began_s = time.monotonic()
+    used_ns = sum(yardstick_ns() for _ in range(5))
+    return 1e9 * (time.monotonic() - began_s) / used_ns, used_ns / 5e3
+
+
+def _paint(at: Path, view: str, page: psutil.Process) -> dict[str, float]:
+    """Ten times, each for another viewer, so that nothing is kept from before. ``cpu_s``: of the page's process, which
+    polls meanwhile."""
+    times_s, weight, used_s = [], 0, _cpu_s(page)
     for number in range(10):
         began_s = time.monotonic()
         weight = len(got(at, view, f"user{number + 20}"))
         times_s.append(time.monotonic() - began_s)
+    used_s = _cpu_s(page) - used_s
     assets = sum(len(got(at, name, "user0")) for name in ("/page.css", "/page.js"))
-    return {"median_s": statistics.median(times_s), "worst_s": max(times_s), "kb": (weight + assets) / 1000}
+    return {"median_s": statistics.median(times_s), "worst_s": max(times_s), "kb": (weight + assets) / 1000,
+            "cpu_s": used_s / 10}  # fmt: skip
 
 
 def reading() -> dict[str, dict[str, float]]:
@@ -243,6 +272,44 @@ def reading() -> dict[str, dict[str, float]]:
             before = found.get(name, now)
             found[name] = {key: min(before[key], value) for key, value in now.items()}
     return found
+
+
+def job_reading() -> dict[str, dict[str, float]]:
+    """Processor time of the cluster agent, in ms, for all rows of jobs, and for the costliest answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        side = Side(Path(folder), NODES, settings=JobSettings(jobs_per_user=2 * JOBS))
+        side.speak()
+        for _ in range(JOBS):
+            side.submit(nodes=2 * NODES // JOBS)
+        for _ in range(3):
+            side.speak()
+
+        def listed(request: ListJobs) -> list[JobRow]:
+            rows: list[JobRow] = side.ask[ListJobs](ROOT_USER, request)
+            return rows
+
+        def changed(request: ListJobChanges) -> Changes[JobRow, int]:
+            found: Changes[JobRow, int] = side.ask[ListJobChanges](ROOT_USER, request)
+            return found
+
+        def full() -> None:
+            last = 0
+            while rows := meter(ListJobs(after=last), listed):
+                last = rows[-1].job
+
+        meter = Ask()
+        table = RowTable[JobRow](ListJobChanges, lambda request: meter(request, changed), "job", "took_s")
+        table.read()
+        found: dict[str, dict[str, float]] = {}
+        for name, read in (("jobs: a full listing", full), ("jobs: none changed", table.read)):
+            for _ in range(5):
+                meter.begin()
+                read()
+                now = meter.end()
+                before = found.get(name, now)
+                found[name] = {key: min(before[key], value) for key, value in now.items()}
+        side.database.close()
+        return found
 
 
 class Ask:
@@ -319,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer nodes and shorter runs")
     options = parser.parse_args(arguments)
-    readings = reading()
+    readings = reading() | job_reading()
     print(f"{'a reading of all rows':<24}{'agent ms':>10}{'an answer':>11}{'page ms':>9}")
     for name, one in readings.items():
         print(f"{name:<24}{one['head_ms']:>10.1f}{one['answer_ms']:>11.2f}{one['page_ms']:>9.1f}")
@@ -327,16 +394,20 @@ def main(arguments: list[str] | None = None) -> int:
     rows = [synthetic(seconds, viewers) for viewers in (len(FOLLOWED), VIEWERS)]
     lags = lag(500, 6.0, 1) if options.quick else lag(2_000, 15.0, 3)
     print(f"EMULATED: {NODES:,} nodes, {JOBS:,} jobs; load {rows[-1]['load']:.1f} on {os.cpu_count()} processors")
-    print(f"{'view':<16}{'first paint s':>14}{'worst s':>9}{'kB':>7}")
+    print(f"{'view':<16}{'first paint s':>14}{'worst s':>9}{'processor s':>13}{'kB':>7}")
     for view, paint in rows[-1]["paints"].items():
-        print(f"{view:<16}{paint['median_s']:>14.3f}{paint['worst_s']:>9.3f}{paint['kb']:>7.1f}")
-    titles = ("viewers", "budget s", "worst", "rows s", "worst", "share %", "MB", "kB/s each", "head %", "cold s")
+        print(f"{view:<16}{paint['median_s']:>14.3f}{paint['worst_s']:>9.3f}{paint['cpu_s']:>13.3f}{paint['kb']:>7.1f}")
+    titles = (
+        "viewers", "budget s", "worst", "rows s", "worst", "share %", "MB", "kB/s each", "head %", "cold s", "slowed",
+        "yard us",
+    )  # fmt: skip
     print("".join(f"{title:>10}" for title in titles))
     for row in rows:
         budget_s, rows_s = row["updates_s"], row["rows_s"]
         numbers = (
             statistics.median(budget_s), max(budget_s), statistics.median(rows_s), max(rows_s), 100 * row["share"],
             row["rss_mb"], row["kb_per_s_and_viewer"], 100 * row["head_share"], row["cold_first_paint_s"],
+            row["slowed"], row["yard_us"],
         )  # fmt: skip
         print(f"{row['viewers']:>10}" + "".join(f"{number:>10.2f}" for number in numbers))
     print(f"{'loop of the real agent':<24}{'median ms':>10}{'p99 ms':>8}{'most ms':>9}{'share %':>9}")

@@ -56,11 +56,12 @@ def sentence(context: Context) -> Html:
     words = f"{watts(now_w)} of {watts(budget.budget_w)}"
     if now_w is not None and budget.budget_w > 0:
         words += f" ({100 * now_w / budget.budget_w:.0f} %)"
-    bound = sum(number for _, number in found.bounding)
-    by = "bound by nothing"
+    bound, by, most = sum(number for _, number in found.bounding), "bound by nothing", Html("")
     if bound:
-        by = f"caps bind {bound:,} of {count(len(context.snapshot.nodes), 'node')}, most by {found.bounding[0][0][:60]}"
-    return paragraph(Html(f"{_verdict(context, budget, now_w)} {text(f'{words}; {by}.')}"), "said")
+        by = f"caps bind {bound:,} of {count(len(context.snapshot.nodes), 'node')}"
+        bound_by, number = found.bounding[0]
+        most = paragraph(text(f"What decided the cap of {number:,} of them: {cause(bound_by)}.", 400))
+    return Html(paragraph(Html(f"{_verdict(context, budget, now_w)} {text(f'{words}; {by}.')}"), "said") + most)
 
 
 def _verdict(context: Context, budget: BudgetView, now_w: float | None) -> Html:

@@ -235,8 +235,9 @@ def _answer(row: NodeRow, why: Why | None) -> Html:
         return Html(f"{badge('wait', 'Its power is not known:')} its last report has none ({text(row.quality)}).")
     draws = f"it draws {watts(row.draws_w)} and may draw {watts(row.in_force_w)}."
     if why is not None and slower:
-        decided = f" {cause(f'{why.sharer}: {why.reason}')}." if why.sharer else ""
-        return Html(f"{badge('wait', 'No cap binds it at this moment:')} {text(draws + slower + decided)}")
+        decided = f" What decided its cap: {cause(f'{why.sharer}: {why.reason}')}." if why.sharer else ""
+        return Html(f"{badge('wait', 'Its cap binds it now and then, and not at this moment:')}"
+                    f" {text(draws + slower + decided)}")  # fmt: skip
     return Html(f"{badge('ok', 'No cap slows it:')} {text(draws)}")
 
 
@@ -285,11 +286,13 @@ def _facts(context: Context, row: NodeRow, why: Why | None) -> Html:
         ("counts in the budget", shown_w(row.counts_w)),
         ("tag of its work", text(in_words(row.tag, row.tag_source), 200)),
         ("last report", text(heard)),
-        ("lease class", text(row.lease_class)),
-        ("since the cluster agent started", shown_j(row.energy_j)),
+        ("energy since the cluster agent started", shown_j(row.energy_j)),
     ]
     if why is not None:
-        rows.insert(5, ("TDP, MOP, safe cap", text(f"{watts(why.tdp_w)}, {watts(why.mop_w)}, {watts(why.safe_w)}")))
+        rows[5:5] = [
+            ("highest and lowest cap (TDP, MOP)", text(f"{watts(why.tdp_w)}, {watts(why.mop_w)}")),
+            ("cap without a cluster agent (safe cap)", shown_w(why.safe_w)),
+        ]
     return facts(rows)
 
 
