@@ -279,8 +279,9 @@ def job_reading() -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         side = Side(Path(folder), NODES, settings=JobSettings(jobs_per_user=2 * JOBS))
         side.speak()
-        for _ in range(JOBS):
-            side.submit(nodes=2 * NODES // JOBS)
+        with side.store.together():
+            for _ in range(JOBS):
+                side.submit(nodes=2 * NODES // JOBS)
         for _ in range(3):
             side.speak()
 
@@ -299,6 +300,7 @@ def job_reading() -> dict[str, dict[str, float]]:
 
         meter = Ask()
         table = RowTable[JobRow](ListJobChanges, lambda request: meter(request, changed), "job", "took_s")
+        meter.begin()
         table.read()
         found: dict[str, dict[str, float]] = {}
         for name, read in (("jobs: a full listing", full), ("jobs: none changed", table.read)):

@@ -94,7 +94,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     energy: tuple[UserEnergy, ...] = ()
     """The most joules first."""
     median_per_node_h_j: float | None = None
-    """Median over jobs of everybody in the last week: joules of a node hour."""
+    """Median over jobs of everybody in the last week: joules of a node hour; None: too few are known."""
     why: Mapping[str, Why] = {}
     """The node that a page is about: its ``Why``, by name."""
     job: tuple[JobRow, Job] | None = None

@@ -13,6 +13,9 @@ WEEK_S: Final = 7 * 86_400.0
 J_PER_KWH: Final = 3.6e6
 HOUR_S: Final = 3600.0
 
+FEWEST_JOBS: Final = 3
+"""Ours: of fewer jobs a median says little."""
+
 
 def by_user(ended: Iterable[HistoryRow]) -> tuple[UserEnergy, ...]:
     """Of each user, the one with the most joules first. Jobs of unknown energy count as jobs alone."""
@@ -24,9 +27,9 @@ def by_user(ended: Iterable[HistoryRow]) -> tuple[UserEnergy, ...]:
 
 
 def median_per_node_h_j(ended: Iterable[HistoryRow]) -> float | None:
-    """Joules of a node hour, the median over jobs; None: of no job."""
+    """Joules of a node hour, the median over jobs; None: too few are known."""
     rates = [row.energy_j / hours for row in ended if row.energy_j is not None and (hours := _node_h(row)) > 0]
-    return statistics.median(rates) if rates else None
+    return statistics.median(rates) if len(rates) >= FEWEST_JOBS else None
 
 
 def merged(energy: Sequence[UserEnergy], name_of: Mapping[str, str], rest: str) -> tuple[UserEnergy, ...]:

@@ -422,7 +422,7 @@ def test_when_nobody_looks_hardly_anything_is_requested(tmp_path: Path) -> None:
     with SyntheticHead(tmp_path / "head.sock") as head, Served(tmp_path, head.path) as served:
         served.until(lambda: head.answered.get("node-changes"))
         time.sleep(2.5 * feed.POLL_S)
-        assert head.answered["budget"] == head.answered["node-changes"] == 1 and "jobs" not in head.answered
+        assert head.answered["budget"] == head.answered["node-changes"] == 1 and "job-changes" not in head.answered
         began_s = time.monotonic()
         assert served.shown()["budget"], "what was said before"
         assert time.monotonic() - began_s < 2 * page_server.FIRST_S

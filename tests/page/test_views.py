@@ -324,7 +324,7 @@ def test_a_job_that_runs_says_what_it_draws_why_its_clock_is_so_and_what_it_cost
     text = said("/jobs/4711", snapshot, ADA)
     assert "It draws 3,114 W on 12 nodes, whose caps allow 3,144 W." in text
     assert "cap-bound on 12 of 12 nodes: slowed with all nodes of its job" in text
-    assert "By its caps it takes 8.0 % longer (predicted by the sharer)." in text
+    assert "By its caps it takes 8.0 % longer, as its sharer predicts." in text
     assert "It took 4.14 kWh so far: 230 Wh per node hour." in text
     assert "That is as much as the median of 14 jobs of its name and user in the last week (230 Wh)." in text
     assert "./solve --steps 400" in text
@@ -388,7 +388,18 @@ def test_an_alarm_says_what_to_do_about_it() -> None:
     assert "1 alarm is on." in text and "1 node was set above the cap by a program" in text
     assert "What to do: End the program that is named" in text
     assert "<code>systemctl status tuned</code>" in html
-    assert "No alarm is on: nothing is to be done." in said("/alarms", replace(story(), alarms=()))
+    heard = tuple(row for row in story().nodes if row.state == "capped")
+    assert "No alarm is on: nothing is to be done." in said("/alarms", replace(story(), alarms=(), nodes=heard))
+
+
+def test_nodes_that_do_not_report_are_named_with_what_to_do_also_without_an_alarm() -> None:
+    for path in ("/", "/alarms"):
+        text = said(path, replace(story(), alarms=()))
+        assert "1 node does not report: r2n05. A silent node counts the most that it may draw." in text
+        assert "nothing is to be done" not in text and "nodes forget r2n05 --is-off" in text
+    silent = replace(story(), alarms=(), nodes=tuple(replace(row, state="silent") for row in story().nodes))
+    text = said("/alarms", silent)
+    assert "64 nodes do not report: " in text and " and 54 more." in text
 
 
 # --- names from elsewhere

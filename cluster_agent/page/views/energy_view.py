@@ -7,6 +7,7 @@ from typing import Final
 
 from cluster_agent.history.job_history import HistoryRow
 from cluster_agent.page.snapshot import OTHERS, UserEnergy
+from cluster_agent.page.user_energy import FEWEST_JOBS
 from cluster_agent.page.views.context import Content, Context
 from cluster_agent.page.views.markup import Html, bar, name, paragraph, table, text, title_of
 from cluster_agent.page.views.quantities import NONE, compared, count, energy, long, moment, shown_j
@@ -61,6 +62,11 @@ def _answer(context: Context, own: UserEnergy | None) -> Html:
         words += (
             f" A node hour took {energy(own.per_node_h_j)}, {compared(own.per_node_h_j / median_j)}"
             f" the median of everybody's jobs ({energy(median_j)})."
+        )
+    elif own.per_node_h_j is not None:
+        words += (
+            f" A node hour took {energy(own.per_node_h_j)}. There is nothing to compare that with:"
+            f" the energy of fewer than {FEWEST_JOBS} jobs is known."
         )
     return paragraph(text(words), "said")
 

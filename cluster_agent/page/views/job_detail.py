@@ -10,6 +10,7 @@ from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.page.power_ring import draws_now_w
 from cluster_agent.page.predicted_starts import in_full
 from cluster_agent.page.snapshot import OTHERS
+from cluster_agent.page.user_energy import FEWEST_JOBS
 from cluster_agent.page.views.causes import bounding, cause
 from cluster_agent.page.views.context import Content, Context
 from cluster_agent.page.views.energy_view import per_node_h_j
@@ -20,9 +21,11 @@ from cluster_agent.page.views.node_views import bound_of, node_link, row_of, sta
 from cluster_agent.page.views.quantities import NONE, UNKNOWN, compared, count, energy, long, moment, shown_w, watts
 from cluster_agent.serve.people_protocol import JobRow, NodeRow, RunningJob
 
-FEWEST_ALIKE: Final = 3
 MOST_NODES: Final = 100
-"""Ours: of fewer jobs of one name a median says little; rows of the table of its nodes."""
+"""Ours: rows of the table of its nodes."""
+
+BY: Final = {"nodes": "as its nodes estimate it", "predicted by the sharer": "as its sharer predicts"}
+"""Where an estimate of its slowdown is from (``JobRow.slowdown_from``)."""
 
 
 def job_detail(context: Context) -> Content:
@@ -106,7 +109,9 @@ def _power(row: JobRow, nodes: list[NodeRow], whole_w: float | None) -> Html:
         )
         lines += _bound(nodes)
     if row.slowdown is not None:
-        lines.append(text(f"By its caps it takes {100 * row.slowdown:.1f} % longer ({row.slowdown_from})."))
+        takes = "takes" if _is_active(row) else "took"
+        by = BY.get(row.slowdown_from, row.slowdown_from)
+        lines.append(text(f"By its caps it {takes} {100 * row.slowdown:.1f} % longer, {by}."))
     if row.bound_by and row.bound:
         lines.append(text(f"A cap bound it for {100 * row.bound:.0f} % of its time, mostly: {cause(row.bound_by)}."))
     elif not any(node.bound_by for node in nodes):
@@ -154,7 +159,7 @@ def _alike(context: Context, row: JobRow) -> tuple[float, str] | None:
         if one.application == row.title and one.user == row.user and one.job != str(row.job)
         if (value := per_node_h_j(one))
     ]
-    if len(alike) >= FEWEST_ALIKE:
+    if len(alike) >= FEWEST_JOBS:
         return statistics.median(alike), f"{len(alike)} jobs of its name and user in the last week"
     if context.snapshot.median_per_node_h_j:
         return context.snapshot.median_per_node_h_j, "everybody's jobs in the last week"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cluster_agent.jobs.job import ACTIVE
-from cluster_agent.page.views.alarm_view import alarm_list
+from cluster_agent.page.views.alarm_view import alarm_list, unheard_nodes
 from cluster_agent.page.views.budget_view import bound_table, last_change, parts_of_budget, sentence, sums
 from cluster_agent.page.views.causes import STATES, kind_of_state
 from cluster_agent.page.views.context import Content, Context
@@ -69,8 +69,8 @@ def overview(context: Context) -> Content:
     if budget is None:
         return Content("Overview", parts)
     parts["answer"] = Html(parts["answer"] + last_change(context) + _remarks(context, budget))
-    alarms = alarm_list(context)
-    parts["alarms"] = Html(f"<h2>What to do</h2>{alarms}") if snapshot.alarms else Html("")
+    must_act = snapshot.alarms or unheard_nodes(context)
+    parts["alarms"] = Html(f"<h2>What to do</h2>{alarm_list(context)}") if must_act else Html("")
     hours = 24 if context.query.get("hours") == "24" else 2
     other = context.to("", text("the last 24 hours" if hours == 2 else "the last 2 hours"),
                        hours="24" if hours == 2 else "2")  # fmt: skip
