@@ -52,6 +52,7 @@ from cluster_agent.serve.people_protocol import (
     ListBudgetChanges,
     ListNodeChanges,
     ListNodes,
+    NodeName,
     NodeRow,
     Sentences,
     SetBudget,
@@ -501,7 +502,7 @@ class Server:
                 row.jobs, row.job, row.jobs_why = state
         return rows
 
-    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> Changes[NodeRow, str]:
+    def _node_changes(self, caller: Caller, request: ListNodeChanges) -> Changes[NodeRow, NodeName]:
         return self._node_parts.answer(self._now_s(), len(self.partition.ledger.accounts), request)
 
     def _node_marks(self, now_s: float, places: range) -> list[list[Any]]:

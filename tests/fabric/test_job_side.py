@@ -503,7 +503,8 @@ def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     made.speak()
     job = made.submit()
     fields = ["job", "jobs", "node", "reason", "states", "user", "after", "everything", "command", "walltime_s",
-              "workdir", "script", "nodes", "env", "tag", "name", "grace_s", "requeue", "output", "is_on"]  # fmt: skip
+              "workdir", "script", "nodes", "env", "tag", "name", "grace_s", "requeue", "output", "is_on", "part",
+              "run", "since"]  # fmt: skip
     values: list[Any] = [
         None, True, -1, 0, 1, job, 1 << 62, (1 << 64) - 1, 1.5, float("nan"), "", "x" * 70_000, "\0", "n0", "memory",
         "/", b"\xff", [], ["a"], [1, 2], [[]], {}, {"A": "b"}, {"A": 1}, [1 << 63], ["queued"], "root", "-1",
@@ -511,7 +512,7 @@ def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
     n_accepted = 0
     right: dict[str, Any] = {
         "submit": {"command": ["a"], "walltime_s": 10, "workdir": "/"}, "jobs": {"everything": True},
-        "job": {"job": job}, "job-tally": {}, "state-export": {},
+        "job-changes": {}, "job": {"job": job}, "job-tally": {}, "state-export": {},
         "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
         "power": {"node": "n0", "is_on": False},
         "measure-node": {"node": "n0", "spec": {"command": ["a"], "walltime_s": 10, "workdir": "/"}},

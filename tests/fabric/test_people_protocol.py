@@ -40,6 +40,7 @@ from cluster_agent.serve.people_protocol import (
     ListBudgetChanges,
     ListForeign,
     ListHistory,
+    ListJobChanges,
     ListJobs,
     ListJoules,
     ListNodeChanges,
@@ -66,6 +67,7 @@ ROOT_USER = Caller(0, "root", "admin")
 ON_THE_WIRE = {
     "nodes": (ListNodes(), {}),
     "node-changes": (ListNodeChanges(3, 5, 7), {"part": 3, "run": 5, "since": 7}),
+    "job-changes": (ListJobChanges(3, 5, 7), {"part": 3, "run": 5, "since": 7}),
     "why": (ExplainCap("n0"), {"node": "n0"}),
     "node-forget": (ForgetNode("n0"), {"node": "n0", "is_off": False}),
     "budget": (ShowBudget(), {}),
