@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NewType, TypeAlias
 from urllib.parse import quote
 
@@ -28,7 +29,12 @@ LONGEST_PROSE: Final = 1500
 
 def text(value: str, longest: int = LONGEST_SENTENCE) -> Html:
     """Text from anywhere: on one line, without control characters or changes of direction, cut and escaped."""
-    value = value[: longest + 1]
+    return _text(value[: longest + 1], longest)
+
+
+@lru_cache(4096)
+def _text(value: str, longest: int) -> Html:
+    """Most texts of a view were in the one before, and in those of other viewers."""
     shown = plain(value[:longest]) + ("…" if len(value) > longest else "")
     return Html(_UNIT.sub("\u00a0", html.escape(shown)))
 
