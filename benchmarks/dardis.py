@@ -9,8 +9,8 @@ hold-out for it. EASY and ``planned`` do not know the profile. Each unit request
 all 300, as published.
 
 Then 10^5 nodes on links of 1 ms median and 10 ms p99 of which 1 % of the messages are lost, and 10^6 events with
-messages lost, late and doubled, nodes that crash, task managers that die, a cut network, clocks apart, and a head that
-is gone. EMULATED.
+messages lost, late and doubled, nodes that crash, task managers that die, a cut network, clocks apart, a head that is
+gone, and jobs that are cancelled. EMULATED.
 """
 
 from __future__ import annotations
@@ -202,18 +202,20 @@ def faulty(events: int, nodes: int = 60, count: int = 500) -> dict[str, Any]:
         cut = NetworkCut(last_us // 4, last_us // 3, frozenset(random.sample(range(nodes), nodes // 4)))
         gone = last_us // 2, last_us * 3 // 4
         clocks = {random.randrange(nodes): 180_000_000, random.randrange(nodes): 5_000_000}
-        wrong = Faults(tuple(crashes), (cut,), 0.05, 100_000, clocks, gone)
+        wrong = Faults(tuple(crashes), (cut,), 0.05, 100_000, clocks, gone, 0.1)
         setup = replace(SETUPS[random.choice(list(SETUPS))], asks=4)
         simulation = Simulation(nodes_of(nodes, LATE), jobs, setup, LATE, FAULTY, wrong, seed, 60_000_000)
         outcome = simulation.run()
         total += Counter(
             events=outcome.events, jobs=count, accepted=len(outcome.accepted), lost=len(outcome.lost),
             twice=outcome.twice, over_capacity=outcome.over_capacity, over_budget_mw=outcome.over_budget_mw,
-            cut=len(outcome.cut), tasks_left=len(simulation.tasks),
+            cut=len(outcome.cut), tasks_left=len(simulation.tasks), cancelled=len(outcome.cancelled),
+            after_cancel=outcome.after_cancel,
         )  # fmt: skip
         faults += outcome.faults
     print(f"{total['events']} events in {seed} worlds: {total['accepted']} of {total['jobs']} jobs accepted,")
     print(f"  lost {total['lost']}, run twice {total['twice']}, {total['cut']} ended with their node,")
+    print(f"  cancelled {total['cancelled']}, of which {total['after_cancel']} ran after their users had the answer,")
     print(f"  starts above cores or watts in force {total['over_capacity']},", end=" ")
     print(f"{total['over_budget_mw'] / 1000:.0f} W above the budget, {total['tasks_left']} task managers left")
     print("  faults: " + ", ".join(f"{count} {what}" for what, count in faults.most_common()), flush=True)
@@ -236,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found["faulty"] = faulty(100_000 if options.quick else 1_000_000)
     save("dardis" if options.only is None else f"dardis-{options.only}", found)
     bad = found.get("faulty", {})
-    return int(any(bad.get(name, 0) for name in ("lost", "twice", "over_capacity", "over_budget_mw")))
+    return int(any(bad.get(name, 0) for name in ("lost", "twice", "after_cancel", "over_capacity", "over_budget_mw")))
 
 
 if __name__ == "__main__":

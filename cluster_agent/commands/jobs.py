@@ -33,6 +33,7 @@ from cluster_agent.serve.people_protocol import (
 from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
+from foundation.wire.dispatch_messages import FIRST_JOB
 
 Ended = TypeVar("Ended", bound=Any)
 """A row with ``ended_s``."""
@@ -79,9 +80,20 @@ def jobs(
 @click.command()
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
 @socket_option
-def cancel(job: tuple[int, ...], socket: Place) -> None:
-    """End JOB...: SIGTERM, and SIGKILL after the grace time."""
-    echo(*ask(socket, Cancel(list(job))))
+def cancel(job: tuple[int, ...], socket: Place) -> int:
+    """End JOB...: SIGTERM, and SIGKILL after the grace time.
+
+    A job of `submit --dispatch dardis`, whose number has ten digits or more, is ended by its node: this command waits
+    for that, or goes on later if it is called again.
+    """
+    dispatched = [one for one in job if one >= FIRST_JOB]
+    if queued := [one for one in job if one < FIRST_JOB]:
+        echo(*ask(socket, Cancel(queued)))
+    if not dispatched:
+        return 0
+    from cluster_agent.dispatch.live.submission import cancelled, files_of
+
+    return cancelled(dispatched, files_of(Path.home()), echo)
 
 
 @click.command()

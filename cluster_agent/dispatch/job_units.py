@@ -105,7 +105,7 @@ def goes_on(state: NodeState, row: m.Reservation, now_us: int) -> list[m.Order]:
     if row.lead != state.node:
         return [m.Later(_over_us(state, row), m.Due(row.job, row.attempt, "lapse"))]
     over_due = m.Later(_over_us(state, row), m.Due(row.job, row.attempt, "over"))
-    return [over_due, m.Later(now_us, _members(state, row))]
+    return [*([m.Stop(row)] if row.why else []), over_due, m.Later(now_us, _members(state, row))]
 
 
 def _members(state: NodeState, row: m.Reservation) -> m.Due:
@@ -121,7 +121,7 @@ def _members_due(state: NodeState, due: m.Due, now_us: int, orders: list[m.Order
     row = state.row(due.job, due.attempt)
     if row is None or row.phase != "running" or row.lead != state.node:
         return state, orders
-    stops = any(job == row.job for job, _ in state.stopping)
+    stops = bool(row.why)
     done = state.left if stops else state.begun | state.left
     missing = [node for node in row.members if node != state.node and (row.job, node) not in done]
     if not missing:
@@ -189,19 +189,38 @@ def left(state: NodeState, message: m.Left, now_us: int) -> Step:
 def _unit_over(state: NodeState, row: m.Reservation, node: m.Address, why: str, now_us: int) -> Step:
     """One that fails ends the others; with the last one the job is over."""
     state = replace(state, left=state.left | {(row.job, node)})
-    failed = next((how for job, how in state.stopping if job == row.job), "")
-    orders: list[m.Order] = []
-    is_first = bool(why) and not failed
-    if is_first:
-        failed = why
-        state = replace(state, stopping=(*state.stopping, (row.job, why)))
     if all((row.job, one) in state.left for one in row.members):
-        state, more = close(state, replace(row, why=failed), "done", now_us)
+        state, orders = close(state, replace(row, why=row.why or why), "done", now_us)
+        return state, [*orders, *hints(state, now_us)]
+    return _end_units(state, row, why, now_us) if why and not row.why else (state, [])
+
+
+def _end_units(state: NodeState, row: m.Reservation, why: str, now_us: int) -> Step:
+    """All that still run. It is in the journal, so that a manager that restarts goes on with it."""
+    row = replace(row, why=why)
+    state, orders = put(state, row)
+    if (row.job, state.node) not in state.left:
+        orders.append(m.Stop(row))
+    return _members_due(state, _members(state, row), now_us, orders)
+
+
+def cancel(state: NodeState, message: m.Cancel, now_us: int) -> Step:
+    """To the lead, which ends the job whatever it has come to; the task manager hears of its end as of any other."""
+    orders: list[m.Order] = []
+    for row in [one for one in state.rows if one.job == message.job and one.phase == "accepted"]:
+        state, more = drop(state, row)
+        orders += more
+    led = next((one for one in state.rows if one.job == message.job and one.lead == state.node), None)
+    if led is None:
+        over = next((one for one in state.closing if one.job == message.job), None)
+        why = "it has no such job"
+        refused = m.Send(m.owner_of(message.job), m.Refused(message.job, message.attempt, state.node, why, True))
+        return state, [*orders, _report(state, over) if over is not None else refused]
+    if led.phase == "started":
+        state, more = close(state, replace(led, why=m.CANCELLED), "done", now_us)
         return state, [*orders, *more, *hints(state, now_us)]
-    if not is_first:
-        return state, []
-    stops: list[m.Order] = [] if (row.job, state.node) in state.left else [m.Stop(row)]
-    return _members_due(state, _members(state, row), now_us, stops)
+    state, more = (state, []) if led.why else _end_units(state, led, m.CANCELLED, now_us)
+    return state, [*orders, *more]
 
 
 def over(state: NodeState, due: m.Due, now_us: int) -> Step:
@@ -235,7 +254,6 @@ def close(state: NodeState, row: m.Reservation, result: Any, now_us: int) -> Ste
         joined=tuple(one for one in state.joined if one[0] != row.job),
         begun=frozenset(one for one in state.begun if one[0] != row.job),
         left=frozenset(one for one in state.left if one[0] != row.job),
-        stopping=tuple(one for one in state.stopping if one[0] != row.job),
     )  # fmt: skip
     due = m.Due(row.job, row.attempt, "closing", state.rules.retry_us)
     orders: list[m.Order] = [m.Write(row)]

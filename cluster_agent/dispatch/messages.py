@@ -6,7 +6,7 @@ is used twice. Times are microseconds of the receiver's own clock, slots whole o
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,10 @@ Way: TypeAlias = Literal["first", "uniform", "exponential"]
 def owner_of(job: int) -> Address:
     """The address of a job's task manager."""
     return -1 - job
+
+
+CANCELLED: Final = "cancelled"
+"""Why a job ended that its user has cancelled."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -71,7 +75,8 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     members: tuple[Address, ...] = ()
     """All nodes of the job, the lead first; of another node from its unit's beginning on."""
     why: str = ""
-    """How its program failed; "": it did not, or has not ended."""
+    """How its program failed; "": it did not, or has not ended. A lead that has this of a job that runs ends its units,
+    also after a restart."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -112,6 +117,10 @@ class Start(Message, frozen=True, gc=False):
     members: tuple[Address, ...]
 
 
+class Cancel(Message, frozen=True, gc=False):
+    """To the lead, of any attempt: the job is to end, and is not to begin."""
+
+
 class Closed(Message, frozen=True, gc=False):
     """Its end, or return, has been heard of."""
 
@@ -137,7 +146,8 @@ class Accepted(Message, frozen=True, gc=False):
 
 
 class Refused(Message, frozen=True, gc=False):
-    """The attempt has failed. ``start``: the answer to a start, not to a confirmation, whose refusal may come late."""
+    """The attempt has failed. ``start``: the answer to a start, or a cancellation, not to a confirmation, whose refusal
+    may come late."""
 
     node: Address
     why: str
@@ -149,7 +159,8 @@ class Started(Message, frozen=True, gc=False):
 
 
 class Ended(Message, frozen=True, gc=False):
-    """``result``: *done*, *cut* because a node crashed, or *returned*: it was not run, and needs another attempt."""
+    """``result``: *done*, *cut* because a node crashed, or *returned*: it was not run, and needs another attempt. One
+    that was cancelled is *done*, also before it began."""
 
     node: Address
     result: Literal["done", "cut", "returned"]
@@ -185,7 +196,7 @@ class NotJoined(Message, frozen=True, gc=False):
 
 class Begin(Message, frozen=True, gc=False):
     """The lead to the others, again until they answer: all have joined, so run your unit; or ``stops``: end it, since
-    another one has failed."""
+    another one has failed, or the job is cancelled."""
 
     members: tuple[Address, ...]
     stops: bool = False
@@ -275,7 +286,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
-    """End it: a unit on another node has failed."""
+    """End it: a unit on another node has failed, or the job is cancelled."""
 
     row: Reservation
 

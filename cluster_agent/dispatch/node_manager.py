@@ -160,6 +160,7 @@ _MESSAGES: Final[dict[type[m.Message], _Handler]] = {
     m.Confirm: _confirm,
     m.Release: _release,
     m.Start: job_units.start,
+    m.Cancel: job_units.cancel,
     m.Closed: job_units.closed,
     m.Join: job_units.join,
     m.Joined: job_units.joined,

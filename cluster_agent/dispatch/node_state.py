@@ -41,8 +41,6 @@ class NodeState(msgspec.Struct, frozen=True):
     """Of jobs that this node leads and that run: whose unit has begun."""
     left: frozenset[tuple[int, m.Address]] = frozenset()
     """The same: whose unit has ended."""
-    stopping: tuple[tuple[int, str], ...] = ()
-    """The same: a unit has failed, so the others are being ended; and how it failed."""
 
     def cap_mw(self, now_us: int) -> int:
         """What the node may draw for jobs: without a lease the safe cap, if that is lower."""

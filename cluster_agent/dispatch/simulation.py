@@ -28,6 +28,8 @@ P99: Final = 2.3263478740408408
 DRAWN: Final = 1 << 17
 NOTICED_US: Final = 1_000_000
 """Ours: after so long the lead's machine reports that the program died with another node."""
+STOPPED_US: Final = 3_000_000
+"""Ours: so long a program takes to end after it was to."""
 SPAWNED: Final = 1000
 """A task manager that takes the place of a dead one counts its attempts from so many later."""
 
@@ -81,7 +83,8 @@ class Cut(msgspec.Struct, frozen=True):
 
 class Faults(msgspec.Struct, frozen=True):
     """``dead``: the share of task managers that die within ``dead_within_us`` of the submission. ``clock_us``: how much
-    clocks of nodes are ahead. ``head_gone_us``: when no lease is renewed, from and to."""
+    clocks of nodes are ahead. ``head_gone_us``: when no lease is renewed, from and to. ``cancelled``: the share of jobs
+    that their users cancel within ``cancelled_within_us`` of the submission."""
 
     crashes: tuple[Crash, ...] = ()
     cuts: tuple[Cut, ...] = ()
@@ -89,6 +92,8 @@ class Faults(msgspec.Struct, frozen=True):
     dead_within_us: int = 100_000
     clock_us: dict[m.Address, int] = {}
     head_gone_us: tuple[int, int] | None = None
+    cancelled: float = 0.0
+    cancelled_within_us: int = 1_800_000_000
 
 
 class Outcome:
@@ -103,6 +108,10 @@ class Outcome:
         self.attempts = [0] * jobs
         self.accepted: set[int] = set()
         self.cut: set[int] = set()
+        self.cancelled: set[int] = set()
+        """Jobs whose users were answered that they do not run, or not any more."""
+        self.after_cancel = 0
+        """Those of them that ran then, or began later."""
         self.twice = 0
         self.over_capacity = 0
         """Units that began on nodes with too few cores, or watts in force, for what ran there."""
@@ -115,8 +124,8 @@ class Outcome:
 
     @property
     def lost(self) -> list[int]:
-        """Jobs that a lead had accepted, and that never ran."""
-        return [job for job in sorted(self.accepted) if self.start_us[job] < 0]
+        """Jobs that a lead had accepted, and that never ran and were not cancelled."""
+        return [job for job in sorted(self.accepted - self.cancelled) if self.start_us[job] < 0]
 
 
 class Simulation:
@@ -147,6 +156,7 @@ class Simulation:
         self._events: list[tuple[int, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._dead: set[int] = set()
         self._running: list[dict[int, Need]] = [{} for _ in nodes]
+        self._begun: set[tuple[int, m.Address]] = set()
         self._draw_mw = [0] * len(nodes)
         self._total_mw = 0
         self.budget_mw = sum(node.grant.cap_mw for node in nodes)
@@ -191,7 +201,16 @@ class Simulation:
         if self._faults.dead and self._random.random() < self._faults.dead:
             dies_us = self.now_us + int(self._random.random() * self._faults.dead_within_us)
             self._at(dies_us, self._die, job)
+        if self._faults.cancelled and self._random.random() < self._faults.cancelled:
+            ends_us = self.now_us + int(self._random.random() * self._faults.cancelled_within_us)
+            self._at(ends_us, self._cancel, job)
         self._carry_out_task(job, *task_manager.begin(task, self.now_us))
+
+    def _cancel(self, job: int) -> None:
+        """By the job's user. If its task manager died, the job goes on."""
+        if (task := self.tasks.get(job)) is not None:
+            self.outcome.faults["jobs cancelled"] += 1
+            self._carry_out_task(job, *task_manager.cancel(task, self.now_us), is_cancelled=True)
 
     def _die(self, job: int) -> None:
         if self.tasks.pop(job, None) is not None:
@@ -318,9 +337,13 @@ class Simulation:
         need = f"{one.need.cores} cores and {one.need.mw / 1000:.0f} W"
         return f"job {job} can never run: {one.units} nodes with {need} each are needed, and {can} are granted as much"
 
-    def _carry_out_task(self, job: int, task: TaskState, orders: list[m.Order]) -> None:
+    def _carry_out_task(self, job: int, task: TaskState, orders: list[m.Order], is_cancelled: bool = False) -> None:
+        before = self.tasks.get(job)
         if task.phase == "over":
             self.tasks.pop(job, None)
+            if is_cancelled or (before is not None and before.phase == "cancel"):
+                self.outcome.cancelled.add(job)
+                self.outcome.after_cancel += any(job in running for running in self._running)
         else:
             self.tasks[job] = task
         if task.placed is not None and self.outcome.dispatch_us[job] < 0:
@@ -347,8 +370,13 @@ class Simulation:
             elif isinstance(order, m.Erase):
                 self.journal[node].pop((order.job, order.attempt), None)
             elif isinstance(order, m.Run):
+                self._begun.add((order.row.job, node))
                 if order.row.lead == node:  # the truth is one program on all its nodes
                     self._runs(node, order.row)
+            elif isinstance(order, m.Stop):
+                if order.row.lead == node:
+                    given = order.row.job, order.row.attempt, node, self._boot[node]
+                    self._at(self.now_us + STOPPED_US, self._program_ends, *given)
             elif isinstance(order, m.Note):
                 self.outcome.notes[order.text] += 1
 
@@ -357,14 +385,18 @@ class Simulation:
     def _written(self, node: m.Address, row: m.Reservation) -> None:
         if row.phase == "started":
             self.outcome.accepted.add(row.job)
-        elif row.phase in node_state.RUNS:
+        elif row.phase in node_state.RUNS and not row.why:
             others, state = self._running[node].items(), self.nodes[node]
             mw = row.need.mw + sum(need.mw for job, need in others if job != row.job)
             self.outcome.over_capacity += state is None or mw > state.cap_mw(self._local_us(node))
+        elif row.phase == "left" and (row.job, node) not in self._begun:  # cancelled before this unit began
+            self._running[node].pop(row.job, None)
+            self._measure(node)
 
     def _runs(self, lead: m.Address, row: m.Reservation) -> None:
         job, outcome = row.job, self.outcome
         outcome.twice += outcome.start_us[job] >= 0
+        outcome.after_cancel += job in outcome.cancelled
         outcome.start_us[job], outcome.nodes[job], outcome.attempts[job] = self.now_us, row.members, row.attempt
         for node in row.members:
             self._running[node][job] = row.need

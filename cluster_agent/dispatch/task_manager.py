@@ -57,7 +57,7 @@ class TaskState(msgspec.Struct, frozen=True):
     setup: Setup
     rules: m.Rules
     seed: int
-    phase: Literal["new", "candidates", "confirms", "start", "placed", "pause", "over"] = "new"
+    phase: Literal["new", "candidates", "confirms", "start", "placed", "pause", "cancel", "over"] = "new"
     attempt: int = 0
     tries: int = 0
     refusals: int = 0
@@ -84,11 +84,25 @@ def begin(state: TaskState, now_us: int) -> Step:
 
 def resume(state: TaskState, now_us: int) -> Step:
     """In place of a task manager that died in this state, which it had kept before each thing that it sent."""
-    if state.phase == "start":
-        return _start(state, m.Due(state.job, state.attempt, "start", state.rules.retry_us), now_us)
+    if state.phase in ("start", "cancel"):
+        again = _start if state.phase == "start" else _cancel
+        return again(state, m.Due(state.job, state.attempt, state.phase, state.rules.retry_us), now_us)
     if state.placed is None:
         return begin(state, now_us)
     return replace(state, phase="placed"), presence(state)
+
+
+def cancel(state: TaskState, now_us: int) -> Step:
+    """End the job. Where a lead has it, or may have it, the job is over when that has answered."""
+    if state.phase in ("cancel", "over"):
+        return state, []
+    orders = _releases(state, tuple({*state.sent, *state.members})) if state.phase != "start" else []
+    if state.phase != "start" and state.placed is None:
+        return replace(state, phase="over"), orders
+    state, more = _cancel(
+        replace(state, phase="cancel"), m.Due(state.job, state.attempt, "cancel", state.rules.retry_us), now_us
+    )
+    return state, [*orders, *more]
 
 
 def presence(state: TaskState) -> list[m.Order]:
@@ -241,6 +255,8 @@ def _confirms_due(state: TaskState, due: m.Due, now_us: int) -> Step:
 
 
 def _refused(state: TaskState, message: m.Refused, now_us: int) -> Step:
+    if state.phase == "cancel":
+        return _not_led(state, message)
     if message.attempt != state.attempt or state.phase != ("start" if message.start else "confirms"):
         return state, []
     if message.node in state.accepted and not message.start:  # a confirmation that came twice
@@ -275,6 +291,30 @@ def _start(state: TaskState, due: m.Due, now_us: int) -> Step:
     return state, [m.Send(state.members[0], message), later]
 
 
+def _lead(state: TaskState) -> tuple[int, m.Address]:
+    """Of a job that is being cancelled: the attempt that it knows of, and its node."""
+    attempt, members = (state.attempt, state.members) if state.placed is None else (state.placed[0], state.placed[2])
+    return attempt, members[0]
+
+
+def _cancel(state: TaskState, due: m.Due, now_us: int) -> Step:
+    """To the lead, until it answers."""
+    attempt, lead = _lead(state)
+    wait_us = min(2 * due.wait_us, state.rules.slowest_us)
+    later = m.Later(now_us + due.wait_us, replace(due, wait_us=wait_us))
+    note = f"job {state.job}: node {lead} does not answer: the job ends there as soon as it does"
+    is_silent = due.wait_us >= min(state.rules.retry_us << CONFIRMS, state.rules.slowest_us)
+    notes: list[m.Order] = [m.Note(note)] if is_silent else []
+    return state, [*notes, m.Send(lead, m.Cancel(state.job, attempt)), later]
+
+
+def _not_led(state: TaskState, message: m.Refused) -> Step:
+    """The lead has nothing of a job that is being cancelled."""
+    if not message.start or (message.attempt, message.node) != _lead(state):
+        return state, []
+    return replace(state, phase="over"), _releases(state, state.members)
+
+
 def _started(state: TaskState, message: m.Started, now_us: int) -> Step:
     if message.attempt != state.attempt or state.phase != "start":
         return state, []
@@ -307,11 +347,13 @@ def _move(state: TaskState, due: m.Due, now_us: int) -> Step:
 def _ended(state: TaskState, message: m.Ended, now_us: int) -> Step:
     orders: list[m.Order] = [m.Send(message.node, m.Closed(state.job, message.attempt))]
     is_placed = state.placed is not None and message.attempt == state.placed[0]
-    is_starting = state.phase == "start" and message.attempt == state.attempt
+    is_starting = state.phase in ("start", "cancel") and message.attempt == state.attempt
     if state.phase == "over" or not (is_placed or is_starting):
         return state, orders
     if state.phase in ("candidates", "confirms"):  # a better start was looked for
         orders += _releases(state, state.members or state.sent)
+    if state.phase == "cancel":
+        return replace(state, phase="over"), [*orders, *_releases(state, state.members)]
     if message.result != "returned":
         return replace(state, phase="over"), orders
     if state.phase == "start" and not is_starting:  # the lead has yet to answer for the later attempt
@@ -333,6 +375,7 @@ _DUE: Final[dict[tuple[str, str], _Handler]] = {
     ("candidates", "replies"): _replies_due,
     ("confirms", "confirms"): _confirms_due,
     ("start", "start"): _start,
+    ("cancel", "cancel"): _cancel,
     ("pause", "pause"): _pause_due,
     ("placed", "move"): _move,
 }

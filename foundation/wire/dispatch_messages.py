@@ -18,6 +18,10 @@ from foundation.wire.power_messages import Envelope, Milliwatts, Nanoseconds, Wi
 LARGEST: Final = 1 << 16
 """Ours: bytes of a job's command, script and environment, so that its start fits a packet."""
 
+FIRST_JOB: Final = 1 << 32
+LAST_JOB: Final = 1 << 52
+"""Numbers of jobs that are dispatched without a centre: a head counts its own from 1."""
+
 
 class Lease(msgspec.Struct, frozen=True):
     """The node may draw ``cap_mw`` for ``left_ns`` from now on; 0: its lease is over, or it never had one."""

@@ -274,6 +274,37 @@ def test_a_unit_that_fails_ends_the_others_and_the_job_says_how_it_failed() -> N
     assert [(one.result, one.why) for one in sent(orders, m.Ended)] == [("done", "exit status 3")]
 
 
+def test_a_job_that_is_cancelled_before_its_start_never_begins_whatever_comes_late() -> None:
+    before = accepted(node_of(), 1)
+    started, _ = node_manager.step(before, m.Start(1, 1, (0,)), 0)
+    for state, answer in ((started, m.Ended(1, 1, 0, "done", m.CANCELLED)),
+                          (before, m.Refused(1, 1, 0, "it has no such job", True))):  # fmt: skip
+        state, orders = node_manager.step(state, m.Cancel(1, 1), 0)
+        assert state.rows == () and [one.message for one in orders if isinstance(one, m.Send)] == [answer]
+        state, _ = node_manager.step(state, m.Closed(1, 1), 0)
+        state, _ = node_manager.step(state, submit(1), 0)
+        for late in (m.Confirm(1, 1, 5), m.Start(1, 1, (0,)), m.Due(1, 1, "begin", 1000)):
+            state, orders = node_manager.step(state, late, 0)
+            assert state.rows == () and not sent(orders, m.Started)
+
+
+def test_a_cancelled_job_ends_on_all_its_nodes_also_when_its_lead_restarts() -> None:
+    lead, other = led()
+    lead, orders = node_manager.step(lead, m.Cancel(1, 1), 6 * MINUTE_US)
+    assert node_manager.step(lead, m.Cancel(1, 1), 6 * MINUTE_US) == (lead, [])
+    for found in (orders, node_manager.recovered(node_of(), lead.rows, 6 * MINUTE_US, {(1, 1)})[1]):
+        assert [one.row.job for one in found if isinstance(one, m.Stop)] == [1]
+    lead, orders = node_manager.recovered(node_of(), lead.rows, 6 * MINUTE_US, {(1, 1)})
+    due = next(one.message for one in orders if isinstance(one, m.Later) and one.message.what == "members")
+    lead, orders = node_manager.step(lead, due, 6 * MINUTE_US)
+    assert sent(orders, m.Begin) == [m.Begin(1, 1, (0, 1), True)]
+    other, orders = node_manager.step(other, sent(orders, m.Begin)[0], 6 * MINUTE_US)
+    assert [one.row.job for one in orders if isinstance(one, m.Stop)] == [1]
+    lead, _ = node_manager.step(lead, m.Left(1, 1, 1, "exit status -15"), 6 * MINUTE_US)
+    lead, orders = node_manager.step(lead, m.ProgramEnded(1, 1, "exit status -15"), 6 * MINUTE_US)
+    assert sent(orders, m.Ended) == [m.Ended(1, 1, 0, "done", m.CANCELLED)] and lead.rows == ()
+
+
 def test_managers_that_restart_alone_find_the_job_running_and_those_of_a_node_that_crashed_do_not() -> None:
     for node, state in enumerate(led()):
         found, orders = node_manager.recovered(node_of(node), state.rows, 6 * MINUTE_US, {(1, 1)})
@@ -366,6 +397,30 @@ def test_a_task_manager_does_not_try_again_before_the_lead_has_answered() -> Non
     assert orders[-1].at_us - due.at_us == RULES.slowest_us  # type: ignore[union-attr]
 
 
+def test_a_task_manager_ends_its_job_where_a_lead_may_have_it_and_says_once_more_until_that_answers() -> None:
+    state, _ = task_manager.begin(task_of(nodes=1), 0)
+    over, orders = task_manager.cancel(state, 500)
+    assert over.phase == "over" and sent(orders, m.Release) == [m.Release(7, 1)] and not sent(orders, m.Cancel)
+    state, _ = task_manager.step(state, m.Candidates(7, 1, 0, ((2, 9, 1.0),), 0, 0), 1000)
+    state, orders = task_manager.step(state, m.Accepted(7, 1, 0), 2000)
+    state, orders = task_manager.cancel(state, 3000)
+    assert state == task_manager.cancel(state, 3000)[0]
+    for at in range(12):
+        assert state.phase == "cancel" and sent(orders, m.Cancel) == [m.Cancel(7, 1)]
+        state, orders = task_manager.resume(state, 4000 + at)
+        assert sent(orders, m.Cancel)
+        due = next(one for one in orders if isinstance(one, m.Later))
+        for _ in range(5):
+            state, orders = task_manager.step(state, due.message, due.at_us)
+            due = next(one for one in orders if isinstance(one, m.Later))
+    assert [one.text for one in orders if isinstance(one, m.Note)] == [
+        "job 7: node 0 does not answer: the job ends there as soon as it does"
+    ]
+    assert task_manager.step(state, m.Started(7, 1), 9000) == (state, [])
+    for answer in (m.Refused(7, 1, 0, "it has no such job", True), m.Ended(7, 1, 0, "returned")):
+        assert task_manager.step(state, answer, 9000)[0].phase == "over"
+
+
 def test_a_better_start_keeps_the_lead_and_takes_the_place_of_the_first() -> None:
     """The first job ends early; the second, planned behind it, is moved forward."""
     early = Job(0, 3 * MINUTE_US, 1, ALL, 60, 10)
@@ -382,7 +437,7 @@ def test_a_better_start_keeps_the_lead_and_takes_the_place_of_the_first() -> Non
 def check(simulation: Simulation, outcome: Outcome) -> None:
     """What is promised, whatever happens."""
     assert outcome.lost == []
-    assert outcome.twice == outcome.over_capacity == outcome.over_budget_mw == 0
+    assert outcome.twice == outcome.over_capacity == outcome.over_budget_mw == outcome.after_cancel == 0
     assert not simulation.tasks
     for state, journal in zip(simulation.nodes, simulation.journal, strict=True):
         assert state is not None
@@ -393,7 +448,7 @@ def check(simulation: Simulation, outcome: Outcome) -> None:
 @given(st.integers(0, 2**32))
 def test_no_accepted_job_is_lost_nor_run_twice_and_no_watt_is_above_the_budget(seed: int) -> None:
     """With messages lost, late and doubled, crashes, dead task managers, a cut network, clocks apart, no head for a
-    while. A million of such events: ``python -m benchmarks dardis``."""
+    while, and jobs that are cancelled. A million of such events: ``python -m benchmarks dardis``."""
     random, at_us, jobs = Random(seed), 0, []
     for _ in range(25):
         at_us += int(random.expovariate(1 / MINUTE_US))
@@ -402,13 +457,14 @@ def test_no_accepted_job_is_lost_nor_run_twice_and_no_watt_is_above_the_budget(s
     faults = Faults(
         tuple(Crash(node, begin, begin + random.randrange(60, 900) * 1_000_000) for node, begin in crashes),
         (Cut(at_us // 3, at_us // 2, frozenset((0, 1, 2))),),
-        0.1, 100_000, {random.randrange(8): 180_000_000}, (at_us // 2, at_us),
+        0.1, 100_000, {random.randrange(8): 180_000_000}, (at_us // 2, at_us), 0.2,
     )  # fmt: skip
     links = Links(1000, 10_000, 0.05, 0.05)
     simulation, outcome = simulated(jobs, 8, links=links, faults=faults, seed=seed, lease_us=MINUTE_US)
     check(simulation, outcome)
     assert len(outcome.accepted) > 12
     assert outcome.faults["messages lost"] and outcome.faults["nodes crashed"]
+    assert outcome.cancelled or not outcome.faults["jobs cancelled"]
 
 
 def test_jobs_go_on_while_the_network_is_cut_and_all_of_them_run_when_it_is_whole() -> None:

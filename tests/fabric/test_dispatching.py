@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,19 @@ import zmq
 
 from cluster_agent.cli import main
 from cluster_agent.dispatch import messages as m
-from cluster_agent.dispatch.fitting_index import Need, Window
+from cluster_agent.dispatch.fitting_index import Booked, Need, Window, packed
 from cluster_agent.dispatch.live.dispatch_frames import frame_of, read_frame
 from cluster_agent.dispatch.live.dispatched_jobs import DispatchedJobs
 from cluster_agent.dispatch.live.manager_links import dealer
+from cluster_agent.dispatch.live.node_journal import Entry, NodeJournal
 from cluster_agent.dispatch.live.partition_file import read_nodes
+from cluster_agent.dispatch.live.submission import cancelled
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from foundation.wire.keys import read_pair
 from foundation.wire.power_messages import WireError
 from nodectl.member.cluster_cap import JobExchange
-from tests.fabric.dispatching import Dispatching
+from tests.fabric.dispatching import SAFE_MW, Dispatching, program
 from tests.fabric.links import report
 from tests.fabric.relay import Relay
 from tests.waiting import PATIENCE_S, within
@@ -108,6 +111,60 @@ def test_a_task_manager_that_is_killed_loses_no_job_and_another_one_hears_of_its
         left.terminate()
         assert f"`--resume {job}` waits for its end" in left.communicate(timeout=PATIENCE_S)[0]
         assert within(PATIENCE_S, lambda: lines_of(tmp_path / "ran")[-1] == "left")
+
+
+def test_a_cancelled_job_ends_on_its_nodes_with_its_task_manager_without_it_and_before_it_begins(
+    tmp_path: Path,
+) -> None:
+    with Dispatching(tmp_path, 2, reply_s=0.2) as nodes:
+        files, said = nodes.files / "clusterctl" / "dispatch", list[str]()
+        task = nodes.command("--nodes", "2", "--", *WAITS)
+        assert task.stdout is not None
+        job = int(task.stdout.readline().split()[1])
+        assert within(PATIENCE_S, lambda: len(lines_of(tmp_path / "ran")) == 2)
+        assert cancelled([job], files, said.append) == 0 and said[-1] == f"job {job}: it is over"
+        assert task.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] == f"job {job}: cancelled"
+        assert task.returncode == 1
+        assert within(PATIENCE_S, lambda: not any(map(nodes.journal, nodes.names)))
+
+        nodes.end("n1")
+        nodes.grant("n0", SAFE_MW)
+        hungry, alone = nodes.command("--watts", "400", "--", "true"), nodes.command("--", *WAITS)
+        assert hungry.stdout is not None and alone.stdout is not None
+        never, alive = (int(one.stdout.readline().split()[1]) for one in (hungry, alone))  # type: ignore[union-attr]
+        assert cancelled([never], files, said.append) == 0
+        assert hungry.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] == f"job {never}: cancelled before it began"
+        assert within(PATIENCE_S, lambda: len(lines_of(tmp_path / "ran")) == 3)
+        alone.kill()
+        alone.communicate()
+        nodes.end("n0")  # the agent and its node manager; the job goes on
+        silent = f"job {alive}: node 0 does not answer: the job ends there as soon as it does"
+
+        def say(line: str) -> None:
+            said.append(line)
+            if line == silent:
+                nodes.begin("n0")
+
+        assert cancelled([alive], files, say) == 0 and said[-2:] == [silent, f"job {alive}: cancelled"]
+        assert within(PATIENCE_S, lambda: not any(map(nodes.journal, nodes.names)))
+        assert list(files.iterdir()) == []
+        with pytest.raises(WrongUseError, match="it is over, or another's"):
+            cancelled([alive], files, say)
+    assert lines_of(tmp_path / "ran") == ["began"] * 3
+
+
+def test_a_node_manager_that_restarts_does_not_start_a_unit_that_was_cancelled_in_between(tmp_path: Path) -> None:
+    nodes = Dispatching(tmp_path, 1)
+    first = time.time_ns() // 200_000_000
+    row = m.Reservation(
+        1 << 33, 1, first, first + 300, Need(1, 0), packed(Booked(first, first + 300, Need(1, 0))), "running", 0, (0,),
+        m.CANCELLED,
+    )  # fmt: skip
+    NodeJournal(tmp_path / "n0" / "journal").write(Entry(row, program("echo >> ran", tmp_path), "", "boot"))
+    with nodes:
+        assert within(PATIENCE_S, lambda: '"phase":"done"' in str(nodes.journal("n0")))
+        assert nodes.jobs["n0"].news().parts == []
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_network_that_is_cut_loses_no_job(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     program: Program | None = None
 
 
-FROM_TASKS: Final = (m.Submit, m.Confirm, m.Release, m.Start, m.Closed)
+FROM_TASKS: Final = (m.Submit, m.Confirm, m.Release, m.Start, m.Cancel, m.Closed)
 FROM_NODES: Final = (m.Join, m.Joined, m.NotJoined, m.Begin, m.Begun, m.Left, m.End, m.Lost)
 TO_TASKS: Final = (m.Candidates, m.Accepted, m.Refused, m.Started, m.Ended, m.Hint)
 _KINDS: Final[dict[str, type[Any]]] = {one.__name__: one for one in (*FROM_TASKS, *FROM_NODES, *TO_TASKS)}

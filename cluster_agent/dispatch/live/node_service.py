@@ -141,8 +141,11 @@ class NodeService:
             orders, self._recovery = self._recovery, []
             self._carry_out(orders)
             for row in self._state.rows:
-                if row.phase == "running":
+                key = row.job, row.attempt
+                if row.phase == "running" and not row.why:
                     self._run(row)
+                elif row.phase == "running" and key not in self._parts:  # it was to end before it began
+                    self._do(m.ProgramEnded(*key))
         now_us = self._clock_us()
         due_s = (self._later[0][0] - now_us) / 1e6 if self._later else ALIVE_S
         self._links.wait([self._pair.fileno()], min(max(due_s, 0.0), ALIVE_S if not self._starts else AGAIN_S / 4))

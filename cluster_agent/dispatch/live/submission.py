@@ -1,7 +1,8 @@
 """A task manager as a process: it finds nodes for one job without a head, and stays until the job is over.
 
 What it must not forget is in a file of its user before it is sent: if the process ends, ``clusterctl submit --dispatch
-dardis --resume JOB`` goes on from there. A job that a lead has runs in any case.
+dardis --resume JOB`` goes on from there. A job that a lead has runs in any case. ``clusterctl cancel JOB`` puts another
+file next to it: whoever is the task manager finds it there, and ends the job where it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from cluster_agent.dispatch.task_manager import Setup, TaskState
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.allowed import Allowed
 from foundation.planted_links import write_durably
+from foundation.wire.dispatch_messages import FIRST_JOB, LAST_JOB
 from foundation.wire.job_messages import HOOK_S
 from foundation.wire.keys import KeyPair, read_pair
 from foundation.wire.power_messages import WireError
@@ -41,9 +43,8 @@ LEAST_SLOTS: Final = 30
 PRESENCE_S: Final = 2.0
 """Ours: how often the lead is shown where its task manager is."""
 LINGER_MS: Final = 1000
-FIRST: Final = 1 << 32
-LAST: Final = 1 << 52
-"""Numbers of jobs here: a head counts its own from 1."""
+LOOK_S: Final = 0.2
+"""Ours: how often ``clusterctl cancel`` looks whether another task manager has ended the job."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ def new_job(nodes: NodesFile, program: Program, units: int, watts: float, seed: 
     """``WrongUseError`` for more units than there are nodes. ``watts``: of a node, that the job cannot do without."""
     if units > len(nodes.nodes):
         raise WrongUseError(f"--nodes {units}: {len(nodes.nodes)} nodes dispatch here")
-    job = FIRST + (seed + now_us) % (LAST - FIRST)
+    job = FIRST_JOB + (seed + now_us) % (LAST_JOB - FIRST_JOB)
     hooks_s = HOOK_S * (bool(program.prolog) + bool(program.epilog))
     length = math.ceil((program.walltime_s + hooks_s) / nodes.slot_s)
     return TaskState(
@@ -68,11 +69,15 @@ def new_job(nodes: NodesFile, program: Program, units: int, watts: float, seed: 
     )  # fmt: skip
 
 
+class LivesError(WrongUseError):
+    """Another process is the task manager of this job."""
+
+
 class JobFile:
-    """``path``; locked for as long as its task manager lives. ``WrongUseError`` if another one has it."""
+    """``path``; locked for as long as its task manager lives. ``LivesError`` if another one has it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._cancelled = path, path.with_suffix(".cancel")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -82,14 +87,19 @@ class JobFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise WrongUseError(f"job {path.stem}: its task manager lives") from None
+            raise LivesError(f"job {path.stem}: its task manager lives") from None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its user wants it to end."""
+        return self._cancelled.exists()
 
     def read(self) -> Kept:
         """What was kept."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Kept)
         except FileNotFoundError:
-            raise WrongUseError(f"job {self._path.stem}: {self._path} is not there: it is over, or another's") from None
+            raise WrongUseError(_not_there(self._path)) from None
         except (OSError, msgspec.MsgspecError) as error:
             raise ClusterError(f"{self._path}: cannot read the job: {error}") from None
 
@@ -103,9 +113,13 @@ class JobFile:
     def close(self, is_over: bool) -> None:
         """Let go of it; nothing is left of a job that ``is_over``."""
         if is_over:
-            for path in (self._path, self._path.with_suffix(".lock")):
+            for path in (self._path, self._cancelled, self._path.with_suffix(".lock")):
                 path.unlink(missing_ok=True)
         os.close(self._lock)
+
+
+def _not_there(path: Path) -> str:
+    return f"job {path.stem}: {path} is not there: it is over, or another's"
 
 
 class Submission:
@@ -152,7 +166,15 @@ class Submission:
     def _note_signal(self, number: int, frame: Any) -> None:
         self._interrupted = number
 
+    @property
+    def is_known(self) -> bool:
+        """After ``run``: whether it is known what became of the job."""
+        return not self._no_record
+
     def _turn(self) -> None:
+        if self._state.phase != "cancel" and self._file.is_cancelled:
+            self._carry_out(*task_manager.cancel(self._state, self._clock_us()))
+            return
         now_us = self._clock_us()
         due_s = (self._later[0][0] - now_us) / 1e6 if self._later else PRESENCE_S
         for ready, _ in self._poller.poll(round(1000 * min(max(due_s, 0.0), 0.5))):
@@ -240,24 +262,28 @@ class Submission:
             self._say(line)
 
     def _finish(self) -> int:
-        job, state, end = self._state.job, self._state, self._end
-        is_with_lead = state.phase == "start" or state.placed is not None
+        job, state, end, is_cancelled = self._state.job, self._state, self._end, self._file.is_cancelled
+        is_with_lead = state.phase in ("start", "cancel") or state.placed is not None
         if self._no_record:
             self._say(f"job {job}: {self._no_record}")
         elif self._interrupted and state.phase != "over":
             if is_with_lead:
                 self._file.close(is_over=False)
-                self._say(f"job {job}: it runs without this command; `--resume {job}` waits for its end")
+                goes_on = f"it runs without this command; `--resume {job}` waits for its end"
+                not_yet = f"its node has not answered that it ends: `clusterctl cancel {job}` goes on"
+                self._say(f"job {job}: {not_yet if state.phase == 'cancel' else goes_on}")
                 return 130
-            for node in {*state.sent, *state.members}:
-                self._send(node, frame_of(m.Release(job, state.attempt)))
+            self._carry_out(*task_manager.cancel(state, self._clock_us()))
             self._say(f"job {job}: it is not run")
             self._file.close(is_over=True)
             return 130
         self._file.close(is_over=True)
         if end is None:
+            if is_cancelled and not self._no_record:
+                self._say(f"job {job}: {m.CANCELLED} before it began")
             return 1
         how = "done" if end.result == "done" and not end.why else f"failed: {end.why or end.result}"
+        how = m.CANCELLED if end.why == m.CANCELLED else how
         self._say(f"job {job}: {how}")
         return 0 if how == "done" else 1
 
@@ -282,6 +308,37 @@ def submitted(
         raise
     say(f"job {state.job}")
     return made.run()
+
+
+def cancelled(jobs: Sequence[int], files: Path, say: Callable[[str], None]) -> int:
+    """End these jobs of this user, each by its task manager, or in place of one that has ended; 0 once all are over,
+    130 where this process was to end before."""
+    paths = [files / f"{job}.json" for job in jobs]
+    for path in paths:
+        if not path.exists():
+            raise WrongUseError(_not_there(path))
+        try:
+            path.with_suffix(".cancel").touch(0o600)
+        except OSError as error:
+            raise ClusterError(f"{path}: cannot cancel the job: {error.strerror}") from None
+    return max(_cancelled(path, say) for path in paths)
+
+
+def _cancelled(path: Path, say: Callable[[str], None]) -> int:
+    while path.exists():
+        try:
+            file = JobFile(path)
+        except LivesError:
+            time.sleep(LOOK_S)
+            continue
+        if not path.exists():  # it was over in this moment
+            file.close(is_over=True)
+            break
+        made = Submission(file.read(), file, say)
+        status = made.run(is_resumed=True)
+        return status if status not in (0, 1) else int(not made.is_known)
+    say(f"job {path.stem}: it is over")
+    return 0
 
 
 def resumed(job: int, files: Path, say: Callable[[str], None]) -> int:
