@@ -116,6 +116,19 @@ def test_a_quick_demo_keeps_its_budget_and_leaves_plot_and_json(
     assert min(line["power_w"] for line in dropped) > 0.5 * content["budget_w"]
 
 
+def test_a_quick_demo_of_dispatch_loses_no_job_while_its_head_is_gone_and_counts_them_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    """It takes over ten seconds, since leases must lapse while jobs are dispatched; 12 s of processor time."""
+    assert main(["demo", "--dardis", "--quick", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "demo-dardis.json").read_text())
+    assert [(one["name"], one["dispatched"], one["ran"]) for one in found["phases"]] == [
+        ("with the head", 2, 2), ("head gone", 2, 2), ("head back", 1, 1)
+    ]  # fmt: skip
+    assert found["counted"] == found["running"] > 0 and found["hungry_s"] > 0
+    assert (found["twice"], found["over_ws"]) == (0, 0.0)
+
+
 def started(tmp_path: Path) -> tuple[subprocess.Popen[bytes], list[psutil.Process]]:
     """A demo whose nodes are there, and all its processes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
