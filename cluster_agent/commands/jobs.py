@@ -83,7 +83,7 @@ def jobs(
 def cancel(job: tuple[int, ...], socket: Place) -> int:
     """End JOB...: SIGTERM, and SIGKILL after the grace time.
 
-    A job of `submit --dispatch dardis`, whose number has ten digits or more, is ended by its node: this command waits
+    A job of `submit --dispatch dardis`, whose number has sixteen digits, is ended by its node: this command waits
     for that, or goes on later if it is called again.
     """
     dispatched = [one for one in job if one >= FIRST_JOB]

@@ -114,15 +114,16 @@ def test_a_task_manager_that_is_killed_loses_no_job_and_another_one_hears_of_its
 
 
 def test_a_cancelled_job_ends_on_its_nodes_with_its_task_manager_without_it_and_before_it_begins(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "files"))
     with Dispatching(tmp_path, 2, reply_s=0.2) as nodes:
         files, said = nodes.files / "clusterctl" / "dispatch", list[str]()
         task = nodes.command("--nodes", "2", "--", *WAITS)
         assert task.stdout is not None
         job = int(task.stdout.readline().split()[1])
         assert within(PATIENCE_S, lambda: len(lines_of(tmp_path / "ran")) == 2)
-        assert cancelled([job], files, said.append) == 0 and said[-1] == f"job {job}: it is over"
+        assert main(["cancel", str(job)]) == 0 and capsys.readouterr().out.endswith(f"job {job}: it is over\n")
         assert task.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] == f"job {job}: cancelled"
         assert task.returncode == 1
         assert within(PATIENCE_S, lambda: not any(map(nodes.journal, nodes.names)))
@@ -148,8 +149,7 @@ def test_a_cancelled_job_ends_on_its_nodes_with_its_task_manager_without_it_and_
         assert cancelled([alive], files, say) == 0 and said[-2:] == [silent, f"job {alive}: cancelled"]
         assert within(PATIENCE_S, lambda: not any(map(nodes.journal, nodes.names)))
         assert list(files.iterdir()) == []
-        with pytest.raises(WrongUseError, match="it is over, or another's"):
-            cancelled([alive], files, say)
+        assert main(["cancel", str(alive)]) == 2 and "it is over, or another's" in capsys.readouterr().err
     assert lines_of(tmp_path / "ran") == ["began"] * 3
 
 
