@@ -49,11 +49,12 @@ SETUPS: Final = {
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Which jobs of a log, from one day on; arrivals follow so many times faster."""
+    """Which jobs of a log, from one day on: one of ``every``; arrivals follow so many times faster."""
 
     from_day: int = 0
     days: int = 22
     compress: int = 1
+    every: int = 1
 
 
 class DispatchWorld(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ def read_world(
     if not len(rows):
         last = int(jobs.submit_s[-1]) // DAY_S
         raise WrongUseError(f"{log}: no job on days {part.from_day} to {part.from_day + part.days - 1}; see day {last}")
-    jobs = jobs.only(rows)
+    jobs = jobs.only(rows[:: part.every])
     return world_of(
         {"submit_s": (jobs.submit_s - first_s) // part.compress, "run_s": jobs.run_s, "request_s": jobs.request_s},
         *(jobs.width.astype(np.int64), nodes, say, profile, cap_w),
