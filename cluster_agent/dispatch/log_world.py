@@ -41,11 +41,11 @@ FOR_EVER_US: Final = 1 << 61
 
 SETUPS: Final = {
     "throughput": Setup("first", "earliest", backfills=True),
-    "throughput-within": Setup("first", "earliest", beyond="last", backfills=True),
+    "throughput-within": Setup("first", "earliest", keeps=True, backfills=True),
     "balance": Setup("exponential", "best"),
     "profile": Setup("uniform", "random"),
 }
-"""Bridi's three; ``throughput-within`` is ours: the profile is exceeded only when its windows have no other start."""
+"""Bridi's three; ``throughput-within`` is ours: it keeps the profile as the rule does, at the moment of a start."""
 
 
 class Cut(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ class Submit(Message, frozen=True, gc=False):
     starts: int
     way: Way
     within: bool
-    """Only starts that fit the profile."""
+    """Only starts that fit the profile: with *first* in the slot of the start alone, else until the end."""
     seed: int
 
 

@@ -41,8 +41,10 @@ def offered(
 ) -> tuple[Span, ...]:
     """At most ``starts`` starts, in spans with their fitting index."""
     if way == "first":
-        found = fittings(booked, profile, capacity, need, window, within, starts)
-        return _earliest(found, starts)
+        if not within:
+            return _earliest(fittings(booked, profile, capacity, need, window, False, starts), starts)
+        begin = fittings(booked, profile, capacity, need, window._replace(length=1), True)
+        return _earliest(_both(begin, fittings(booked, profile, capacity, need, window, False)), starts)
     found = fittings(booked, profile, capacity, need, window, True, MANY)
     if found:
         return _random(found, [one[2] for one in found], window, starts, way, seed)
@@ -55,10 +57,24 @@ def offered(
 def _earliest(found: Sequence[Fitting], starts: int) -> tuple[Span, ...]:
     spans: list[Span] = []
     for first, last, profile, capacity in found:
+        if starts <= 0:
+            break
         last = min(last, first + starts)
         spans.append((first, last, profile if profile >= 1 else capacity))
         starts -= last - first
     return tuple(spans)
+
+
+def _both(begin: Sequence[Fitting], whole: Sequence[Fitting]) -> list[Fitting]:
+    """The starts that are in both, with the profile's index of the first and the capacity's of the second."""
+    found: list[Fitting] = []
+    one = two = 0
+    while one < len(begin) and two < len(whole):
+        first, last = max(begin[one][0], whole[two][0]), min(begin[one][1], whole[two][1])
+        if first < last:
+            found.append((first, last, begin[one][2], whole[two][3]))
+        one, two = (one, two + 1) if whole[two][1] < begin[one][1] else (one + 1, two)
+    return found
 
 
 def _random(

@@ -31,12 +31,12 @@ Step = tuple["TaskState", list[m.Order]]
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """``asks``: how many nodes are requested for each unit; 0: all. ``beyond``: when starts that break the desired
-    profile count: always, or only when no other is found."""
+    """``asks``: how many nodes are requested for each unit; 0: all. ``keeps``: only starts at which the desired profile
+    has room, as the rule of ``profile_rule``: later windows are searched until there is one."""
 
     way: m.Way
     choice: Choice
-    beyond: Literal["always", "last"] = "always"
+    keeps: bool = False
     asks: int = 0
     least: int = 8
     """Nodes that are requested at least."""
@@ -134,9 +134,8 @@ def _request(state: TaskState, now_us: int) -> Step:
         sent = tuple(Random(seed).sample(range(state.nodes), count))
     window = state.window
     starts = (state.units - 1) * (window.last - window.first) // len(sent) + 1
-    within = setup.beyond == "last" and state.tries < RETRIES and state.placed is None
     orders: list[m.Order] = [
-        m.Send(node, m.Submit(state.job, attempt, state.need, window, starts, setup.way, within, seed + node))
+        m.Send(node, m.Submit(state.job, attempt, state.need, window, starts, setup.way, setup.keeps, seed + node))
         for node in sent
     ]
     orders.append(m.Later(now_us + state.rules.reply_us, m.Due(state.job, attempt, "replies")))
@@ -206,7 +205,7 @@ def _none_found(state: TaskState, now_us: int) -> Step:
 
 def _next_window(state: TaskState) -> Window:
     length, first, last = state.window
-    if state.tries < RETRIES:
+    if state.tries < RETRIES or state.setup.keeps:
         return Window(length, last, last + 2 * (last - first))
     end = max(reply.free_from for reply in state.replies)
     return Window(length, max(end, last), max(end, last) + state.slots)
