@@ -232,6 +232,7 @@ def faulty(events: int, nodes: int = 60, count: int = 500) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one day, 10^4 nodes, 10^5 events")
+    parser.add_argument("--from-day", type=int, default=JUDGED_FROM, help="of the log; 370 was used to choose by")
     parser.add_argument("--days", type=int, default=2, help="of the log")
     parser.add_argument("--compress", type=int, default=COMPRESS, help="arrivals so many times as fast")
     parser.add_argument("--every", type=int, default=1, help="one of so many jobs")
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found: dict[str, Any] = {}
     if options.only in (None, "table"):
-        part = Cut(JUDGED_FROM, 1 if options.quick else options.days, options.compress, options.every)
+        part = Cut(options.from_day, 1 if options.quick else options.days, options.compress, options.every)
         found["table"] = table(part, ROWS[:6] if options.quick else options.rows)
     if options.only in (None, "scale"):
         found["scale"] = scale(*((10_000, 300) if options.quick else (100_000, 3_000)))
