@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from cluster_agent.commands.nodes import socket_option
@@ -50,5 +52,5 @@ def _export_replay(directory: str, out: str | None, socket: Place) -> None:
     with written_whole.folder(directory, "--replay") as folder:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
-    command = " ".join(["clusterctl replay", *arguments(directory, files), "--policy ..."])
+    command = f"clusterctl replay {shlex.join(arguments(directory, files))} --policy ..."
     echo(f"{', '.join(sorted(files))} in {directory}: {command}")

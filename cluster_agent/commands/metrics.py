@@ -31,6 +31,7 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
 from cluster_agent.model_service.mqtt_jobs import PLUGIN, message_of
+from cluster_agent.scheduler.switches import OPTIONS
 from cluster_agent.serve.alarms import KINDS
 from cluster_agent.serve.config import DEFAULT_CONFIG
 from cluster_agent.serve.people_protocol import (
@@ -102,10 +103,11 @@ OTHERS: Final = {
                    ("node", "by")),
     "node_waits": ("gauge", "1 for a node that has not the wanted cap yet; what it waits for.", ("node", "waits_for")),
     "jobs": ("gauge", "Jobs in the store.", ("state",)),
-    "limited_jobs": (
+    "switched_jobs": (
         "counter",
-        "Jobs that were passed over for a limit of their user while nodes were idle. Begins at 0 with the agent.",
-        (),
+        "Jobs that limits, or the nodes of their queue alone, have kept waiting or let go ahead. Begins at 0 with the"
+        " agent.",
+        ("switch",),
     ),
     "node_jobs": ("gauge", "Jobs that have the node.", ("node",)),
     "job_nodes": ("gauge", "Nodes by their state for jobs.", ("state",)),
@@ -259,7 +261,11 @@ def _of_states(tally: dict[str, int], rows: list[NodeRow]) -> Iterator[Metric]:
     numbers = Counter(row.jobs for row in rows)
     for state in get_args(NodeState):
         by_state.add_metric([state], numbers[state])
-    yield from (jobs, by_state, _other("limited_jobs", tally.get("limited", 0)))
+    switched = _other("switched_jobs")
+    for switch in OPTIONS:
+        if switch in tally:
+            switched.add_metric([switch], tally[switch])
+    yield from (jobs, by_state, switched)
 
 
 def _own(jobs: list[JobRow], rows: list[NodeRow]) -> Iterator[_Running]:

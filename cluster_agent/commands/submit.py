@@ -31,7 +31,7 @@ MOST_NUMBERS: Final = 1000
 
 _RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
-NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "array")
+NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "queue", "array")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -62,6 +62,9 @@ NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "afte
 @click.option("--memory", type=click.FloatRange(0), default=0.0, metavar="GB", help="So much memory of each node.")
 @click.option("--after", multiple=True, metavar="JOBS", help="Once these have ended, however: 12 or 12,15-18.")
 @click.option("--after-done", multiple=True, metavar="JOBS", help="The same; if one fails, it is cancelled.")
+@click.option(
+    "-q", "--queue", default="", metavar="NAME", help="Its queue, of those in the settings; default: the first."
+)
 @click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
 @click.option("--dispatch", type=click.Choice(["dardis"]), help="Without the cluster agent: ask the nodes themselves.")
 @click.option(
@@ -192,7 +195,7 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
         "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
-        "memory_gb": given["memory"],
+        "memory_gb": given["memory"], "queue": given["queue"],
         "after": [job for text in given["after"] for job in _numbers("--after", text)],
         "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],
     }  # fmt: skip

@@ -40,9 +40,9 @@ def check_live(
     has_watts: bool = False,
     can_switch: bool = False,
     has_configurations: bool = False,
-    has_limits: bool = False,
+    switches: tuple[str, ...] = (),
 ) -> None:
-    """``WrongUseError`` for a policy that needs what the partition does not have, or does not go with its limits."""
+    """``WrongUseError`` for a policy that needs what the partition has not, or that does not go with ``switches``."""
     lacks = (
         (has_watts, WITHOUT_WATTS),
         (can_switch, WITHOUT_SWITCHING),
@@ -51,11 +51,11 @@ def check_live(
     partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
-    if has_limits:
+    if switches:
         owns_watts = composition.choose is not None or composition.placing is not None
-        reason = clash_of(composition, ("limits",))
+        reason = clash_of(composition, switches)
         if reason is not None or owns_watts:
-            raise WrongUseError(reason or "a policy that owns watts does not go with limits")
+            raise WrongUseError(reason or f"a policy that owns watts does not go with {', '.join(switches)}")
     if (time_s := composition.plan_time_s) is not None and time_s > LIVE_TIME_S:
         raise WrongUseError(f"time_s={time_s:g}: a live partition waits for no plan longer than {LIVE_TIME_S:g} s")
 
@@ -98,6 +98,8 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
         raise WrongUseError(
             f"{spec.requested} per node requested, but the partition's policy takes all nodes as alike: leave that out"
         )
+    if (of_queue := sum(node.serves(spec.queue) for node in nodes)) < spec.nodes:
+        raise WrongUseError(f"{spec.nodes} nodes requested, but queue {spec.queue} has {of_queue}")
     having = sum(has_resources(job, node) for node in nodes)
     if having < spec.nodes:
         raise WrongUseError(
@@ -152,7 +154,9 @@ def runners(job: Job, nodes: Collection[Node]) -> list[Node]:
 
 def can_run(job: Job, node: Node) -> bool:
     """Whether the node would accept the job, by what it has and what it has declared to run."""
-    if (job.on and node.name not in job.on) or not has_resources(job, node) or not _is_of_user(job, node):
+    if (job.on and node.name not in job.on) or not node.serves(job.spec.queue):
+        return False
+    if not has_resources(job, node) or not _is_of_user(job, node):
         return False
     if not node.runs_only or (_is_plain(job) and job.spec.command[:3] == CALIBRATION):
         return True

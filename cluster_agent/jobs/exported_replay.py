@@ -11,10 +11,11 @@ Seconds are whole, and those of the log begin with its first submission.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import floor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,8 +23,10 @@ from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
 from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED
-from cluster_agent.replay.replay_files import CAPS, JOB_WATTS, LOG, MACHINE, TABLE, WAYS
+from cluster_agent.replay.replay_files import CAPS, JOB_WATTS, LOG, MACHINE, SWITCHES, TABLE, WAYS
 from cluster_agent.scheduler.configurations.table import Rows
+from cluster_agent.scheduler.switches.limit_rules import Rule
+from cluster_agent.scheduler.switches.live_limits import LiveSwitches
 
 if TYPE_CHECKING:
     from cluster_agent.store.job_store import JobStore
@@ -59,12 +62,18 @@ def files_of(
     if owner.places_jobs:
         cores_of = {node.name: node.has[0] for node in partition.nodes.values() if node.has is not None}
         return {TABLE: _table(jobs, cores, cores_of)} | found
-    titles = {title: number for number, title in enumerate(sorted({job.title for job in jobs}), 1)}
+    titles = _numbers(job.title for job in jobs)
     if owner.configurations:
         found[WAYS] = _ways(owner.configurations, titles)
     elif machine is not None and (job_watts := _job_watts(jobs)):
         found[JOB_WATTS] = job_watts
-    return {LOG: _log(jobs, len(partition.nodes) * cores, cores, zero_s, titles)} | found
+    switches = owner.switches
+    numbered = Numbered(
+        titles, _numbers(job.group for job in jobs), {name: at for at, name in enumerate(switches.queues)}
+    )
+    if lines := _switches(switches, jobs, numbered, partition):
+        found[SWITCHES] = lines
+    return {LOG: _log(jobs, len(partition.nodes) * cores, cores, zero_s, numbered)} | found
 
 
 def _jobs(partition: Partition, store: JobStore) -> list[Job]:
@@ -124,18 +133,66 @@ def _job_watts(jobs: Sequence[Job]) -> str:
     return "\n".join(lines) + "\n" if lines[1:] else ""
 
 
-def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, titles: Mapping[str, int]) -> str:
+class Numbered(NamedTuple):
+    """The log's numbers of applications, groups and queues, by their names."""
+
+    titles: Mapping[str, int]
+    groups: Mapping[str, int]
+    queues: Mapping[str, int]
+
+    @property
+    def notes(self) -> list[str]:
+        """Which they are, for the log's header."""
+        found = {"application": self.titles, "group": self.groups, "queue": self.queues}
+        return [f"; Note: {what} {number} is {name!r}" for what, of in found.items() for name, number in of.items()]
+
+    def queue(self, job: Job) -> int:
+        """The log's queue of a job; where the partition has none, whether it may be slowed."""
+        return self.queues[job.spec.queue] if self.queues else ECO_QUEUE if job.spec.eco else 0
+
+
+def _numbers(names: Iterable[str]) -> dict[str, int]:
+    """Numbers from 1, in the order of the names; none for ""."""
+    return {name: number for number, name in enumerate(sorted({*names} - {""}), 1)}
+
+
+def _switches(switches: LiveSwitches, jobs: Sequence[Job], numbered: Numbered, partition: Partition) -> str:
+    """Limits and queues as options of a replay (``SWITCHES``); those that are of no job of the log are left out, since
+    a replay refuses them."""
+    there = {
+        "user": {job.user: job.uid for job in jobs},
+        "group": numbered.groups,
+        "queue": {job.spec.queue: numbered.queue(job) for job in jobs},
+    }
+    lines = [f"--limit {text}" for rule in switches.rules for text in _rule(rule, there[rule.key])]
+    if switches.has_partitions:
+        size = Counter(node.queue for node in partition.nodes.values())
+        sizes = (f"{number}={size[name]}" for name, number in numbered.queues.items() if size[name])
+        lines.append(f"--partitions queue:{','.join(sizes)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _rule(rule: Rule, numbers: Mapping[str, int]) -> list[str]:
+    """The rule by the log's numbers of those that have jobs in it."""
+    amount = f"{'jobs' if rule.what == 'jobs' else 'processors'}={rule.most}"
+    if rule.value is None:
+        return [f"{rule.key}:{amount}"] if numbers else []
+    return [f"{rule.key}={numbers[rule.value]}:{amount}"] if rule.value in numbers else []
+
+
+def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, numbered: Numbered) -> str:
     """In the Standard Workload Format."""
     lines = ["; Version: 2.2", f"; UnixStartTime: {zero_s}", f"; MaxProcs: {processors}"]
-    lines += [f"; Note: application {number} is {title!r}" for title, number in titles.items()]
-    lines.append(f"; Note: jobs of queue {ECO_QUEUE} may be slowed (submit --eco)")
+    lines += numbered.notes
+    if not numbered.queues:
+        lines.append(f"; Note: jobs of queue {ECO_QUEUE} may be slowed (submit --eco)")
     for job in jobs:
         submit_s, width = floor(job.queued_s) - zero_s, job.spec.nodes * cores
         wait_s = -1 if job.started_s is None else max(floor(job.started_s) - floor(job.queued_s), 0)
         status = NOT_ENDED if job.ended_s is None else COMPLETED if job.state == "done" else FAILED
         columns = (
             *(job.id, submit_s, wait_s, _run_s(job), width, -1, -1, width, job.spec.walltime_s, -1, status),
-            *(job.uid, -1, titles[job.title], ECO_QUEUE if job.spec.eco else 0, -1, -1, -1),
+            *(job.uid, numbered.groups.get(job.group, -1), numbered.titles[job.title], numbered.queue(job), -1, -1, -1),
         )
         lines.append(" ".join(map(str, columns)))
     return "\n".join(lines) + "\n"

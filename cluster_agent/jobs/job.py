@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from cluster_agent.scheduler.switches.limit_rules import LONGEST_QUEUE
 from foundation.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy, filled, standard_output
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
@@ -72,6 +73,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Until these jobs have ended, however, it is not in the queue of the scheduler (``waiting.Postponed``)."""
     after_done: Numbers = []
     """The same, and if one of these is not done then, it is cancelled."""
+    queue: Annotated[str, Meta(max_length=LONGEST_QUEUE)] = ""
+    """Of the partition, if it has several; "": the first."""
 
     @property
     def per_node(self) -> tuple[int, int, int, int]:
@@ -228,6 +231,8 @@ class Job(msgspec.Struct):
     awaits: dict[str, float] = {}
     """Nodes that were given up and may still run it, and when (Unix seconds) each has ended it by itself at the latest:
     until then it is not started again."""
+    group: str = ""
+    """Its user's first group, by name; "": not known."""
     metered: dict[str, PartEnergy] = {}
     """By node, what of its energy counters in this attempt the account has. In one record with the account, so that
     after a restart the next report closes the gap, and counts nothing twice."""

@@ -49,6 +49,7 @@ class Node:
     refuses: str = ""  # why it starts no job now, by its own report
     left_over: str = ""  # what of a job that has not this node any more still runs there, by its report
     has: tuple[int, int, int, int] | None = None  # as ``JobSpec.per_node``; None: the policy takes nodes as alike
+    queue: str | None = None  # the only queue whose jobs it gets, "" where it gets none; None: of any
 
     @property
     def state(self) -> NodeState:
@@ -65,7 +66,11 @@ class Node:
     def gets_none(self) -> str:
         """Why it gets no more jobs though it is up; empty: it gets them."""
         drained = "drained" if self.drained == "" else self.drained
-        return drained or self.left_over or self.refuses
+        return drained or self.left_over or self.refuses or ("a node of no queue" if self.queue == "" else "")
+
+    def serves(self, queue: str) -> bool:
+        """Whether it gets jobs of this queue."""
+        return self.queue is None or self.queue == queue
 
     @property
     def may_start(self) -> bool:

@@ -22,12 +22,16 @@ from itertools import filterfalse
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from cluster_agent.cluster import Machine
+from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
+from cluster_agent.jobs.owned_watts.live_counts import claim_of
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED, PAUSE_S
 from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
 from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
@@ -39,8 +43,7 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.switches.limit_rules import Rule
-from cluster_agent.scheduler.switches.live_limits import Claim
+from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
 from cluster_agent.scheduler.world import LiveJobs
 from foundation.wire.job_messages import Message, NodeJobs
 
@@ -82,13 +85,13 @@ class Partition:
         meter: Meter = unmetered,
         configurations: Mapping[str, Rows] | None = None,
         mop_mw: Mapping[str, int] = MappingProxyType({}),
-        limits: Sequence[Rule] = (),
+        switches: LiveSwitches = NONE,
     ) -> None:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn;
         ``configurations``: by application, for a policy that chooses among them; ``mop_mw``: as of ``set_mops``;
-        ``limits``: what users may run at once."""
-        check_live(composition, machine is not None, power is not None, configurations is not None, bool(limits))
-        self.watts = Owner(composition, machine, configurations, meter, limits)
+        ``switches``: limits and queues."""
+        check_live(composition, machine is not None, power is not None, configurations is not None, switches.names)
+        self.watts = Owner(composition, machine, configurations, meter, switches)
         self.watts.set_mops(mop_mw)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
@@ -111,7 +114,7 @@ class Partition:
             if name in self.nodes:
                 self.nodes[name].drained = reason
         for job in store.alive():
-            self.jobs[job.id] = job
+            self.jobs[job.id] = self._in_queue(job)
             for name in job.nodes if job.state in ACTIVE else ():
                 # a node has the same time to report its jobs as after a restart of the agent
                 self.nodes.setdefault(name, Node(name)).heard_s = now()
@@ -142,16 +145,23 @@ class Partition:
         self._note_resources()
         self._has_grown = True
 
-    def submit(self, uid: int, user: str, spec: JobSpec, on: Sequence[str] = (), full_power: bool = False) -> Job:
+    def submit(
+        self, uid: int, user: str, spec: JobSpec, on: Sequence[str] = (), full_power: bool = False, group: str = ""
+    ) -> Job:
         """Accept a job; it is on the disk when this returns. ``WrongUseError`` for one that could never run."""
+        switches = self.watts.switches
+        switches.check_queue(spec.queue)
+        if on and switches.has_partitions:
+            spec = replace(spec, queue=self._queue_of(on[0]))
         job = Job(
             id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now(), on=list(on),
-            full_power=full_power,
+            full_power=full_power, group=group,
         )  # fmt: skip
+        self._in_queue(job)
         check_job(job, self.nodes, self.watts.most_nodes(job))
         check_runs(job, self.nodes.values())
         if (limits := self.watts.counts.limits) is not None:
-            limits.check(Claim(user, spec.nodes))
+            limits.check(claim_of(job))
         self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
@@ -205,8 +215,13 @@ class Partition:
     def why_waiting(self) -> dict[int, str]:
         """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
-        why = why_waiting(order, self.jobs.values(), self.nodes.values(), self.runs.by_row, self._now(),
-                          self.watts.owns_watts)  # fmt: skip
+        why: dict[int, str] = {}
+        for queue in self.watts.switches.queues if self.watts.switches.has_partitions else (None,):
+            in_order, jobs = (
+                [job for job in each if queue in (None, job.spec.queue)] for each in (order, self.jobs.values())
+            )
+            nodes = [node for node in self.nodes.values() if queue is None or node.serves(queue)]
+            why |= why_waiting(in_order, jobs, nodes, self.runs.by_row, self._now(), self.watts.owns_watts)
         why |= self._over_limits(order)
         add_plan(why, order, self.planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
@@ -512,13 +527,17 @@ class Partition:
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
         their nodes."""
-        is_any = not (self._is_mixed or job.on or job.spec.requested or self._users - {job.uid})
+        is_mixed = self._is_mixed or self.watts.switches.has_partitions
+        is_any = not (is_mixed or job.on or job.spec.requested or self._users - {job.uid})
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
         return [node for node in nodes if node.may_start]
 
     def _note_resources(self) -> None:
+        switches = self.watts.switches
+        queue_of = switches.queue_of_node
         for node in self.nodes.values():
             node.has = self.watts.has(node.name)
+            node.queue = queue_of.get(node.name, "") if switches.has_partitions else None
 
     def _set_aside(self, row: int, job: Job) -> None:
         """Withdraw a job that all free nodes would refuse, since the scheduler takes all nodes as alike: to the
@@ -551,6 +570,19 @@ class Partition:
                 else:
                     self._queue_again(job, job.reason)
                 self._store.save(job)
+
+    def _in_queue(self, job: Job) -> Job:
+        """With the queue that it is in, by the settings of now."""
+        if (queue := self.watts.switches.queue(job.spec.queue)) != job.spec.queue:
+            job.spec = replace(job.spec, queue=queue)
+        return job
+
+    def _queue_of(self, name: str) -> str:
+        """The queue whose node this is. ``WrongUseError``: it has none."""
+        queue = self.watts.switches.queue_of_node.get(name)
+        if queue is None and name in self.nodes:
+            raise WrongUseError(f"{name} is a node of no queue, so it gets no job: add it to one ([jobs] queues)")
+        return queue or ""
 
     def _fits(self, job: Job) -> bool:
         return self.watts.fits(job, self.nodes.values())
@@ -599,11 +631,11 @@ class Partition:
         return row
 
     def _over_limits(self, jobs: Iterable[Job]) -> dict[int, str]:
-        """Why those of the waiting jobs, by number, wait whose users run as much as they may."""
+        """Why those of the waiting jobs, by number, wait whose user, group or queue runs as much as it may."""
         if (limits := self.watts.counts.limits) is None:
             return {}
-        running = [Claim(one.job.user, len(one.parts)) for one in self.runs.by_row.values()]
-        return limits.over(((job.id, Claim(job.user, job.spec.nodes)) for job in jobs), running)
+        running = [claim_of(one.job) for one in self.runs.by_row.values()]
+        return limits.over(((job.id, claim_of(job)) for job in jobs), running)
 
     def _leave_queue(self, job: Job) -> None:
         row = self._row_of.pop(job.id, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Final
 
 LOG: Final = "jobs.swf"
@@ -12,12 +12,16 @@ MACHINE: Final = "machine.toml"
 CAPS: Final = "caps.csv"
 JOB_WATTS: Final = "job-watts.csv"
 WAYS: Final = "configurations.csv"
+SWITCHES: Final = "switches.txt"
+"""An option of a replay in each line, with its value behind a blank."""
 
 OPTIONS: Final = {MACHINE: "--machine", CAPS: "--cap", WAYS: "--configurations", JOB_WATTS: "--job-watts"}
 
 
-def arguments(directory: str, names: Collection[str]) -> list[str]:
-    """Of `clusterctl replay` with these files."""
-    wanted = [name for name in OPTIONS if name in names]
-    trace = LOG if LOG in names else TABLE
-    return [f"{directory}/{trace}", *(part for name in wanted for part in (OPTIONS[name], f"{directory}/{name}"))]
+def arguments(directory: str, files: Mapping[str, str]) -> list[str]:
+    """Of `clusterctl replay` with these files, by name."""
+    wanted = [name for name in OPTIONS if name in files]
+    trace = LOG if LOG in files else TABLE
+    switches = [part for line in files.get(SWITCHES, "").splitlines() for part in line.split(" ", 1)]
+    given = [part for name in wanted for part in (OPTIONS[name], f"{directory}/{name}")]
+    return [f"{directory}/{trace}", *given, *switches]

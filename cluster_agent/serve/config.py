@@ -25,7 +25,8 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.switches.limit_rules import Rule, rules_of
+from cluster_agent.scheduler.switches.limit_rules import KEYS, rules_of
+from cluster_agent.scheduler.switches.live_limits import LiveSwitches, queues_of
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
 from foundation.mqtt.mqtt_settings import MqttSettings
@@ -164,17 +165,30 @@ class JobSettings(msgspec.Struct, frozen=True):
     limits: Annotated[
         str,
         Meta(
-            description="What each user, or one, may run at once, rules separated by blanks: `user:nodes=16,jobs=8"
-            " user=ada:jobs=2`. A job over a limit waits, and others go past it. For policies that leave watts to the"
-            " sharer."
+            description="What each user, group or queue, or one, may run at once, rules separated by blanks:"
+            " `user:nodes=16,jobs=8 user=ada:jobs=2 queue=debug:nodes=4`. A job over a limit waits, and others go past"
+            " it. For policies that leave watts to the sharer."
+        ),
+    ] = ""
+    queues: Annotated[
+        str,
+        Meta(
+            description="Queues of the partition, for `submit --queue`; a job that names none is in the first: `day"
+            " night`, or with nodes of their own `batch=n[01-12] debug=n[13-16]`. For policies as `limits`."
         ),
     ] = ""
     power: PowerSettings | None = None
 
     @property
-    def rules(self) -> list[Rule]:
-        """``limits``; ``WrongUseError`` for what is none."""
-        return rules_of(self.limits, "nodes", ("user",), "")
+    def switches(self) -> LiveSwitches:
+        """``limits`` and ``queues``; ``WrongUseError`` for what is none."""
+        made = LiveSwitches(rules_of(self.limits, "nodes", KEYS, ""), queues_of(self.queues))
+        for rule in made.rules:
+            if rule.key == "queue":
+                made.check_queue(rule.value or "")
+                if not made.queues:
+                    raise WrongUseError("a limit of queues, and the partition has none ([jobs] queues)")
+        return made
 
     @property
     def composition(self) -> Composition:
@@ -186,9 +200,9 @@ class JobSettings(msgspec.Struct, frozen=True):
             if composed.idle_off_s < LEAST_IDLE_S:
                 raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
             composed = replace(composed, idle_off_s=None)  # below
-        check_live(
-            composed, bool(self.machine), self.power is not None, bool(self.configurations), bool(self.limits.split())
-        )
+        given = {"partitions": "=" in self.queues, "limits": bool(self.limits.split())}
+        switches = tuple(name for name, is_given in given.items() if is_given)
+        check_live(composed, bool(self.machine), self.power is not None, bool(self.configurations), switches)
         return composed
 
     @property
@@ -363,7 +377,12 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.policy", str(error).removeprefix("--policy ")
         return
     try:
-        _ = jobs.rules
+        _ = queues_of(jobs.queues)
+    except WrongUseError as error:
+        yield "jobs.queues", str(error)
+        return
+    try:
+        _ = jobs.switches
     except WrongUseError as error:
         yield "jobs.limits", str(error)
     try:

@@ -7,6 +7,7 @@ owner and administrators, since people put secrets there.
 
 from __future__ import annotations
 
+import grp
 import pwd
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -211,7 +212,8 @@ class JobRequests:
             )
         self._check_share(caller, [spec])
         with self._side.changing() as live:
-            return live.submit(caller.uid, caller.name, spec, [node] if node else [], bool(node)).id
+            group = _group(caller.uid)
+            return live.submit(caller.uid, caller.name, spec, [node] if node else [], bool(node), group).id
 
     def _check_share(self, caller: Caller, new: list[JobSpec]) -> None:
         """``ClusterError`` if the caller's jobs would be more, or larger together, than a user's may be."""
@@ -275,8 +277,8 @@ class JobRequests:
         return self._side.live.why_waiting(), self._side.live.planned_s
 
     def _tally(self, caller: Caller, request: CountJobs) -> dict[str, int]:
-        limited = {"limited": self._side.live.watts.passed_over} if self._side.is_open else {}
-        return self._side.store.tally() | limited
+        switched = self._side.live.watts.switched if self._side.is_open else {}
+        return self._side.store.tally() | dict(switched)
 
     def _export(self, caller: Caller, request: ExportState) -> MachineState:
         side = self._side
@@ -403,6 +405,14 @@ def _uid(user: str) -> int:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
         raise WrongUseError(f"no user is called {user!r} on the cluster agent's machine; a uid does as well") from None
+
+
+def _group(uid: int) -> str:
+    """The user's first group, by name; "": not known here."""
+    try:
+        return grp.getgrgid(pwd.getpwuid(uid).pw_gid).gr_name
+    except KeyError:
+        return ""
 
 
 def _share(part: float, whole: float) -> float | None:

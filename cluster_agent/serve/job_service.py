@@ -320,7 +320,7 @@ class JobService:
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power_times if self.can_switch else None,
             machine=settings.live_machine, meter=self._meter.read, configurations=settings.tables,
-            mop_mw=self._mop_mw, limits=settings.rules,
+            mop_mw=self._mop_mw, switches=settings.switches,
         )  # fmt: skip
         if self._is_alarmed:
             self._say(f"the alarm is over: {self._why_shut}")

@@ -286,8 +286,8 @@ class ShowJob(Request[tuple[JobRow, Job]], frozen=True):
 
 
 class CountJobs(Request[dict[str, int]], frozen=True):
-    """How many jobs of the store are in each state, for ``clusterctl metrics``; ``limited``: how many were passed over
-    for a limit of their user."""
+    """How many jobs of the store are in each state, for ``clusterctl metrics``; by the name of a switch, how many it
+    has changed."""
 
     kind = "job-tally"
 

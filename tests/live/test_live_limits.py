@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from cluster_agent.cli import main
+from cluster_agent.cluster import Kept
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.exported_replay import files_of
+from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.power_switching import PowerTimes
+from cluster_agent.replay.replay_files import arguments
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.switches.limit_rules import rules_of
 from cluster_agent.scheduler.switches.limits import CLimits, Limits
+from cluster_agent.scheduler.switches.live_limits import LiveSwitches, queues_of
 from cluster_agent.serve.config import JobSettings
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, traces
 from tests.live.fakes import EASY, Fake
@@ -26,6 +36,10 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 COMPOSITIONS = st.sampled_from(["none", "easy", "list"]).flatmap(
     lambda backfill: compositions(backfill=backfill, ties="instant", guard=None).filter(is_live)
 )
+
+
+def limited(text: str, queues: str = "") -> LiveSwitches:
+    return JobSettings(limits=text, queues=queues).switches
 
 
 def limits_of(jobs: Jobs, own: dict[int, int], most_jobs: int, most_nodes: int) -> Limits:
@@ -56,8 +70,8 @@ def test_a_live_partition_keeps_limits_as_a_replay_does(
     c_limits = CLimits(limits_of(jobs, {0: own}, most_jobs, most_nodes))
     replay = NativeReplay(composition, jobs, PROCESSORS, users=range(jobs.n_users), limits=c_limits)
     replay.run(EVERYTHING_ENDED)
-    rules = rules_of(f"user:jobs={most_jobs},nodes={most_nodes} user=u0:jobs={own}", "nodes", ("user",))
-    fake = Fake(PROCESSORS, composition, now_s=0.0, limits=rules)
+    switches = limited(f"user:jobs={most_jobs},nodes={most_nodes} user=u0:jobs={own}")
+    fake = Fake(PROCESSORS, composition, now_s=0.0, switches=switches)
     submitted: list[Job] = []
     starts: dict[int, int] = {}
     fake.settle()
@@ -75,7 +89,7 @@ def test_a_live_partition_keeps_limits_as_a_replay_does(
         fake.now_s += 1
         assert fake.now_s < 2_000
     assert starts == dict(enumerate(replay.start_s.tolist()))
-    assert fake.partition.watts.passed_over == c_limits.switches["limits"]
+    assert fake.partition.watts.switched == c_limits.switches
 
 
 def running(fake: Fake, *jobs: Job) -> list[bool]:
@@ -84,14 +98,14 @@ def running(fake: Fake, *jobs: Job) -> list[bool]:
 
 
 def test_a_restart_and_a_full_table_forget_no_limit_and_people_see_why_a_job_waits() -> None:
-    fake = Fake(4, EASY, limits=rules_of("user:jobs=1 user=bob:nodes=2", "nodes", ("user",)), capacity=8)
+    fake = Fake(4, EASY, switches=limited("user:jobs=1 user=bob:nodes=2"), capacity=8)
     first, second = fake.submit(100, user="ada"), fake.submit(100, user="ada")
     wide, narrow = (fake.submit(100, nodes=nodes, uid=1001, user="bob") for nodes in (2, 1))
     assert running(fake, first, second, wide, narrow) == [True, False, True, False]
     why = fake.partition.why_waiting()
     assert why[second.id] == "ada has 1 of at most 1 jobs at once"
     assert why[narrow.id] == "bob has 2 of at most 2 nodes at once, and it needs 1"
-    assert fake.partition.watts.passed_over == 2
+    assert fake.partition.watts.switched == {"limits": 2}
     fake.kill_and_restart()
     fake.report()
     assert running(fake, second, narrow) == [False, False]
@@ -106,7 +120,7 @@ def test_a_restart_and_a_full_table_forget_no_limit_and_people_see_why_a_job_wai
 
 
 def test_nodes_are_not_switched_on_for_a_job_that_may_not_start() -> None:
-    fake = Fake(3, EASY, power=PowerTimes(idle_off_s=30), limits=rules_of("user:jobs=1", "nodes", ("user",)))
+    fake = Fake(3, EASY, power=PowerTimes(idle_off_s=30), switches=limited("user:jobs=1"))
     job, held = fake.submit(1000, user="ada"), fake.submit(1000, user="ada")
     assert running(fake, job, held) == [True, False]
     for _ in range(40):
@@ -121,14 +135,75 @@ def test_nodes_are_not_switched_on_for_a_job_that_may_not_start() -> None:
     ("given", "problem"),
     [
         ("user:jobs=0", "user:jobs=0: 'jobs=0' is neither nodes=NUMBER nor jobs=NUMBER, from 1"),
-        ("queue:jobs=1", "queue:jobs=1: give user:nodes=NUMBER, user=NAME:jobs=NUMBER or the like"),
+        ("host:jobs=1", "host:jobs=1: give user:nodes=NUMBER, queue=NAME:jobs=NUMBER or the like"),
+        ("queue:jobs=1", "a limit of queues, and the partition has none ([jobs] queues)"),
+        ("queue=night:jobs=1", "no queue is called 'night': the partition has none ([jobs] queues)"),
         ("user:processors=1", "user:processors=1: 'processors=1' is neither nodes=NUMBER nor jobs=NUMBER"),
     ],
 )
 def test_a_limit_that_is_none_is_said(given: str, problem: str) -> None:
     with pytest.raises(WrongUseError) as error:
-        _ = JobSettings(limits=given).rules
+        limited(given)
     assert str(error.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("batch=n[1-", "queue batch: 'n[1-' is no list of nodes such as n[0-3,7]"),
+        ("=n1", "=n1: give NAME or NAME=NODES, such as batch=n[01-12]"),
+        ("batch=", "batch=: give NAME or NAME=NODES, such as batch=n[01-12]"),
+        ("day day", "day: queue day is there twice"),
+        ("day batch=n1", "batch=n1: either all queues have nodes of their own, or none has"),
+        ("batch=n[1-3] debug=n3", "debug=n3: n3 is a node of queue batch already"),
+    ],
+)
+def test_queues_that_are_none_are_said(given: str, problem: str) -> None:
+    with pytest.raises(WrongUseError) as error:
+        limited("", given)
+    assert str(error.value) == problem
+
+
+def test_a_job_waits_for_the_nodes_of_its_queue_alone() -> None:
+    fake = Fake(5, EASY, power=PowerTimes(idle_off_s=30), switches=limited("", "batch=n[00-01] debug=n[02-03]"))
+    batch, late = fake.submit(100, nodes=2), fake.submit(100)
+    debug = fake.submit(100, queue="debug")
+    assert running(fake, batch, late, debug) == [True, False, True], "the first queue is that of jobs that name none"
+    assert [batch.nodes, debug.nodes, late.spec.queue] == [["n00", "n01"], ["n02"], "batch"]
+    assert fake.partition.why_waiting()[late.id].startswith("first in the queue: needs 1 node, and 0 are idle; enough")
+    assert fake.partition.watts.switched == {"partitions": 2}, "one waits, and one has started past it"
+    assert fake.partition.nodes["n04"].gets_none == "a node of no queue"
+    for _ in range(40):
+        fake.step()
+    assert fake.partition.nodes["n03"].switched is not None, "who waits may not start there"
+    fake.kill_and_restart()
+    fake.report()
+    assert running(fake, late, debug) == [False, True]
+    fake.nodes["n00"].is_cut = True
+    fake.until(lambda: fake.partition.nodes["n00"].state == "down")
+    fake.partition.cancel(fake.partition.jobs[batch.id])
+    wide = fake.submit(1, nodes=2)
+    fake.until(lambda: fake.partition.jobs[late.id].state == "running")
+    assert fake.partition.jobs[late.id].nodes == ["n01"]
+    assert running(fake, wide) == [False], "a node of its queue is down"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"queue": "dbg"}, "no queue is called 'dbg' (nearest: debug)"),
+        ({"nodes": 2, "queue": "debug"}, "2 nodes requested, but queue debug has 1"),
+    ],
+)
+def test_a_job_that_its_queue_can_never_run_is_refused(given: dict[str, Any], problem: str) -> None:
+    fake = Fake(4, EASY, switches=limited("", "batch=n[00-01] debug=n02"))
+    with pytest.raises(WrongUseError) as error:
+        fake.submit(1, **given)
+    assert str(error.value) == problem
+    spec = JobSpec(["run", "1"], 10, "/")
+    assert fake.partition.submit(0, "root", spec, on=["n02"]).spec.queue == "debug", "a node's own queue"
+    with pytest.raises(WrongUseError, match="n03 is a node of no queue, so it gets no job"):
+        fake.partition.submit(0, "root", spec, on=["n03"])
 
 
 @pytest.mark.parametrize(
@@ -141,4 +216,46 @@ def test_a_limit_that_is_none_is_said(given: str, problem: str) -> None:
 )
 def test_a_policy_that_does_not_go_with_limits_is_refused(policy: str, problem: str) -> None:
     with pytest.raises(WrongUseError, match=problem):
-        check_live(choose(policy).live, True, True, True, has_limits=True)
+        check_live(choose(policy).live, True, True, True, ("limits",))
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf:estimate=mean2,correct=incremental"])
+@pytest.mark.parametrize(
+    ("queues", "limits"),
+    [
+        ("batch=n[00-04] debug=n[05-07]", ""),
+        ("batch=n[00-04] debug=n[05-07]", "user:jobs=3 group=staff:nodes=3 queue=debug:jobs=2"),
+        ("day night", "queue=night:nodes=3,jobs=2 user=u1:nodes=5 group:jobs=4"),
+    ],
+)
+def test_the_replay_of_what_a_partition_exports_has_its_queues_and_limits(
+    policy: str, queues: str, limits: str, tmp_path: Path
+) -> None:
+    rng, at_s = random.Random(7), 0
+    fake = Fake(8, choose(policy).live, now_s=1000.0, switches=limited(limits, queues))
+    for _ in range(80):
+        for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):  # seconds
+            fake.end_due()
+            fake.report()
+            fake.settle()
+            fake.now_s += 1
+            at_s += 1
+        run_s, who = rng.randint(1, 12), rng.randrange(4)
+        queue = rng.choice(["", *queues_of(queues)])
+        spec = JobSpec(["run", str(run_s)], run_s + rng.choice([0, 1, 9]), "/", nodes=rng.randint(1, 3), queue=queue)
+        fake.partition.submit(1000 + who, f"u{who}", spec, group=rng.choice(["staff", "guests", ""]))
+    jobs = dict(fake.partition.jobs)
+    fake.until(lambda: not fake.partition.jobs)
+    started = {job.id: int(job.started_s or 0) for job in fake.store.ended(1000)}
+    assert len(started) == 80 and jobs
+    files = files_of(fake.partition, fake.store, Kept(), [], fake.now_s)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    out = tmp_path / "out"
+    assert main(["replay", *arguments(str(tmp_path), files), "--policy", policy, "--out", str(out)]) == 0
+    with (out / "jobs.csv").open(newline="") as file:
+        found = {int(row["job_id"]): int(row["starting_time"]) for row in csv.DictReader(file)}
+    zero_s = int(min(job.queued_s for job in fake.store.ended(1000)))
+    assert found == {number: at_s - zero_s for number, at_s in started.items()}
+    switches = json.loads((out / "metrics.json").read_text())["switches"]
+    assert switches == fake.partition.watts.switched and all(switches.values())

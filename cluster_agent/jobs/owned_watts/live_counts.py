@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -17,8 +17,7 @@ from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.native.native_replay import Engine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.scheduler.switches.limit_rules import Rule
-from cluster_agent.scheduler.switches.live_limits import LiveLimits
+from cluster_agent.scheduler.switches.live_limits import NONE, Claim, LiveLimits, LiveSwitches
 from cluster_agent.scheduler.world import World
 
 
@@ -26,11 +25,17 @@ class Counts:
     """A table begins without jobs; each of these functions fills in a row of it, or reads one."""
 
     limits: LiveLimits | None = None
-    """What users may run at once; only where the policy owns no watts."""
+    """What may run at once, and where; only where the policy owns no watts."""
 
-    def __init__(self, world: World, composition: Composition, rules: Sequence[Rule] = ()) -> None:
-        if rules:
-            self.limits = LiveLimits(rules, len(world.jobs), world.jobs.n_users)
+    def __init__(
+        self,
+        world: World,
+        composition: Composition,
+        switches: LiveSwitches = NONE,
+        nodes: Collection[str] = (),
+    ) -> None:
+        if switches.names:
+            self.limits = LiveLimits(switches, nodes, len(world.jobs), world.jobs.n_users)
             world = msgspec.structs.replace(world, limits=self.limits.limits)
         self.uncapped = world.caps
         self.engine = Engine(world, composition)
@@ -43,7 +48,7 @@ class Counts:
     def add(self, row: int, job: Job) -> None:
         """The job has this row."""
         if self.limits is not None:
-            self.limits.add(row, job.uid, job.user)
+            self.limits.add(row, claim_of(job), job.nodes)
 
     def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
         """What the scheduler has to know more of a job that runs already."""
@@ -51,6 +56,8 @@ class Counts:
 
     def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         """The same of a row that takes these nodes, and draws no more than idle ones."""
+        if self.limits is not None:
+            self.limits.occupy(row, names)
         return {}
 
     def nodes_for(self, scheduler: NativeScheduler, row: int, free: Sequence[Node], width: int) -> Sequence[Node]:
@@ -69,6 +76,11 @@ class Counts:
     def busy_mw(self, job: Job, name: str) -> int:
         """The cap of a node with this job."""
         return 0
+
+
+def claim_of(job: Job) -> Claim:
+    """What counts of it for limits."""
+    return Claim(job.user, len(job.nodes) or job.spec.nodes, job.group, job.spec.queue)
 
 
 def mw(watts: float) -> int:

@@ -34,7 +34,7 @@ from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.queue import patient
-from cluster_agent.scheduler.switches.limit_rules import Rule
+from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
 from cluster_agent.scheduler.world import Kind, LiveJobs, World
 
 if TYPE_CHECKING:
@@ -75,11 +75,10 @@ class Owner:
         machine: Machine | None = None,
         configurations: Mapping[str, Rows] | None = None,
         meter: Meter = unmetered,
-        rules: Sequence[Rule] = (),
+        switches: LiveSwitches = NONE,
     ) -> None:
-        """``rules``: what users may run at once, where the policy owns no watts. ``WrongUseError`` for a machine that
-        does not fit."""
-        self._rules = rules
+        """``switches``: where the policy owns no watts. ``WrongUseError`` for a machine that does not fit."""
+        self.switches = switches
         composition = composition or Composition()
         self._highest = machine if composition.power is not None and composition.power.lowers_caps else None
         self._composition, self._machine, self._meter = composition, machine, meter
@@ -173,7 +172,7 @@ class Owner:
     def _new_counts(self, live: LiveJobs) -> Counts:
         composition = self._composition
         if self._kind is None:
-            return Counts(World(live), composition, self._rules)
+            return Counts(World(live), composition, self.switches, self._groups)
         if self.counts_every_node:
             return LevelCounts(live, self._levels_as_planned(live.processors), composition)
         if self.places_jobs:
@@ -181,9 +180,9 @@ class Owner:
         return ConfigurationCounts(live, self._owned, composition, self.configurations, self.idle_mw)
 
     @property
-    def passed_over(self) -> int:
-        """How many jobs of this table were passed over for a limit of their user while there was room for them."""
-        return self.counts.engine.switches.get("limits", 0)
+    def switched(self) -> Mapping[str, int]:
+        """How many jobs of this table each switch has changed, as a replay counts them."""
+        return self.counts.engine.switches
 
     def has(self, name: str) -> Has | None:
         """What the node has; None: all nodes are taken as alike."""
@@ -198,7 +197,9 @@ class Owner:
 
     def fits(self, job: Job, nodes: Collection[Node]) -> bool:
         """Whether the partition has nodes for it, which another machine file may have taken away."""
-        return job.spec.nodes <= sum(not self.places_jobs or has_resources(job, node) for node in nodes)
+        return job.spec.nodes <= sum(
+            node.serves(job.spec.queue) and (not self.places_jobs or has_resources(job, node)) for node in nodes
+        )
 
     def most_nodes(self, job: Job) -> int:
         """How many nodes a job may get at most."""

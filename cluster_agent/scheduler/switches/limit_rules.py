@@ -9,6 +9,8 @@ from cluster_agent.errors import WrongUseError
 
 MOST: Final = 2**31 - 1
 KEYS: Final = ("user", "group", "queue")
+LONGEST_QUEUE: Final = 64
+"""Ours: characters of a queue's name on a live partition."""
 
 
 class Rule(NamedTuple):
