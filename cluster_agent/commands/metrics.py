@@ -103,10 +103,10 @@ OTHERS: Final = {
                    ("node", "by")),
     "node_waits": ("gauge", "1 for a node that has not the wanted cap yet; what it waits for.", ("node", "waits_for")),
     "jobs": ("gauge", "Jobs in the store.", ("state",)),
-    "switched_jobs": (
+    "switches": (
         "counter",
-        "Jobs that limits, or the nodes of their queue alone, have kept waiting or let go ahead. Begins at 0 with the"
-        " agent.",
+        "Jobs that limits, or the nodes of their queue alone, have kept waiting or let go ahead; nodes that failed and"
+        " ended a job, or had one wait. Begins at 0 with the agent.",
         ("switch",),
     ),
     "node_jobs": ("gauge", "Jobs that have the node.", ("node",)),
@@ -261,7 +261,7 @@ def _of_states(tally: dict[str, int], rows: list[NodeRow]) -> Iterator[Metric]:
     numbers = Counter(row.jobs for row in rows)
     for state in get_args(NodeState):
         by_state.add_metric([state], numbers[state])
-    switched = _other("switched_jobs")
+    switched = _other("switches")
     for switch in OPTIONS:
         if switch in tally:
             switched.add_metric([switch], tally[switch])

@@ -23,7 +23,7 @@ from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
 from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED
-from cluster_agent.replay.replay_files import CAPS, JOB_WATTS, LOG, MACHINE, SWITCHES, TABLE, WAYS
+from cluster_agent.replay.replay_files import CAPS, FAILURES, JOB_WATTS, LOG, MACHINE, SWITCHES, TABLE, WAYS
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.switches.limit_rules import Rule
 from cluster_agent.scheduler.switches.live_limits import LiveSwitches
@@ -67,12 +67,9 @@ def files_of(
         found[WAYS] = _ways(owner.configurations, titles)
     elif machine is not None and (job_watts := _job_watts(jobs)):
         found[JOB_WATTS] = job_watts
-    switches = owner.switches
-    numbered = Numbered(
-        titles, _numbers(job.group for job in jobs), {name: at for at, name in enumerate(switches.queues)}
-    )
-    if lines := _switches(switches, jobs, numbered, partition):
-        found[SWITCHES] = lines
+    queues = {name: at for at, name in enumerate(owner.switches.queues)}
+    numbered = Numbered(titles, _numbers(job.group for job in jobs), queues)
+    found |= _site(partition, jobs, numbered, cores, zero_s, now_s)
     return {LOG: _log(jobs, len(partition.nodes) * cores, cores, zero_s, numbered)} | found
 
 
@@ -130,6 +127,30 @@ def _job_watts(jobs: Sequence[Job]) -> str:
         joules, covered_s = job.account.joules, job.account.covered_s
         if joules and covered_s > 0:
             lines.append(f"{job.id},{joules / covered_s * len(job.nodes)!r}")
+    return "\n".join(lines) + "\n" if lines[1:] else ""
+
+
+def _site(
+    partition: Partition, jobs: Sequence[Job], numbered: Numbered, cores: int, zero_s: int, now_s: float
+) -> dict[str, str]:
+    """Limits, queues and nodes that were away, as far as there are any, and a replay has them."""
+    owner = partition.watts
+    found = {SWITCHES: _switches(owner.switches, jobs, numbered, partition)}
+    if owner.can_have_failures and not owner.switches.has_partitions:
+        found[FAILURES] = _failures(partition, cores, zero_s, now_s)
+    return {name: text for name, text in found.items() if text}
+
+
+def _failures(partition: Partition, cores: int, zero_s: int, now_s: float) -> str:
+    """When nodes were away (``--failures``), one that still is until now; jobs have the first nodes, by their names, as
+    in a replay. Empty: none was."""
+    place = {name: at for at, name in enumerate(partition.nodes)}
+    lines = ["at_s,back_s,first,last"]
+    for one in partition.outages:
+        at_s, back_s = (second - zero_s for second in (one.at_s, floor(now_s) if one.back_s is None else one.back_s))
+        if back_s >= 0 and (back_s > 0 or one.at_s == one.back_s):
+            first = place[one.node] * cores
+            lines.append(f"{max(at_s, 0)},{max(back_s, at_s)},{first},{first + cores - 1}")
     return "\n".join(lines) + "\n" if lines[1:] else ""
 
 

@@ -50,6 +50,11 @@ class GrowingJobs:
         """By number; -1: nobody yet."""
         return [*self._users, *(-1 for _ in range(self.jobs.n_users - len(self._users)))]
 
+    @property
+    def rows(self) -> int:
+        """How many are filled in."""
+        return self._rows
+
     def has_room(self, jobs: int, placeholders: int) -> bool:
         """Whether so many rows can be added: jobs, each of another user, and placeholders of nodes that are away."""
         return self._rows + jobs + placeholders < len(self.jobs) and len(self._users) + jobs <= self.jobs.user[-1] + 1

@@ -34,7 +34,7 @@ from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
 from cluster_agent.jobs.owned_watts.live_counts import claim_of
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED, PAUSE_S
 from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, NodeBudget, Owner
-from cluster_agent.jobs.placeholders import ENDLESS_S, Placeholders
+from cluster_agent.jobs.placeholders import ENDLESS_S, Outage, Placeholders
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
 from cluster_agent.jobs.times import EngineClock, Times
@@ -124,6 +124,7 @@ class Partition:
         self._ended: list[int] = []
         self._ended_nodes = 0  # that their jobs have until the scheduler hears of the ends
         self._placeholders = Placeholders(self.power.times)
+        self._first_row = 0  # of the table's rows, of a job that has joined the queue since the table was begun
         self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
@@ -236,6 +237,17 @@ class Partition:
         return {self._queued[row].id: at_s for row, at_s in self.watts.planned_s.items() if row in self._queued}
 
     @property
+    def switched(self) -> dict[str, int]:
+        """How often each switch has changed anything since this agent or its table of jobs began, as a replay counts
+        it."""
+        return {**self.watts.switched, "failures": self._placeholders.mattered}
+
+    @property
+    def outages(self) -> list[Outage]:
+        """When nodes were away, and not switched off, since this agent began."""
+        return self._placeholders.outages
+
+    @property
     def postponed(self) -> Collection[int]:
         """The jobs that wait for others to end, of which the scheduler does not hear yet."""
         return self._postponed.jobs
@@ -310,12 +322,17 @@ class Partition:
                 self._has_room |= self.watts.announce(self._scheduler, self._clock.now_s())
                 self._timeouts.check(self.nodes.values())
                 self._switch()
+                self._release()
+                if self._has_grown:  # a job that was lost has to get its place
+                    self._begin_again()
+                    self._release()
                 self._update_placeholders(self._clock.now_s())
                 self._call_back()
-                self._release()
                 self._has_room |= self._scheduler.is_pass_due and not self._is_paused()
-                self._clock.due_s = None
+                self._clock.due_s, passes = None, self._scheduler.passes
                 run(self._scheduler, self._clock, self)
+                if self._scheduler.passes > passes and self._queued:
+                    self._placeholders.had_wait()
                 self._store_joules()
                 self.runs.save_ends()
                 self._save_every(self._times.save_every_s)
@@ -516,6 +533,7 @@ class Partition:
                 self._adopt(job, kept.get(job.id), now_s)
         if not kept:  # after a start, jobs are as they were stored
             self.runs.note_stored()
+        self._first_row = self._table.rows
         # placeholders for nodes that are away come before the queue, so that no job is started there
         self._update_placeholders(now_s)
         # a job that is wider than the partition, which has lost keys, waits until the partition has grown
@@ -567,6 +585,8 @@ class Partition:
             for job, trouble in self._postponed.over():
                 if trouble:
                     self._over(job, "cancelled", None, trouble)
+                elif job.attempt > 0:  # lost with a node: its place is where it was
+                    self._has_grown = True
                 else:
                     self._queue_again(job, job.reason)
                 self._store.save(job)
@@ -682,31 +702,59 @@ class Partition:
         job.nodes = list(one.parts)
         for name in one.parts:
             self.nodes[name].run = None
-        assert job.started_s is not None
+        state, status, reason = one.outcome
+        is_requeue = job.reason == REQUEUE and not job.is_cancelled
+        waits_again = state == "lost" and not is_requeue and self._is_to_wait_after_loss(one)
         if one.is_killed:
             self._scheduler.withdraw(one.row)
             self._killed_s.pop(one.row, None)
             self._has_room = True
+        elif waits_again:
+            self._wait_after_loss(one, f"queued again: {reason}")
         else:
-            self._table.ran(one.row, round(self._now() - job.started_s))
-            self._ended.append(one.row)
-            self._ended_nodes += len(one.parts)
-            self.watts.counts.ended(job)
-            if self.watts.full_w and (joules := job.account.joules) is not None:
-                self._scheduler.metered(one.row, joules)
-        state, status, reason = one.outcome
-        is_requeue = job.reason == REQUEUE and not job.is_cancelled
-        if state == "lost" and not is_requeue:
-            job.losses += 1
+            self._row_over(one)
         if is_requeue:
             self._queue_again(job, "queued again by hand")
         elif job.reason == CAPPED and not job.is_cancelled:
             self._wait_again(one)
-        elif state == "lost" and job.losses == 1 and job.spec.requeue:
-            self._queue_again(job, f"queued again: {reason}")
-        else:
+        elif not waits_again:
             self._over(job, state, status, reason)
         self._store.save(job)
+
+    def _row_over(self, one: Run) -> None:
+        """The scheduler will hear that the job has ended."""
+        job = one.job
+        assert job.started_s is not None
+        self._table.ran(one.row, round(self._now() - job.started_s))
+        self._ended.append(one.row)
+        self._ended_nodes += len(one.parts)
+        self.watts.counts.ended(job)
+        if self.watts.full_w and (joules := job.account.joules) is not None:
+            self._scheduler.metered(one.row, joules)
+
+    def _is_to_wait_after_loss(self, one: Run) -> bool:
+        """Note that nodes have lost the job; whether it is to run once more."""
+        job = one.job
+        job.losses += 1
+        waits = not one.is_killed and job.losses == 1 and job.spec.requeue
+        for name, part in one.parts.items():
+            if part.last is not None and part.last.phase == "lost":
+                self._placeholders.lost(name, self._clock.now_s(), has_ended_job=waits)
+        return waits
+
+    def _wait_after_loss(self, one: Run, reason: str) -> None:
+        """A job whose node failed: to its place in the queue, at once or when its node no longer runs it."""
+        job, place_s = one.job, one.job.queued_s
+        self._queue_again(job, reason)
+        job.queued_s, self._has_room = place_s, True
+        is_ready = bool(self._fresh) and self._fresh[-1] is job
+        if is_ready and not self.watts.owns_watts and one.row >= self._first_row:
+            self._fresh.pop()
+            self._queued[one.row], self._row_of[job.id] = job, one.row
+            self._scheduler.lose(one.row)
+            return
+        self._scheduler.withdraw(one.row)
+        self._has_grown |= is_ready  # all that wait are put in order again
 
     def _wait_again(self, one: Run) -> None:
         """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""

@@ -158,8 +158,8 @@ def _read_failures(path: str, processors: int) -> Failures:
             one = Failure(*(int(row[name]) for name in Failure._fields))
         except (KeyError, ValueError):
             raise TraceError(f"{path}:{line}: a line has whole numbers at_s,back_s,first,last; correct it") from None
-        if not 0 <= one.at_s < one.back_s <= LONGEST_S:
-            raise TraceError(f"{path}:{line}: back_s must be later than at_s, both from 0 on")
+        if not 0 <= one.at_s <= one.back_s <= LONGEST_S:
+            raise TraceError(f"{path}:{line}: back_s must not be earlier than at_s, both from 0 on")
         if not 0 <= one.first <= one.last < processors:
             raise TraceError(f"{path}:{line}: first to last must be processors from 0 to {processors - 1}")
         found.append((line, one))

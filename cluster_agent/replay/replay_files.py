@@ -12,10 +12,17 @@ MACHINE: Final = "machine.toml"
 CAPS: Final = "caps.csv"
 JOB_WATTS: Final = "job-watts.csv"
 WAYS: Final = "configurations.csv"
+FAILURES: Final = "failures.csv"
 SWITCHES: Final = "switches.txt"
 """An option of a replay in each line, with its value behind a blank."""
 
-OPTIONS: Final = {MACHINE: "--machine", CAPS: "--cap", WAYS: "--configurations", JOB_WATTS: "--job-watts"}
+OPTIONS: Final = {
+    MACHINE: "--machine",
+    CAPS: "--cap",
+    WAYS: "--configurations",
+    JOB_WATTS: "--job-watts",
+    FAILURES: "--failures",
+}
 
 
 def arguments(directory: str, files: Mapping[str, str]) -> list[str]:

@@ -277,8 +277,7 @@ class JobRequests:
         return self._side.live.why_waiting(), self._side.live.planned_s
 
     def _tally(self, caller: Caller, request: CountJobs) -> dict[str, int]:
-        switched = self._side.live.watts.switched if self._side.is_open else {}
-        return self._side.store.tally() | dict(switched)
+        return self._side.store.tally() | (self._side.live.switched if self._side.is_open else {})
 
     def _export(self, caller: Caller, request: ExportState) -> MachineState:
         side = self._side

@@ -248,14 +248,66 @@ def test_the_replay_of_what_a_partition_exports_has_its_queues_and_limits(
     fake.until(lambda: not fake.partition.jobs)
     started = {job.id: int(job.started_s or 0) for job in fake.store.ended(1000)}
     assert len(started) == 80 and jobs
+    found, metrics = replayed(fake, policy, tmp_path)
+    assert found == started
+    switches = fake.partition.watts.switched
+    assert metrics["switches"].items() >= switches.items() and all(switches.values())
+
+
+def replayed(fake: Fake, policy: str, directory: Path) -> tuple[dict[int, int], dict[str, Any]]:
+    """When each job starts in the replay of what the partition exports, by its clock, and the metrics."""
     files = files_of(fake.partition, fake.store, Kept(), [], fake.now_s)
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    out = tmp_path / "out"
-    assert main(["replay", *arguments(str(tmp_path), files), "--policy", policy, "--out", str(out)]) == 0
-    with (out / "jobs.csv").open(newline="") as file:
-        found = {int(row["job_id"]): int(row["starting_time"]) for row in csv.DictReader(file)}
+        (directory / name).write_text(text)
+    out = directory / "out"
+    assert main(["replay", *arguments(str(directory), files), "--policy", policy, "--out", str(out)]) == 0
     zero_s = int(min(job.queued_s for job in fake.store.ended(1000)))
-    assert found == {number: at_s - zero_s for number, at_s in started.items()}
-    switches = json.loads((out / "metrics.json").read_text())["switches"]
-    assert switches == fake.partition.watts.switched and all(switches.values())
+    with (out / "jobs.csv").open(newline="") as file:
+        found = {int(row["job_id"]): zero_s + int(row["starting_time"]) for row in csv.DictReader(file)}
+    return found, json.loads((out / "metrics.json").read_text())
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "easy-sjbf:estimate=mean2,correct=incremental"])
+def test_nodes_that_fail_do_to_a_partition_what_they_do_in_the_replay_of_its_export(
+    policy: str, tmp_path: Path
+) -> None:
+    """No job is lost twice, since it is not run again then, nor so late that it would have ended: a replay, which knows
+    of one run time alone, would have it end."""
+    rng = random.Random(3)
+    fake = Fake(6, choose(policy).live, now_s=1000.0)
+    fake.step()
+    back_s: dict[str, float] = {}
+    for _ in range(60):
+        run_s = rng.randint(40, 160)
+        fake.submit(run_s, rng.choice([1, 1, 2, 3]), run_s + rng.choice([40, 200]), 1000 + rng.randrange(3))
+        fake.settle()
+        for _ in range(rng.choice([0, 5, 20, 60])):
+            for name in [name for name, at_s in back_s.items() if at_s <= fake.now_s]:
+                fake.nodes[name].is_cut = False
+                del back_s[name]
+            if rng.random() < 0.03:
+                once = {name for job in fake.partition.jobs.values() if job.losses for name in job.nodes}
+                late = {
+                    node.name
+                    for node in fake.nodes.values()
+                    for at_s, _ in node.ends_s.values()
+                    if at_s < fake.now_s + 32
+                }
+                others = [node for name, node in fake.nodes.items() if name not in once | late]
+                if back_s or not others:
+                    continue
+                node = rng.choice(others)
+                if rng.random() < 0.7:
+                    node.reboot()
+                node.is_cut = True
+                back_s[node.name] = fake.now_s + rng.randint(2, 30)
+            fake.step()
+    for node in fake.nodes.values():
+        node.is_cut = False
+    fake.until(lambda: not fake.partition.jobs, most_s=5000)
+    jobs = fake.store.ended(1000)
+    assert sum(job.losses for job in jobs) > 5 and max(job.losses for job in jobs) == 1
+    found, metrics = replayed(fake, policy, tmp_path)
+    assert found == {job.id: int(job.started_s or 0) for job in jobs}
+    assert metrics["kills"] == sum(job.losses for job in jobs)
+    assert metrics["switches"] == fake.partition.switched

@@ -48,7 +48,7 @@ class FailingMachine(ReferenceScheduler):
                         self.free_ones |= set(on.pop(job))
                         del self.start_s[job]
                         self.queue = sorted([*self.queue, job])
-                    self.free_ones -= gone
+                    self.free_ones -= gone if one.back_s > now_s else set()
             for job in self.decide(now_s):
                 self.start_s[job] = now_s
                 on[job] = sorted(self.free_ones)[: self._width(job)]

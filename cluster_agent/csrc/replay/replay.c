@@ -304,8 +304,8 @@ static void fail(replay_t *r)
     r->away[r->n_away++] = r->failed++;
 }
 
-/* All failures of the instant, after those that end; jobs wait again in the order of their numbers. */
-static void follow_failures(replay_t *r)
+/* Processors whose failures are over. */
+static void take_back(replay_t *r)
 {
     int32_t kept = 0;
     for (int32_t i = 0; i < r->n_away; i++) {
@@ -316,8 +316,16 @@ static void follow_failures(replay_t *r)
             scheduler_take_away(r->scheduler, -placement_move(&r->absent, &r->placement, one->first, one->last));
     }
     r->n_away = kept;
+}
+
+/* All failures of the instant, after those that end; jobs wait again in the order of their numbers. A node that was back
+   before its jobs were known to be lost fails and is back at once. */
+static void follow_failures(replay_t *r)
+{
+    take_back(r);
     while (r->failed < r->n_failures && r->failures[r->failed].at_s <= r->now_s)
         fail(r);
+    take_back(r);
     r->is_pass_due = 1;
 }
 

@@ -34,6 +34,7 @@ from cluster_agent.scheduler.orders.priority import with_strangers
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.queue import patient
+from cluster_agent.scheduler.switches.limits import clash_of
 from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
 from cluster_agent.scheduler.world import Kind, LiveJobs, World
 
@@ -178,6 +179,11 @@ class Owner:
         if self.places_jobs:
             return NodeCounts(live, self._owned, composition, self._groups, self.idle_caps_mw)
         return ConfigurationCounts(live, self._owned, composition, self.configurations, self.idle_mw)
+
+    @property
+    def can_have_failures(self) -> bool:
+        """Whether a replay of this policy can have nodes that fail."""
+        return not self.owns_watts and clash_of(self._composition, ("failures",)) is None
 
     @property
     def switched(self) -> Mapping[str, int]:
@@ -334,6 +340,7 @@ class LiveScheduler(NativeScheduler):
         super().__init__(*given, **more)
         self.is_pass_due = False
         """Whether a pass had to wait."""
+        self.passes = 0
         self._is_paused = is_paused
 
     def submit(self, now_s: int, job: int) -> bool:
@@ -343,4 +350,5 @@ class LiveScheduler(NativeScheduler):
     def decide(self, now_s: int) -> list[int]:
         """One pass, or none for now."""
         self.is_pass_due = self._is_paused()
+        self.passes += not self.is_pass_due
         return [] if self.is_pass_due else super().decide(now_s)

@@ -215,6 +215,10 @@ class NativeScheduler:
         """Remove the job, waiting or running, without learning from it; this calls for a pass."""
         lib.scheduler_withdraw(self._scheduler, job)
 
+    def lose(self, job: int) -> None:
+        """The running job is lost with a node, and waits again at its place in the queue; this calls for a pass."""
+        lib.scheduler_lose(self._scheduler, job)
+
     def requeue(self, job: int) -> None:
         """A job that was killed waits again, at its place in the queue; this calls for a pass."""
         lib.scheduler_requeue(self._scheduler, job)

@@ -20,7 +20,8 @@ DRAWN: Final = ("mtbf", "repair", "processors")
 
 
 class Failure(NamedTuple):
-    """Processors ``first`` to ``last`` are away from ``at_s`` until ``back_s``."""
+    """Processors ``first`` to ``last`` are away from ``at_s`` until ``back_s``; where both are the same, their jobs
+    are lost, and they are there."""
 
     at_s: int
     back_s: int
