@@ -145,8 +145,9 @@ class Simulation:
         self._waiting = self._rejected = self._ended = self._submitted = self._unkept = 0
         self._calls: list[int] = []  # in seconds of the log, a heap
         self._idle_calls = 0
-        self._idle_messages, self._seen = 0, (0,) * 5
+        self._idle_messages, self._seen = 0, (0.0, *(0,) * 4)
         self._now = 0.0  # the scheduler's
+        self._at = float(steps.now_s + self._later_s)  # the world's, where it was heard of last
         self._news: list[Said] = []  # what it has not heard yet
 
     def __str__(self) -> str:
@@ -195,15 +196,17 @@ class Simulation:
         if is_last:
             return
         for event in answer.events:
-            self._go_on(floor(event.timestamp) - self._later_s)
+            if event.timestamp >= self._at + 1.0:
+                self._go_on(floor(event.timestamp) - self._later_s)
             self._carry_out(event)
-        self._go_on(floor(answer.now) - self._later_s)
+        if answer.now >= self._at + 1.0:
+            self._go_on(floor(answer.now) - self._later_s)
         self._now = answer.now
         self._check_progress()
 
     def _check_progress(self) -> None:
         """``SchedulerError`` for a scheduler that gives itself news for ever, and time no chance to pass."""
-        seen = self._steps.now_s, self._submitted, len(self._given), self._ended, self._rejected
+        seen = self._at, self._submitted, len(self._given), self._ended, self._rejected
         self._idle_messages = self._idle_messages + 1 if seen == self._seen else 0
         self._seen = seen
         if self._idle_messages > IDLE_CALLS:
@@ -231,17 +234,18 @@ class Simulation:
         """What has happened at this instant: ends, submissions, calls."""
         steps = self._steps
         now_s = steps.now_s
-        at, news, state = float(now_s + self._later_s), self._news, self._state
-        before = len(news)
-        for job in steps.ended[self._ended :].tolist():
+        at = self._at = float(now_s + self._later_s)
+        news, state = self._news, self._state
+        before, submitted = len(news), steps.submitted
+        for job in steps.ended_since(self._ended):
             self._over(job)
             news.append(self._completed(at, job, "COMPLETED_WALLTIME_REACHED" if self._is_cut[job] else _SUCCESS))
-        for job in range(self._submitted, steps.submitted):
+        for job in range(self._submitted, submitted):
             state[job] = WAITS
             news.append(Said(at, "JOB_SUBMITTED", {"job_id": self._names[job], "job": self._described(job)}))
-        if self._submitted < steps.submitted == len(state):
+        if self._submitted < submitted == len(state):
             news.append(Said(at, "NOTIFY", {"type": "no_more_static_job_to_submit"}))
-        self._submitted = steps.submitted
+        self._submitted = submitted
         self._idle_calls = 0 if len(news) > before or self._taken else self._idle_calls + 1
         while self._calls and self._calls[0] <= now_s:
             heappop(self._calls)

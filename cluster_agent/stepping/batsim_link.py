@@ -66,7 +66,15 @@ class Link:
     def ask(self, message: bytes) -> bytes:
         """Send a message; the answer to it. ``SchedulerError`` if the scheduler leaves, or does not answer in time."""
         begun_s = time.perf_counter()
-        self._socket.send(message)
+        try:
+            self._socket.send(message)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EFSM:
+                raise
+            # libzmq knows that without being asked for each message, which costs 4 us
+            raise SchedulerError(
+                f"the scheduler at {self._address} answers in several parts; Batsim's have one"
+            ) from None
         self.messages += 1
         until_s = begun_s + self._timeout_s
         while time.perf_counter() < until_s:
@@ -75,8 +83,6 @@ class Link:
             except zmq.Again:
                 self._look()
                 continue
-            if self._socket.rcvmore:
-                raise SchedulerError(f"the scheduler at {self._address} answers in several parts; Batsim's have one")
             self.waited_s += time.perf_counter() - begun_s
             return answer
         if self._is_connected:

@@ -41,8 +41,11 @@ class Event(msgspec.Struct):
 
     def value(self, key: str, kind: Any) -> Any:
         """Of its data. ``SchedulerError`` if it is missing, or of another type."""
+        found = self.data.get(key, msgspec.UNSET)
+        if type(found) is kind:
+            return found
         try:
-            return msgspec.convert(self.data.get(key, msgspec.UNSET), kind)
+            return msgspec.convert(found, kind)
         except msgspec.ValidationError:
             names = {str: "a text", float: "a number", dict[str, Any]: "an object"}
             raise self.wrong(f"{key} is {names.get(kind, 'a list of texts')}, and must be there") from None
@@ -120,13 +123,18 @@ def intervals(text: str) -> Intervals | None:
         return None
     found = []
     for part in text.split(" "):
-        first, dash, last = part.partition("-")
-        found.append((int(first), int(last if dash else first)))
-    return None if any(first > last for first, last in found) else found
+        ends = part.split("-")
+        first, last = int(ends[0]), int(ends[-1])
+        if first > last:
+            return None
+        found.append((first, last))
+    return found
 
 
 def in_order(given: Intervals) -> Intervals:
     """The same in ascending order, those that touch as one. They do not overlap."""
+    if len(given) == 1:
+        return given
     found: Intervals = []
     for first, last in sorted(given):
         if found and found[-1][1] == first - 1:
@@ -137,7 +145,7 @@ def in_order(given: Intervals) -> Intervals:
 
 def procset(given: Intervals) -> str:
     """The same as text."""
-    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in given)
+    return " ".join([str(first) if first == last else f"{first}-{last}" for first, last in given])
 
 
 def beginning(processors: int, path: str) -> Said:

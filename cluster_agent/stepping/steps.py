@@ -231,6 +231,12 @@ class Steps:
         so_far = lib.replay_so_far(self._engine)
         return self._rows(so_far.ended_jobs, np.int32)[self._had_ended : self._seen.ended]
 
+    def ended_since(self, place: int) -> list[int]:
+        """Those of ``ended`` from this place on. A list costs less than a view where it is short."""
+        self._open(even_over=True)
+        first, end = self._had_ended + place, self._seen.ended
+        return [] if first >= end else ffi.unpack(lib.replay_so_far(self._engine).ended_jobs + first, end - first)
+
     @property
     def schedule(self) -> NativeReplay:
         """All that has happened so far, as a ``Result`` needs it."""
