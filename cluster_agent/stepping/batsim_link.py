@@ -71,7 +71,7 @@ class Link:
         except zmq.ZMQError as error:
             if error.errno != zmq.EFSM:
                 raise
-            # libzmq knows that without being asked for each message, which costs 4 us
+            # to read RCVMORE for each message would cost 4 us
             raise SchedulerError(
                 f"the scheduler at {self._address} answers in several parts; Batsim's have one"
             ) from None
