@@ -16,7 +16,7 @@ from cluster_agent.commands.replays.from_prices import from_carbon, from_price
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
-from cluster_agent.serve.people_protocol import ListBudgetChanges, SetBudget, SetSchedule, ShowBudget
+from cluster_agent.serve.people_protocol import ListBudgetChanges, LowerBudget, SetBudget, SetSchedule, ShowBudget
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
 
@@ -93,6 +93,16 @@ def schedule(path: Path, socket: Place) -> None:
     early enough to be kept in time."""
     steps = read_schedule(path)
     echo(*ask(socket, SetSchedule(steps, str(path))))
+
+
+@budget.command()
+@click.argument("hours", type=click.FloatRange(0, 24))
+@click.option("--why", default="by hand", show_default=True, help="The reason, for the record.")
+@socket_option
+def lower(hours: float, why: str, socket: Place) -> None:
+    """Lower the budget for HOURS from now on, ahead of a thermal hazard, as far and as long as [hazard] in the settings
+    allows; 0 ends that. The budget itself stays what it is."""
+    echo(*ask(socket, LowerBudget(hours, why)))
 
 
 @budget.command("log")

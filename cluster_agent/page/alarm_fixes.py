@@ -17,6 +17,8 @@ FIXES: Final[Mapping[str, str]] = {
     " restart of the cluster agent would forget them.",
     "feed": "See whether the program that writes the feed still runs, and what its file has. Until then the last budget"
     " stays.",
+    "hazard": "Look at the cooling of the room. `clusterctl budget lower 0` ends it at once, and so does"
+    " `clusterctl budget set`; else it ends by itself (docs/hazard.md).",
     "history": "Make room on the disk of the store: jobs that end now are missing from the history.",
     "jobs": "Look for processes that do not end on the node named (`ps -eo pid,stat,wchan,cmd`); when nothing else"
     " helps, restart the node.",

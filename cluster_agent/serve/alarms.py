@@ -34,8 +34,8 @@ NAMED: Final = 3
 """Ours: how many nodes a line names."""
 
 KINDS: Final = (
-    "declared", "descriptors", "disbelieved", "dispatched", "feed", "history", "jobs", "joules", "links", "over",
-    "raised", "sharer", "short", "store",
+    "declared", "descriptors", "disbelieved", "dispatched", "feed", "hazard", "history", "jobs", "joules", "links",
+    "over", "raised", "sharer", "short", "store",
 )  # fmt: skip
 """Every alarm that there can be, in one word, for metrics."""
 

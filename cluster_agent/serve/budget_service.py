@@ -40,6 +40,8 @@ alarms are checked."""
 
 STORE_RETRY_S: Final = 5.0
 
+KELVIN: Final = 273.15
+
 NO_LEASE: Final = "no lease: its safe cap"
 """What bounds a node that has heard no cluster agent for a lease."""
 
@@ -319,6 +321,7 @@ class Partition:
             energy_j=self.energy.joules(name),
             bound_by=bound_by,
             waits_for=_waits_for(wanted_mw, target_mw, limit_mw, delays),
+            inlet_c=None if report is None or report.inlet_mk < 0 else round(report.inlet_mk / 1000 - KELVIN, 3),
         )
 
     def _states(self, at: Ints, is_silent: Bools) -> list[str]:

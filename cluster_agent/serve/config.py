@@ -253,6 +253,16 @@ class HistorySettings(msgspec.Struct, frozen=True):
     ] = 0.0
 
 
+class HazardSettings(msgspec.Struct, frozen=True):
+    """How far a predicted thermal hazard may lower the budget (docs/hazard.md)."""
+
+    lower_to: Annotated[
+        float,
+        Meta(description="To this share of the budget, never below the MOP of every node; 1: never.", ge=0.5, le=1),
+    ] = 1.0
+    hours: Annotated[float, Meta(description="At most so many of any 24 hours.", ge=0.25, le=24)] = 6.0
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All settings of ``clusterctl serve``."""
 
@@ -280,6 +290,7 @@ class Settings(msgspec.Struct, frozen=True):
     nodes: NodeSettings = NodeSettings()
     jobs: JobSettings | None = None
     history: HistorySettings = HistorySettings()
+    hazard: HazardSettings = HazardSettings()
     mqtt: MqttSettings = MqttSettings()
     notifiers: Annotated[
         list[str],

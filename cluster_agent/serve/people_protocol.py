@@ -67,6 +67,8 @@ class NodeRow(msgspec.Struct):
     """What bounds its power by its last report: the sharer and its reason; empty: no cap does, or it is silent."""
     waits_for: str = ""
     """What keeps it from the wanted cap (``why.WaitsFor``); empty: nothing."""
+    inlet_c: Finite | None = None
+    """Degrees of the air that it takes in, at the warmest sensor; None: no sensor has a sound reading."""
 
 
 class ListNodes(Request[list[NodeRow]], frozen=True, omit_defaults=True):
@@ -191,6 +193,15 @@ class SetSchedule(Request[Sentences], frozen=True):
     role = "admin"
     steps: Annotated[list[tuple[Finite, Milliwatts]], Meta(min_length=1, max_length=2000)]
     source: Annotated[str, Meta(max_length=4096)]
+
+
+class LowerBudget(Request[Sentences], frozen=True):
+    """``clusterctl budget lower``: for so many hours from now on, within ``[hazard]`` of the settings; 0 ends it."""
+
+    kind = "budget-lower"
+    role = "admin"
+    hours: Annotated[float, Meta(ge=0, le=24)]
+    why: Annotated[str, Meta(max_length=1000)]
 
 
 # --- jobs

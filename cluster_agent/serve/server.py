@@ -40,6 +40,7 @@ from cluster_agent.serve.budget_feed import Fed, Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
+from cluster_agent.serve.hazard_lowering import Lowerings
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
@@ -52,6 +53,7 @@ from cluster_agent.serve.people_protocol import (
     ListBudgetChanges,
     ListNodeChanges,
     ListNodes,
+    LowerBudget,
     NodeName,
     NodeRow,
     Sentences,
@@ -75,6 +77,7 @@ from foundation.wire.keys import read_pair
 from foundation.wire.power_messages import Declaration, Grant
 
 OWN_KEY: Final = "cluster.key"
+FEED: Final = "feed"
 EXPECT_S: Final = 5.0
 CLOCK_SET_S: Final = 1.0
 """Ours: a wall clock that is so far from where it should be was set, or has drifted as far; a schedule then follows."""
@@ -126,6 +129,8 @@ class Server:
         self._wall_s = wall_s
         self._ahead_s = self._now_s() - wall_s()
         self._schedule: tuple[int, list[tuple[float, int]]] = 0, []
+        self._lowered, self._mop_mw = "", 0
+        self._lowerings = Lowerings(Path(f"{settings.store}.hazard"), settings.hazard, say)
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
@@ -165,6 +170,7 @@ class Server:
             ExportReplay: self._export_replay,
             SetBudget: self._set_budget,
             SetSchedule: self._set_schedule,
+            LowerBudget: self._lower,
             **starts.handlers,
             **self.history.handlers,
         }
@@ -365,6 +371,7 @@ class Server:
 
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
+        self._mind_lowering(now_s)
         self.partition.alarms.set("links", self.router.trouble)
         self.partition.alarms.set("history", self.history.history.trouble)
         tdp_mw = milliwatts(self._settings.nodes.tdp_w)
@@ -411,18 +418,48 @@ class Server:
         if abs(set_by_s) < CLOCK_SET_S:
             return
         self._ahead_s = now_s - wall_s
-        base_mw, steps = self._schedule
-        if not steps:
+        if not self._schedule[1] and not self._lowered:
             return
-        past_mw, coming = divide(steps, wall_s)
-        ledger = self.partition.ledger
-        ledger.budget.change(now_s, past_mw or base_mw, self._here(coming, now_s), ledger.settle_s)
+        budget_w, coming = self._put(now_s)
         self._say(
-            f"the clock was set by {set_by_s:+.0f} s: the schedule follows, {(past_mw or base_mw) / 1000:g} W now,"
-            f" {len(coming)} steps to come"
+            f"the clock was set by {set_by_s:+.0f} s: the schedule follows, {budget_w:g} W now, {coming} steps to come"
         )
+
+    def _put(self, now_s: float) -> tuple[float, int]:
+        """Put the budget in force that was set, lowered where a hazard is predicted, and plan for it; the watts now,
+        and how many steps are to come."""
+        wall_s, ledger = self._wall_s(), self.partition.ledger
+        self._mop_mw = self.partition.mop_mw
+        self._lowered = self._lowerings.text(wall_s)
+        least_mw = ledger.terms.fixed_mw + self._mop_mw
+        budget_mw, coming = self._lowerings.over(*self._set_now(wall_s), wall_s, least_mw)
+        ledger.budget.change(now_s, budget_mw, self._here(coming, now_s), ledger.settle_s)
+        self.partition.alarms.set("hazard", self._lowered)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
+        return budget_mw / 1000, len(coming)
+
+    def _set_now(self, wall_s: float) -> tuple[int, list[tuple[float, int]]]:
+        """The budget by hand, schedule or feed at this time, and its steps to come by the wall clock."""
+        base_mw, steps = self._schedule
+        past_mw, coming = divide(steps, wall_s)
+        return past_mw or base_mw, coming
+
+    def _mind_lowering(self, now_s: float) -> None:
+        """Nodes that come have a MOP, too, below which the budget is not lowered; and a lowering ends."""
+        is_new = self._lowerings.text(self._wall_s()) != self._lowered
+        if is_new or (self._lowered and self.partition.mop_mw != self._mop_mw):
+            self._put(now_s)
+
+    def _lower(self, caller: Caller, request: LowerBudget) -> Sentences:
+        now_s, wall_s = self._now_s(), self._wall_s()
+        self._lowerings.begin(wall_s, request.hours, request.why)
+        what = self._lowerings.text(wall_s) or f"the budget is not lowered for a hazard any more: {request.why}"
+        change = Change(wall_s, "hazard", f"{caller.name}: {what}")
+        self._budgets.change(change, *self._schedule, only_lowers=request.hours > 0)
+        self._say(what)
+        budget_w, _ = self._put(now_s)
+        return [what, f"{budget_w:g} W now"]
 
     def _set_budget(self, caller: Caller, request: SetBudget) -> Sentences:
         now_s, budget_mw = self._now_s(), milliwatts(request.w)
@@ -433,7 +470,7 @@ class Server:
         if request.dry_run:
             return [f"would set {request.w:g} W", *lines]
         line = self.partition.ledger.budget
-        is_lower, steps = budget_mw < line.budget_mw, sum(at_s > now_s for at_s, _ in line.steps)
+        is_lower, steps = budget_mw < line.budget_mw, len(self._set_now(self._wall_s())[1])
         self._move(
             now_s,
             Change(self._wall_s(), caller.name, f"set {request.w:g} W by hand"),
@@ -452,7 +489,7 @@ class Server:
         fixed_mw = self.partition.ledger.terms.fixed_mw
         refuse_low(request.source, request.steps, fixed_mw)
         past_mw, coming = divide(request.steps, wall_s)
-        budget_mw = past_mw or self.partition.ledger.budget.budget_mw
+        budget_mw = past_mw or self._set_now(wall_s)[0]
         what = f"schedule {request.source}: {len(coming)} steps to come"
         self._move(now_s, Change(wall_s, caller.name, what), budget_mw, coming, f"{caller.name} set the {what}")
         short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
@@ -461,21 +498,22 @@ class Server:
 
     def _follow(self, feed: Feed, now_s: float) -> None:
         """Set the feed's budget, if it differs from the one in force. One that cannot be stored waits until it can."""
-        fed, line = feed.look(now_s, self._wall_s), self.partition.ledger.budget
+        fed = feed.look(now_s, self._wall_s)
         self.partition.alarms.set("feed", feed.alarm)
         if fed is None and "store" not in self.partition.alarms:
             fed = self._unstored_feed
         if fed is None:
             return
         self._unstored_feed = None
-        budget_mw, steps = fed.budget_mw or line.budget_mw, self._here(fed.steps, now_s)
-        same_steps = [mw for _, mw in steps] == [mw for _, mw in line.steps] and all(
-            abs(new_s - old_s) < 1.0 for (new_s, _), (old_s, _) in zip(steps, line.steps, strict=True)
+        was_mw, were = self._set_now(self._wall_s())
+        budget_mw, steps = fed.budget_mw or was_mw, fed.steps
+        same_steps = [mw for _, mw in steps] == [mw for _, mw in were] and all(
+            abs(new_s - old_s) < 1.0 for (new_s, _), (old_s, _) in zip(steps, were, strict=True)
         )
-        if budget_mw == line.budget_mw and same_steps:
+        if budget_mw == was_mw and same_steps:
             return
         what = f"{budget_mw / 1000:g} W" + (f", {len(steps)} steps to come" if steps else "")
-        change = Change(self._wall_s(), "feed", what)
+        change = Change(self._wall_s(), FEED, what)
         try:
             self._move(now_s, change, budget_mw, fed.steps, f"the feed set the budget to {what}")
         except StoreError:
@@ -484,14 +522,13 @@ class Server:
 
     def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], line: str) -> None:
         """Record who moves the budget, put it in force and plan for it. ``steps`` to come, by the wall clock."""
-        ledger, here = self.partition.ledger, self._here(steps, now_s)
-        only_lowers = ledger.budget.is_never_above(now_s, budget_mw, here)
+        only_lowers = self.partition.ledger.budget.is_never_above(now_s, budget_mw, self._here(steps, now_s))
         self._budgets.change(change, budget_mw, steps, only_lowers)
         self._schedule = budget_mw, steps
-        ledger.budget.change(now_s, budget_mw, here, ledger.settle_s)
+        if change.who != FEED:
+            self._lowerings.end(self._wall_s())
         self._say(line)
-        self.partition.replan(now_s)
-        self._send(self.partition.turn(now_s))
+        self._put(now_s)
 
     # --- answers
 

@@ -10,7 +10,7 @@ import pytest
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.people import Caller
-from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
+from cluster_agent.serve.config import BudgetSettings, HazardSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import ForgetNode, ListBudgetChanges, ListNodes, SetBudget, ShowBudget
 from cluster_agent.serve.server import EXPECT_S, Server
 from foundation.wire.keys import write_pair
@@ -29,11 +29,12 @@ S = 1_000_000_000
 class Site:
     """A cluster agent with nodes n0 and n1, and a clock that only moves by hand."""
 
-    def __init__(self, at: Path, budget_w: float = 1000.0) -> None:
+    def __init__(self, at: Path, budget_w: float = 1000.0, hazard: HazardSettings | None = None) -> None:
         self.at, self.now_s, self.said = at, 100.0, list[str]()
         self.settings = Settings(
             listen=f"tcp://127.0.0.1:{free_port()}", keys=str(at), store=str(at / "a.db"), socket=str(at / "s"),
             mode="cap", budget=BudgetSettings(w=budget_w), nodes=NodeSettings(tdp_w=500.0, failing_together=0),
+            hazard=hazard or HazardSettings(),
         )  # fmt: skip
         self.allowed = Allowed(at)
         self.leases = {name: NodeLease(name, "boot-1", DECLARED, 500_000, 0) for name in ("n0", "n1")}

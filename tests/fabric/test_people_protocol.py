@@ -46,6 +46,7 @@ from cluster_agent.serve.people_protocol import (
     ListNodeChanges,
     ListNodes,
     ListRunning,
+    LowerBudget,
     MeasureNode,
     NodeRow,
     NotifyEnd,
@@ -74,6 +75,7 @@ ON_THE_WIRE = {
     "budget-changes": (ListBudgetChanges(), {}),
     "budget-set": (SetBudget(900.0), {"w": 900.0, "dry_run": False}),
     "budget-schedule": (SetSchedule([(1e9, 5_000_000)], "a.csv"), {"steps": [[1e9, 5_000_000]], "source": "a.csv"}),
+    "budget-lower": (LowerBudget(1.5, "a hazard"), {"hours": 1.5, "why": "a hazard"}),
     "submit": (
         Submit(["a"], 60, "/"),
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
@@ -155,7 +157,7 @@ def test_an_agent_handles_every_request_with_functions_of_its_type_and_of_its_an
 def test_answers_have_the_names_that_scripts_and_older_commands_know():
     assert NodeRow.__struct_fields__ == (
         "name", "state", "wanted_w", "granted_w", "in_force_w", "counts_w", "draws_w", "tag", "quality", "lease_class",
-        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source", "energy_j", "bound_by", "waits_for",
+        "heard_s_ago", "jobs", "job", "jobs_why", "tag_source", "energy_j", "bound_by", "waits_for", "inlet_c",
     )  # fmt: skip
     assert BudgetView.__struct_fields__ == (
         *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
