@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -118,17 +118,7 @@ class GroupTable:
     @classmethod
     def of_content(cls, content: bytes) -> GroupTable:
         """``TableError`` for anything else than a table of possible watts."""
-        try:
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:
-                    raise TableError(f"unpacks to more than {MOST_BYTES >> 20} MiB")
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError, MemoryError, KeyError) as error:
-            if isinstance(error, TableError):
-                raise
-            what = "has objects, which are code, not numbers" if "allow_pickle" in str(error) else "is no file of NumPy"
-            raise TableError(what) from None
+        arrays = arrays_of(content)
         wanted = {f"{name}{level}" for level in range(len(LEVELS)) for name in ("keys", "watts", "jobs")}
         if set(arrays) != wanted:
             raise TableError("has other arrays than a table of groups")
@@ -150,6 +140,21 @@ class GroupTable:
         if ((watts <= 0) | (watts > MOST_NODE_W)).any() or (watts[:, 2] < watts[:, 0]).any():
             return "predicts watts that cannot be"
         return ""
+
+
+def arrays_of(content: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a file of NumPy, by name. ``TableError`` for what is none, or has code in it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(one.file_size for one in archive.infolist()) > MOST_BYTES:
+                raise TableError(f"unpacks to more than {MOST_BYTES >> 20} MiB")
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, MemoryError, KeyError) as error:
+        if isinstance(error, TableError):
+            raise
+        what = "has objects, which are code, not numbers" if "allow_pickle" in str(error) else "is no file of NumPy"
+        raise TableError(what) from None
 
 
 def trained(records: Records) -> GroupTable:

@@ -27,6 +27,7 @@ import msgspec
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.model_service.group_table import MOST_BYTES, GroupTable, TableError
+from cluster_agent.model_service.room_model import RoomModel
 from foundation.directories import sync_directory
 from foundation.sealed_file import SealedFileError, sealed, text_of, write_whole
 from foundation.shell.errors import nearest, plain_reason
@@ -35,6 +36,10 @@ FORMAT: Final = 1
 CHAMPION: Final = "champion"
 MODEL, CARD, METRICS = "model.npz", "card.toml", "metrics.json"
 CODE: Final = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".py")
+WATTS, HAZARD = "group table", "hazard"
+KINDS: Final[Mapping[str, type[GroupTable] | type[RoomModel]]] = {WATTS: GroupTable, HAZARD: RoomModel}
+"""What a version may be, by the ``kind`` of its card."""
+
 FORMER: Final = 100
 """Ours: changes that the champion's file remembers."""
 
@@ -46,10 +51,11 @@ Read = TypeVar("Read", bound=msgspec.Struct)
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What a version is. ``known_s``: every job that it has learned from ended by then. ``shares``: of the jobs that
-    it was trained on, in the bins of ``drift``. ``error``: on jobs that it had not seen, as in ``on_line_errors``."""
+    it was trained on, in the bins of ``drift``. ``error``: on jobs that it had not seen, as in ``on_line_errors``. Of a
+    hazard, the jobs are hours of a room."""
 
     format: int = FORMAT
-    kind: str = "group table"
+    kind: str = WATTS
     name: str
     version: int
     jobs: int
@@ -123,9 +129,23 @@ class Version(msgspec.Struct, frozen=True):
 
     card: Card
     metrics: Metrics
-    table: GroupTable
+    content: GroupTable | RoomModel
     sha256: str
     """Of the card, and so of all."""
+
+    @property
+    def table(self) -> GroupTable:
+        """Of watts; ``ClusterError`` for a version of another kind."""
+        if not isinstance(self.content, GroupTable):
+            raise ClusterError(f"{self.card.name}: predicts the hazard of a room, and not the watts of jobs")
+        return self.content
+
+    @property
+    def room(self) -> RoomModel:
+        """Of a hazard; ``ClusterError`` for a version of another kind."""
+        if not isinstance(self.content, RoomModel):
+            raise ClusterError(f"{self.card.name}: predicts the watts of jobs, and not the hazard of a room")
+        return self.content
 
 
 class Registry:
@@ -179,18 +199,34 @@ class Registry:
             raise ClusterError(f"{folder / CARD}: is of {card.name} version {card.version}: folders were moved")
         try:
             metrics = msgspec.json.decode(metrics_bytes, type=Metrics)
-            table = GroupTable.of_content(model)
+            if card.kind not in KINDS:
+                raise ClusterError(f"{folder / CARD}: its kind {card.kind!r} is none of {', '.join(KINDS)}")
+            found = KINDS[card.kind].of_content(model)
         except msgspec.MsgspecError as error:
             raise ClusterError(f"{folder / METRICS}: {plain_reason(str(error))}") from None
         except TableError as error:
             raise ClusterError(f"{folder / MODEL}: {error}") from None
-        return Version(card, metrics, table, hashlib.sha256(card_bytes).hexdigest())
+        return Version(card, metrics, found, hashlib.sha256(card_bytes).hexdigest())
 
-    def add(self, card: Card, metrics: Metrics, table: GroupTable) -> Version:
+    @property
+    def kind(self) -> str:
+        """Of its versions: of the newest whose card can be read; ``WATTS`` where there is none."""
+        for number in reversed(self.versions()):
+            path = self.path / str(number) / CARD
+            with contextlib.suppress(ClusterError, FileNotFoundError):
+                return _decoded(_unsealed(own_content(path), path), path, Card).kind
+        return WATTS
+
+    def refuse_other(self, kind: str) -> None:
+        """``WrongUseError`` where there are versions of another kind."""
+        if self.versions() and self.kind != kind:
+            raise WrongUseError(f"{self.path}: has versions of another kind ({self.kind}): choose another name")
+
+    def add(self, card: Card, metrics: Metrics, content: GroupTable | RoomModel) -> Version:
         """Write the next version; it is there whole or not at all. The caller has ``locked``."""
         self.sweep()
         number = max(self.versions(), default=0) + 1
-        model, metrics_bytes = table.content(), msgspec.json.format(msgspec.json.encode(metrics), indent=1)
+        model, metrics_bytes = content.content(), msgspec.json.format(msgspec.json.encode(metrics), indent=1)
         card = msgspec.structs.replace(
             card, name=self.name, version=number, model_sha256=hashlib.sha256(model).hexdigest(),
             metrics_sha256=hashlib.sha256(metrics_bytes).hexdigest(),

@@ -26,7 +26,15 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.model_service.group_table import LEVELS, kinds_of
 from cluster_agent.model_service.job_records import JobWords
 from cluster_agent.model_service.job_ring import JobRing
-from cluster_agent.model_service.model_registry import Change, Metrics, Registry, Version, own_content
+from cluster_agent.model_service.model_registry import (
+    HAZARD,
+    WATTS,
+    Change,
+    Metrics,
+    Registry,
+    Version,
+    own_content,
+)
 from cluster_agent.model_service.model_training import nearest_error
 from cluster_agent.model_service.on_line_errors import WINDOW, Drift, Interval, Pairs, drift, errors_of
 from cluster_agent.prediction.job_power import Submission
@@ -78,8 +86,28 @@ class Published(msgspec.Struct, frozen=True):
     jobs: list[PublishedJob]
 
 
+class Hazard(msgspec.Struct, frozen=True):
+    """That the next six hours are in thermal hazard: the chance, from which on it is an alarm, and what speaks for it
+    most."""
+
+    chance: float
+    threshold: float
+    reasons: list[str]
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether a hazard is predicted."""
+        return self.chance >= self.threshold
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        why = f": {', '.join(self.reasons)}" if self.reasons else ""
+        return f"chance of a thermal hazard {self.chance:.2f}, an alarm from {self.threshold:.2f} on{why}"
+
+
 class ModelState(msgspec.Struct, frozen=True):
-    """A model after a run, for people and metrics. ``lines``: what happened."""
+    """A model after a run, for people and metrics. ``lines``: what happened. ``hazard``: of a model of a room."""
 
     name: str
     champion: int
@@ -88,6 +116,8 @@ class ModelState(msgspec.Struct, frozen=True):
     state: RunState
     published: Published | None
     lines: list[str]
+    hazard: Hazard | None = None
+    kind: str = WATTS
 
 
 def read_state(registry: Registry) -> tuple[RunState, str]:
@@ -141,7 +171,7 @@ def run_model(
         champion = _promote_if_better(registry, champion, candidate, state, lines)
     published = _publish(registry, champion, words, waiting)
     state.ended_s = time.time()
-    _write(registry.path / RUN, msgspec.json.encode(state))
+    write_state(registry, state)
     after = registry.champion()
     return ModelState(registry.name, after.version, candidate_of(registry), after.alarm, state, published, lines)
 
@@ -181,16 +211,17 @@ def gain_of(version: Version, champion: int, pairs: Pairs) -> Interval | None:
     return Interval(found.gain, found.gain_low, found.gain_high, found.judged, 0)
 
 
-def gain_in_words(champion: int, gain: Interval | None) -> str:
+def gain_in_words(champion: int, gain: Interval | None, kind: str) -> str:
     """For people."""
-    against = f"version {champion}" if champion else "the nearest past jobs"
+    noun = "hours" if kind == HAZARD else "jobs"
+    against = f"version {champion}" if champion else "the last value" if kind == HAZARD else "the nearest past jobs"
     if gain is None:
         again = "" if champion else "; wait, and train again"
-        return f"too few jobs compare it with {against}{again}"
+        return f"too few {noun} compare it with {against}{again}"
     word, low, high = ("lower", gain.low, gain.high) if gain.mean >= 0 else ("higher", -gain.high, -gain.low)
     return (
         f"its error is {word} than that of {against} by {abs(gain.mean):.4f} ({low:+.4f} to {high:+.4f}, 95 %,"
-        f" {gain.jobs} jobs)"
+        f" {gain.jobs} {noun})"
     )
 
 
@@ -201,7 +232,7 @@ def _promote_if_better(
     gain = gain_of(candidate, was, state.pairs)
     if gain is None or gain.low <= 0:
         return champion
-    why = gain_in_words(was, gain)
+    why = gain_in_words(was, gain, candidate.card.kind)
     registry.change(Change(candidate.card.version, was, time.time(), "clusterctl models run", why))
     lines.append(f"version {candidate.card.version} is champion now: {why}")
     return candidate
@@ -228,9 +259,10 @@ def _roll_back(registry: Registry, champion: Version, ring: JobRing, problem: st
     return chosen
 
 
-def in_place(version: int) -> str:
+def in_place(version: int, kind: str = WATTS) -> str:
     """Who predicts now."""
-    return f"version {version} predicts" if version else "the nearest past jobs predict"
+    nobody = "nobody predicts" if kind == HAZARD else "the nearest past jobs predict"
+    return f"version {version} predicts" if version else nobody
 
 
 def _publish(
@@ -252,6 +284,11 @@ def _publish(
     return published
 
 
+def write_state(registry: Registry, state: RunState) -> None:
+    """What the run has found, by one rename; ``ClusterError`` if that cannot be."""
+    _write(registry.path / RUN, msgspec.json.encode(state))
+
+
 def _write(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
@@ -268,7 +305,8 @@ def state_of(registry: Registry) -> ModelState:
         published = msgspec.json.decode(own_content(registry.path / PUBLISHED), type=Published)
     lines = [problem] if problem else []
     return ModelState(
-        registry.name, champion.version, candidate_of(registry), champion.alarm, state, published, lines
+        registry.name, champion.version, candidate_of(registry), champion.alarm, state, published, lines,
+        kind=registry.kind,
     )  # fmt: skip
 
 
@@ -282,6 +320,8 @@ METRICS: Final = (
     ("compared_jobs", "Jobs on which champion and candidate were compared."),
     ("compared_error", "Mean error of each on these."),
     ("predicted_watts", "What the jobs that run and wait are expected to draw, in all."),
+    ("hazard_chance", "The chance that the next six hours are in thermal hazard."),
+    ("hazard_limit", "The chance from which on that is an alarm."),
     ("run_timestamp_seconds", "When the last run ended."),
 )
 
@@ -301,6 +341,8 @@ def figures_of(one: ModelState) -> Iterator[tuple[str, dict[str, str], float]]:
                    for role, value in zip(("champion", "candidate"), means, strict=True)]  # fmt: skip
     if one.published is not None:
         values.append(("predicted_watts", {}, sum(job.expected_w for job in one.published.jobs)))
+    if one.hazard is not None:
+        values += [("hazard_chance", {}, one.hazard.chance), ("hazard_limit", {}, one.hazard.threshold)]
     for name, labels, value in values:
         if value is not None:
             yield name, labels, float(value)

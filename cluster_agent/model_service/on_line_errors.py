@@ -142,20 +142,23 @@ def psi(was: Sequence[float], now: Sequence[float]) -> float:
 
 class Drift(msgspec.Struct, frozen=True):
     """Of the newest jobs. ``psi``: by input; ``most_error``: above it is an alarm. ``by_nearest``: that follows from
-    the nearest past jobs, since the training had too few jobs to judge the model."""
+    the nearest past jobs, since the training had too few jobs to judge the model. ``noun``: hours, where a hazard is
+    predicted."""
 
     jobs: int
     psi: dict[str, float]
     error: float | None
     most_error: float | None
     by_nearest: bool = False
+    noun: str = "jobs"
 
     @property
     def problem(self) -> str:
         """Why the model should not predict any more; empty: it may."""
         if self.jobs < LEAST_WINDOW or self.error is None or self.most_error is None or self.error <= self.most_error:
             return ""
-        what = f"its error on the last {self.jobs} jobs is {self.error:.3f}, above the alarm of {self.most_error:.3f}"
+        what = f"its error on the last {self.jobs} {self.noun} is {self.error:.3f}"
+        what += f", above the alarm of {self.most_error:.3f}"
         if self.by_nearest:
             what += " that the nearest past jobs set, as its training had too few jobs to judge it"
         return f"{what}; {drifted} are not those of its training" if (drifted := self.drifted) else what

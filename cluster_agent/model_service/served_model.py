@@ -86,6 +86,7 @@ def find(choice: str) -> Extension[Model]:
         origin = None
         if current:
             version = registry.version(current)
+            _ = version.table  # it may be of another kind
             origin = Origin(str(path / str(current) / CARD), version.sha256)
         JobWords(path.parent)
     except ClusterError as error:

@@ -40,7 +40,6 @@ from cluster_agent.serve.budget_feed import Fed, Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
 from cluster_agent.serve.budget_service import Partition
 from cluster_agent.serve.config import JobSettings, Settings, milliwatts
-from cluster_agent.serve.hazard_lowering import Lowerings
 from cluster_agent.serve.job_requests import JobRequests, no_jobs
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.live_sharing import Sharing
@@ -70,6 +69,7 @@ from cluster_agent.store.database import Database, free_bytes
 from cluster_agent.store.job_store import JobStore
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
+from cluster_agent.thermal_hazard.budget_lowering import Lowerings
 from foundation.boot import boot_id, boottime_s
 from foundation.shell.notify import Notifier
 from foundation.steady_clock import as_shown, kept_clock
@@ -130,7 +130,8 @@ class Server:
         self._ahead_s = self._now_s() - wall_s()
         self._schedule: tuple[int, list[tuple[float, int]]] = 0, []
         self._lowered, self._mop_mw = "", 0
-        self._lowerings = Lowerings(Path(f"{settings.store}.hazard"), settings.hazard, say)
+        hazard = settings.hazard
+        self._lowerings = Lowerings(Path(f"{settings.store}.hazard"), hazard.lower_to, hazard.hours, say)
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None

@@ -24,6 +24,9 @@ SHARE: Final = 0.05
 """HazardNet's: of the readings of a window. It was chosen there among 5, 10 and 15 %, which were in hazard for 19.5,
 8.0 and 3.8 % of the year."""
 
+STUCK_S: Final = 86_400.0
+"""Ours: air that hot changes within a day, if only by the machine's load."""
+
 LEAST_READINGS: Final = 500
 """Ours: fewer have no 0.95 quantile to speak of."""
 
@@ -50,6 +53,17 @@ def shares(inlet_c: Floats, threshold_c: Floats, step_s: float) -> Floats:
     has_label = of > 0.5 * length * inlet_c.shape[1]
     found[has_label] = hot[has_label] / of[has_label]
     return found
+
+
+def stuck(inlet_c: Floats, threshold_c: Floats, step_s: float) -> Bools:
+    """Readings ``[steps, sensors]`` above their thresholds that have been the same for ``STUCK_S``: of sensors that
+    show nothing any more. One below its threshold does no harm, and may have a coarse scale."""
+    is_same = np.zeros(inlet_c.shape, bool)
+    is_same[1:] = inlet_c[1:] == inlet_c[:-1]
+    steps = np.arange(len(inlet_c))[:, None]
+    since = np.maximum.accumulate(np.where(is_same, 0, steps), axis=0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(is_same & (steps - since >= STUCK_S / step_s) & (inlet_c > threshold_c))
 
 
 def window_steps(step_s: float) -> int:

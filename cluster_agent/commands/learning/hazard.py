@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 import numpy as np
 
 from cluster_agent.commands.nodes import json_option
 from cluster_agent.errors import WrongUseError
-from cluster_agent.thermal_hazard.hazard_features import Readings, features, labels
-from cluster_agent.thermal_hazard.hazard_label import SHARE, thresholds
-from cluster_agent.thermal_hazard.hazard_model import train
+from cluster_agent.thermal_hazard.hazard_features import DAY_S
+from cluster_agent.thermal_hazard.hazard_label import SHARE
+from cluster_agent.thermal_hazard.hazard_parts import Judged, judged
 from cluster_agent.thermal_hazard.hazard_scores import Scores, scores
 from cluster_agent.thermal_hazard.inlet_tables import read_inlets
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
-
-LEAST_DAYS: Final = 28
-"""Ours: of all parts together."""
 
 
 @click.group()
@@ -29,7 +26,7 @@ def hazard() -> None:
     """Thermal hazard of the machine room, six hours ahead, from inlet temperatures (docs/hazard.md)."""
 
 
-@hazard.command()
+@hazard.command("judge")
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option("--share", type=float, default=SHARE, show_default=True, help="Of readings above their thresholds.")
 @json_option
@@ -42,10 +39,8 @@ def judge(path: Path, share: float, as_json: bool) -> None:
     if not 0 < share < 1:
         raise WrongUseError(f"--share {share:g}: give a share of the readings, above 0 and below 1, e.g. 0.05")
     readings, nodes, left_out = read_inlets(path)
-    days = len(readings.inlet_c) * readings.step_s / 86_400
-    if days < LEAST_DAYS:
-        raise WrongUseError(f"{path}: {days:.0f} days of readings: to train and to judge takes {LEAST_DAYS}")
-    found = judged(readings, share)
+    found = scored(judged(readings, share))
+    days = len(readings.inlet_c) * readings.step_s / DAY_S
     missing = float(np.isnan(readings.inlet_c).mean())
     if as_json:
         about = {"nodes": len(nodes), "days": days, "missing": missing, "left_out": left_out, "share": share}
@@ -58,21 +53,11 @@ def judge(path: Path, share: float, as_json: bool) -> None:
          f" judged on the last quarter, {100 * rate:.1f} % of it in hazard")  # fmt: skip
 
 
-def judged(readings: Readings, share: float) -> dict[str, Scores]:
-    """Scores of the last value and of the model on the last quarter. Thresholds and weights are of the first half."""
-    threshold_c = thresholds(readings.inlet_c[: len(readings.inlet_c) // 2])
-    now, later = labels(readings, threshold_c)
-    given = features(readings, threshold_c)
-    at = readings.hours() / len(readings.inlet_c)
-    known = ~np.isnan(now) & ~np.isnan(later)
-    ahead = 6 * 3600 / readings.step_s / len(readings.inlet_c)  # a label looks so far into the next part
-    train_on, choose_on = known & (at < 0.5 - ahead), known & (at >= 0.5) & (at < 0.75 - ahead)
-    judge_on = known & (at >= 0.75)
-    label = later >= share
-    model = train(given[train_on], label[train_on], given[choose_on], label[choose_on])
+def scored(one: Judged) -> dict[str, Scores]:
+    """Of the last value and of the model, on the last quarter."""
     return {
-        "last value": scores((now[judge_on] >= share).astype(float), 0.5, label[judge_on]),
-        "logistic regression": scores(model.chance(given[judge_on]), model.threshold, label[judge_on]),
+        "last value": scores(one.now.astype(float), 0.5, one.label),
+        "logistic regression": scores(one.chance, one.model.threshold, one.label),
     }
 
 

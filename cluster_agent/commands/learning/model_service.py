@@ -28,7 +28,7 @@ from cluster_agent.model_service.job_records import (
     unknown,
 )
 from cluster_agent.model_service.job_ring import DEFAULT_KEPT, MOST_KEPT, JobRing, Records
-from cluster_agent.model_service.model_registry import Change, Registry, existing, locked, names
+from cluster_agent.model_service.model_registry import HAZARD, WATTS, Change, Registry, existing, locked, names
 from cluster_agent.model_service.model_run import ModelState, Waiting, candidate_of, gain_in_words, gain_of, in_place
 from cluster_agent.serve.people_protocol import ListHistory, ListJobs
 from foundation.mqtt.mqtt_settings import MqttSettings, read_mqtt_settings
@@ -59,6 +59,12 @@ def models() -> None:
 @click.option("--machine", metavar="NAME|FILE", help="Of a log: what nodes draw, as for a replay.")
 @click.option("--node-w", type=float, metavar="WATTS", help="Of a log: a node at full load, without a machine file.")
 @click.option("--job-watts", metavar="FILE|generated", help="Of a log of processors: watts of its jobs.")
+@click.option(
+    "--inlets",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Of a room's thermal hazard: temperatures, as for `hazard judge`, or those kept in FOLDER/inlets.",
+)
 @click.option("--kept", "is_kept", is_flag=True, help="From the jobs of the ring alone, without the cluster agent.")
 @click.option("--submit", "is_job", is_flag=True, help="As a job of the partition, which has to have the folder.")
 @click.option("--time", "walltime", default="00:30:00", show_default=True, metavar="TIME", help="Of the job.")
@@ -67,39 +73,59 @@ def models() -> None:
 @socket_option
 def train(
     name: str, log: str | None, form: str, machine: str | None, node_w: float | None, job_watts: str | None,
-    is_kept: bool, is_job: bool, walltime: str, folder: Path, keep: int, socket: Place,
+    inlets: Path | None, is_kept: bool, is_job: bool, walltime: str, folder: Path, keep: int, socket: Place,
 ) -> None:  # fmt: skip
-    """Train a new version of NAME from the jobs that have ended, ours and another manager's."""
-    from cluster_agent.model_service.model_training import train as trained
-
+    """Train a new version of NAME from the jobs that have ended, ours and another manager's; with --inlets one that
+    predicts thermal hazard."""
     registry = Registry(folder, name)
     with locked(folder):
         words = JobWords(folder, is_made=True)
-        if log is None:
-            with _ring(folder, keep) as ring:
-                if not is_kept:
-                    _extract(ring, words, socket)
-                records = ring.last(0 if is_job else ring.kept)
-                _say_damage(ring)
-            records = _ended_by(time.time(), records)
+        registry.refuse_other(WATTS if inlets is None else HAZARD)
+        lines = list[str]()
+        if inlets is not None:
+            lines = [] if is_job else _train_room(registry, inlets)
+        elif log is None:
+            records = _of_ring(folder, keep, words, None if is_kept else socket, is_job)
+            lines = [] if is_job else _train_watts(registry, records)
         elif not is_job:
-            records = words.records(_logged(log, form == "pm100", machine, job_watts, node_w))
-        if not is_job:
-            version = trained(registry, records)
+            lines = _train_watts(registry, words.records(_logged(log, form == "pm100", machine, job_watts, node_w)))
     if is_job:
         from cluster_agent.commands.learning.training_job import submit_training
 
         watts = None if node_w is None else str(node_w)
         given = {"--from": log, "--format": form, "--machine": machine, "--node-w": watts, "--job-watts": job_watts}
-        echo(f"job {submit_training(socket, name, folder, walltime, given)}")
-        return
+        lines = [f"job {submit_training(socket, name, folder, walltime, given, inlets)}"]
+    echo(*lines)
+
+
+def _of_ring(folder: Path, keep: int, words: JobWords, socket: Place | None, is_job: bool) -> Records:
+    """The jobs of the ring, with what has ended since, where there is a cluster agent; a job takes them itself."""
+    with _ring(folder, keep) as ring:
+        if socket is not None:
+            _extract(ring, words, socket)
+        records = ring.last(0 if is_job else ring.kept)
+        _say_damage(ring)
+    return _ended_by(time.time(), records)
+
+
+def _train_room(registry: Registry, inlets: Path) -> list[str]:
+    from cluster_agent.commands.learning.room_hazard import train_room
+
+    return train_room(registry, inlets)
+
+
+def _train_watts(registry: Registry, records: Records) -> list[str]:
+    from cluster_agent.model_service.model_training import train as trained
+
+    version = trained(registry, records)
     metrics = version.metrics
-    echo(f"{registry.path / str(version.card.version)}: trained on {version.card.jobs} jobs")
+    lines = [f"{registry.path / str(version.card.version)}: trained on {version.card.jobs} jobs"]
     if metrics.error is not None and metrics.nearest_error is not None:
-        echo(
+        lines.append(
             f"on the last {metrics.judged}, unseen: error {metrics.error:.4f}, the nearest past jobs"
             f" {metrics.nearest_error:.4f}"
         )
+    return lines
 
 
 def _ended_by(now_s: float, records: Records) -> Records:
@@ -132,6 +158,12 @@ def _logged(
     metavar="FILE",
     help="Also take jobs from the broker of [mqtt] in these settings, and publish the results there.",
 )
+@click.option(
+    "--lower",
+    "lowers",
+    is_flag=True,
+    help="Lower the budget ahead of a predicted hazard, as far as the cluster agent's [hazard] allows.",
+)
 @click.option("--promote", "promotes", is_flag=True, help="Promote a candidate as soon as it has proven better.")
 @click.option("--metrics", type=click.Path(path_type=Path), metavar="FILE", help="Write figures for Prometheus here.")
 @folder_option
@@ -139,8 +171,8 @@ def _logged(
 @json_option
 @socket_option
 def run(
-    name: tuple[str, ...], broker: Path | None, promotes: bool, metrics: Path | None, folder: Path, keep: int,
-    as_json: bool, socket: Place,
+    name: tuple[str, ...], broker: Path | None, lowers: bool, promotes: bool, metrics: Path | None, folder: Path,
+    keep: int, as_json: bool, socket: Place,
 ) -> int:  # fmt: skip
     """Judge the models (NAME...; default: all) on the jobs that have ended since, and publish what they predict. Exit
     status 1 if an alarm is on."""
@@ -151,14 +183,24 @@ def run(
         with _ring(folder, keep) as ring:
             new = _extracted(ring, words, socket, settings)
             waiting = _waiting(socket)
-            found = [model_run.run_model(one, ring, words, waiting, promotes) for one in registries]
+            rooms = [one for one in registries if one.kind == HAZARD]
+            others = [one for one in registries if one not in rooms]
+            found = [model_run.run_model(one, ring, words, waiting, promotes) for one in others]
             _say_damage(ring)
+        if rooms or not name:
+            from cluster_agent.commands.learning.room_hazard import run_rooms
+
+            found += run_rooms(rooms, folder, socket, lowers)
         if metrics is not None:
             model_run.write_metrics(metrics, found)
     if settings is not None:
         from cluster_agent.commands.learning.model_broker import publish_results
 
         publish_results(settings, found)
+    return _show_run(new, found, as_json)
+
+
+def _show_run(new: int, found: Sequence[ModelState], as_json: bool) -> int:
     for one in found:
         for line in one.lines:
             say(f"{one.name}: {line}")
@@ -241,7 +283,7 @@ def status(name: str | None, job: str | None, folder: Path, as_json: bool) -> in
         for one, registry in zip(found, registries, strict=True):
             echo(*one.lines, _in_words(one))
             echo_block(render(("version", "jobs", "error", "nearest's", "is"), _rows(registry)))
-            echo(*(f"  {_change(change)}" for change in registry.champion().changes[:3]))
+            echo(*(f"  {_change(change, registry.kind)}" for change in registry.champion().changes[:3]))
     return 1 if any(one.alarm for one in found) else 0
 
 
@@ -292,10 +334,10 @@ def _number(value: float | None) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
-def _change(change: Change) -> str:
+def _change(change: Change, kind: str) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(change.unix_s))
     forced = " (forced)" if change.is_forced else ""
-    return f"{when} {change.by}{forced}: {in_place(change.version)}: {change.why}"
+    return f"{when} {change.by}{forced}: {in_place(change.version, kind)}: {change.why}"
 
 
 def _values(one: ModelState) -> dict[str, Any]:
@@ -303,20 +345,27 @@ def _values(one: ModelState) -> dict[str, Any]:
     return {
         "name": one.name, "champion": one.champion, "candidate": one.candidate, "alarm": one.alarm,
         "compared_jobs": state.pairs.jobs, "compared_errors": state.pairs.means(), "gain": state.pairs.gain(),
-        "drift": state.drift, "run_unix_s": state.ended_s, "lines": one.lines, "published": one.published,
+        "drift": state.drift, "hazard": one.hazard, "run_unix_s": state.ended_s, "lines": one.lines,
+        "published": one.published,
     }  # fmt: skip
 
 
 def _in_words(one: ModelState) -> str:
-    words = [f"{one.name}: {in_place(one.champion)}"]
+    words = [f"{one.name}: {in_place(one.champion, one.kind)}"]
     if one.alarm:
         words.append(f"ALARM: {one.alarm}")
     if (drift := one.state.drift) is not None and drift.error is not None:
         most = "" if drift.most_error is None else f" (alarm above {drift.most_error:.3f})"
         index = ", ".join(f"{name} {value:.2f}" for name, value in drift.psi.items())
-        words.append(f"error on the last {drift.jobs} unseen jobs {drift.error:.4f}{most}, PSI: {index}")
+        of_inputs = f", PSI: {index}" if index else ""
+        noun = "hours" if one.kind == HAZARD else "jobs"
+        words.append(f"error on the last {drift.jobs} unseen {noun} {drift.error:.4f}{most}{of_inputs}")
+    if one.hazard is not None:
+        words.append(one.hazard.words)
     if one.candidate:
-        gain = gain_in_words(one.champion, one.state.pairs.gain()) if one.champion else "waits for a promotion"
+        gain = (
+            gain_in_words(one.champion, one.state.pairs.gain(), one.kind) if one.champion else "waits for a promotion"
+        )
         words.append(f"candidate version {one.candidate}: {gain}")
     return "; ".join(words)
 
@@ -338,7 +387,7 @@ def promote(name: str, version: int | None, force: bool, folder: Path) -> None:
         state = model_run.state_of(registry).state
         is_compared = not was or (state.champion, state.candidate) == (was, number)
         gain = gain_of(chosen, was, state.pairs) if is_compared else None
-        why = gain_in_words(was, gain)
+        why = gain_in_words(was, gain, registry.kind)
         is_better = gain is not None and gain.low > 0
         if not is_better and not force:
             raise ClusterError(f"{name}: version {number} is not promoted: {why} (--force promotes it)")
@@ -358,11 +407,12 @@ def rollback(name: str, version: int | None, why: str, folder: Path) -> None:
         champion = registry.champion()
         to = next(iter(champion.earlier), 0) if version is None else version
         if to == champion.version:
-            raise WrongUseError(f"{name}: {in_place(to)} already")
+            raise WrongUseError(f"{name}: {in_place(to, registry.kind)} already")
         if to:
             registry.version(to)
         registry.change(Change(to, champion.version, time.time(), getpass.getuser(), why, is_rollback=True))
-    echo(f"{name}: {in_place(to)} now")
+        kind = registry.kind
+    echo(f"{name}: {in_place(to, kind)} now")
 
 
 @models.command()

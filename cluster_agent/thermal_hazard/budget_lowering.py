@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.serve.config import HazardSettings
 from foundation.sealed_file import SealedFileError, write_whole
 
 HOUR_S: Final = 3600.0
@@ -37,7 +36,7 @@ class Lowering(msgspec.Struct, frozen=True):
     why: str = ""
     by_hand_s: float = -DAY_S
 
-    def asked(self, wall_s: float, hours: float, why: str, most_hours: float) -> Lowering:
+    def requested(self, wall_s: float, hours: float, why: str, most_hours: float) -> Lowering:
         """Lowered from now on for so many hours, or as many as are left of ``most_hours`` in any 24; 0 ends it.
         ``WrongUseError`` where none is left."""
         spans = [(begin_s, min(end_s, wall_s)) for begin_s, end_s in self.spans if wall_s - DAY_S < end_s]
@@ -59,17 +58,19 @@ class Lowering(msgspec.Struct, frozen=True):
 
 
 class Lowerings:
-    """What is lowered, of one partition. ``say`` logs a line."""
+    """What is lowered, of one partition. ``lower_to``: a share of the budget, 1 for never; ``hours``: of any 24 at most
+    so many. ``say`` logs a line."""
 
-    def __init__(self, path: Path, settings: HazardSettings, say: Callable[[str], None]) -> None:
-        self._path, self._settings, self._say = path, settings, say
+    def __init__(self, path: Path, lower_to: float, hours: float, say: Callable[[str], None]) -> None:
+        self._path, self._lower_to, self._hours, self._say = path, lower_to, hours, say
         self._last = self._read()
 
     def begin(self, wall_s: float, hours: float, why: str) -> None:
-        """As ``Lowering.asked``. ``WrongUseError`` also where the settings allow none, or nothing can be recorded."""
-        if self._settings.lower_to >= 1.0:
+        """As ``Lowering.requested``. ``WrongUseError`` also where the settings allow none, or where it cannot be
+        recorded."""
+        if self._lower_to >= 1.0:
             raise WrongUseError("the budget is never lowered for a hazard unless the settings have [hazard] lower_to")
-        self._write(self._last.asked(wall_s, hours, why, self._settings.hours))
+        self._write(self._last.requested(wall_s, hours, why, self._hours))
 
     def end(self, wall_s: float) -> None:
         """Somebody has set the budget by hand, which counts more."""
@@ -88,10 +89,10 @@ class Lowerings:
 
     def text(self, wall_s: float) -> str:
         """What is lowered, for people; empty: nothing."""
-        if not self._last.is_on(wall_s) or self._settings.lower_to >= 1.0:
+        if not self._last.is_on(wall_s) or self._lower_to >= 1.0:
             return ""
         return (
-            f"the budget is lowered to {100 * self._settings.lower_to:g} % until {_local(self._until_s)} ahead of a"
+            f"the budget is lowered to {100 * self._lower_to:g} % until {_local(self._until_s)} ahead of a"
             f" thermal hazard: {self._last.why}"
         )
 
@@ -103,7 +104,7 @@ class Lowerings:
         until_s = self._until_s
 
         def lowered(mw: int) -> int:
-            return min(mw, max(round(mw * self._settings.lower_to), least_mw))
+            return min(mw, max(round(mw * self._lower_to), least_mw))
 
         (*_, after_mw) = budget_mw, *(mw for at_s, mw in steps if at_s <= until_s)
         within = [(at_s, lowered(mw)) for at_s, mw in steps if at_s < until_s]
