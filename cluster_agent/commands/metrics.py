@@ -87,6 +87,7 @@ NODES: Final = (
     _Gauge("node_in_force_watts", "in_force_w", "The cap in force by the node's last report."),
     _Gauge("node_counted_watts", "counts_w", "What the node counts in the ledger."),
     _Gauge("node_power_watts", "draws_w", "The node's power by its last report; none of a node that does not report."),
+    _Gauge("node_inlet_celsius", "inlet_c", "The air that it takes in, by its last report; none without a sensor."),
     _Gauge("node_report_age_seconds", "heard_s_ago", "Seconds since its last report."),
 )
 

@@ -16,11 +16,20 @@ YEAR_S: Final = 365 * 86_400.0
 
 def year(spec: RoomSpec, name: str, failures: Sequence[Failure], length_s: float = YEAR_S) -> RoomRecord:
     """The year of that name: its load, weather and noise are drawn from the name."""
-    steps, seed = round(length_s / spec.step_s), zlib.crc32(name.encode())
+    steps, seed = round(length_s / spec.step_s), _seed(name)
     return run(
         spec,
         generated(spec, steps, seed),
         outdoor(spec.weather, steps, spec.step_s, seed + 1),
         conditions(failures, steps, spec.step_s, spec.cooling.units),
-        seed + 2,
+        noise_seed(name),
     )
+
+
+def noise_seed(name: str) -> int:
+    """Of the noise of that year's sensors."""
+    return _seed(name) + 2
+
+
+def _seed(name: str) -> int:
+    return zlib.crc32(name.encode())

@@ -22,8 +22,8 @@ INLETS: Final = "inlets"
 FRESH_S: Final = 120.0
 """Ours: a node that was silent for longer has no reading now."""
 
-JUDGED_DAYS: Final = 60.0
-"""Ours: of the readings kept, by so many a run judges."""
+JUDGED_DAYS: Final = 30.0
+"""Ours: of the readings kept, by so many a run judges: of 3,312 nodes 0.6 GB and 2 s of a processor."""
 
 LOWERED_H: Final = 1.0
 """Ours: requested at each run that predicts a hazard, so the budget rises by itself when no run does any more."""
