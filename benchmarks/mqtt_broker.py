@@ -140,14 +140,14 @@ def control(folder: Path, count: int, watched_s: float) -> dict[str, dict[str, f
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
         watched = Watched(partition)
         time.sleep(watched_s)
-        beside = watched.close()
+        next_to = watched.close()
         for one in busy:
             one.kill()
             one.wait()
         time.sleep(watched_s)  # what the agent says of its loop is of the last 30 to 60 s
         watched = Watched(partition)
         flood(folder / "control", count)
-        return {"control, busy processors": beside, "control, flood": watched.close()}
+        return {"control, busy processors": next_to, "control, flood": watched.close()}
 
 
 def memory_mb() -> float:
