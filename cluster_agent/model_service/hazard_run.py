@@ -19,7 +19,7 @@ from cluster_agent.model_service.model_run import Hazard, ModelState, RunState, 
 from cluster_agent.model_service.on_line_errors import ALARM_STEP, DAY_S, WINDOW, Drift, Pairs
 from cluster_agent.model_service.room_model import RoomModel
 from cluster_agent.thermal_hazard.hazard_features import Places, Readings, features, labels
-from cluster_agent.thermal_hazard.hazard_label import SHARE, Bools, Floats, shares, stuck, window_steps
+from cluster_agent.thermal_hazard.hazard_label import Bools, Floats, shares, stuck, window_steps
 from cluster_agent.thermal_hazard.hazard_parts import CHOSEN, judged
 
 SEEN_H: Final = 32
@@ -36,9 +36,10 @@ class Hours(NamedTuple):
     is_wrong: Bools
 
 
-def train_hazard(registry: Registry, readings: Readings, nodes: list[str]) -> Version:
-    """A new version. ``ClusterError`` for too few readings. The caller has ``locked``."""
-    of = judged(readings, SHARE)
+def train_hazard(registry: Registry, readings: Readings, nodes: list[str], share: float) -> Version:
+    """A new version; ``share``: of readings above their thresholds that is a hazard. ``ClusterError`` for too few
+    readings. The caller has ``locked``."""
+    of = judged(readings, share)
     wrong, last_wrong = (of.chance >= of.model.threshold) != of.label, of.now != of.label
     metrics = Metrics(len(of.at), _mean(wrong), _mean(last_wrong))
     if gain := _pairs(_times(readings)[np.searchsorted(readings.hours(), of.at)], last_wrong, wrong).gain():
@@ -48,7 +49,7 @@ def train_hazard(registry: Registry, readings: Readings, nodes: list[str]) -> Ve
         known_s=readings.start_s + len(readings.inlet_c) * CHOSEN * readings.step_s, error=metrics.error,
         model_sha256="", metrics_sha256="", shares={},
     )  # fmt: skip
-    return registry.add(card, metrics, RoomModel(nodes, of.threshold_c, of.model))
+    return registry.add(card, metrics, RoomModel(nodes, of.threshold_c, of.model, share))
 
 
 def run_hazard(registry: Registry, readings: Readings, nodes: list[str]) -> ModelState:
@@ -63,7 +64,7 @@ def run_hazard(registry: Registry, readings: Readings, nodes: list[str]) -> Mode
         own = _sound(champion.room, readings, nodes, lines)
         first = _hours(champion, own)
         state.drift = _drift(champion, first)
-        if candidate is not None:
+        if candidate is not None and candidate.room.share == champion.room.share:  # else their hours are others
             second = _hours(candidate, _sound(candidate.room, readings, nodes, []))
             when_s, one, other = np.intersect1d(first.when_s, second.when_s, return_indices=True)
             if len(when_s):
@@ -103,7 +104,7 @@ def _hours(version: Version, own: Readings) -> Hours:
     if not len(known):
         return Hours(np.empty(0), np.empty(0, bool))
     chance = room.model.chance(features(own, room.threshold_c)[known])
-    return Hours(when_s[known], (chance >= room.model.threshold) != (later[known] >= SHARE))
+    return Hours(when_s[known], (chance >= room.model.threshold) != (later[known] >= room.share))
 
 
 def _drift(version: Version, hours: Hours) -> Drift:

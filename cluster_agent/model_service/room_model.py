@@ -16,18 +16,20 @@ from cluster_agent.thermal_hazard.hazard_model import HazardModel
 
 SHAPES: Final = {
     "nodes": (None, "U"), "threshold_c": (None, "f"), "mean": (len(NAMES), "f"), "sigma": (len(NAMES), "f"),
-    "weights": (len(NAMES), "f"), "intercept_threshold": (2, "f"),
+    "weights": (len(NAMES), "f"), "intercept_threshold_share": (3, "f"),
 }  # fmt: skip
 """Of each array its length, if that is given, and the kind of its values."""
 
 
 @dataclass(frozen=True)
 class RoomModel:
-    """``threshold_c``: degrees of each node, NaN for one with too few readings."""
+    """``threshold_c``: degrees of each node, NaN for one with too few readings. ``share``: of readings above them from
+    which on six hours are in hazard."""
 
     nodes: list[str]
     threshold_c: Floats
     model: HazardModel
+    share: float
 
     def content(self) -> bytes:
         """The file."""
@@ -36,7 +38,7 @@ class RoomModel:
         np.savez(
             file, allow_pickle=False, nodes=np.array(self.nodes), threshold_c=self.threshold_c, mean=np.array(of.mean),
             sigma=np.array(of.sigma), weights=np.array(of.weights),
-            intercept_threshold=np.array([of.intercept, of.threshold]),
+            intercept_threshold_share=np.array([of.intercept, of.threshold, self.share]),
         )  # fmt: skip
         return file.getvalue()
 
@@ -47,9 +49,9 @@ class RoomModel:
         if problem := _problem(arrays):
             raise TableError(problem)
         mean, sigma, weights = (arrays[name].tolist() for name in ("mean", "sigma", "weights"))
-        intercept, threshold = arrays["intercept_threshold"].tolist()
+        intercept, threshold, share = arrays["intercept_threshold_share"].tolist()
         model = HazardModel(mean, sigma, weights, intercept, threshold)
-        return cls(arrays["nodes"].tolist(), arrays["threshold_c"], model)
+        return cls(arrays["nodes"].tolist(), arrays["threshold_c"], model, share)
 
     def of(self, readings: Readings, nodes: list[str]) -> Readings:
         """These readings with the columns of this model's nodes; one that has none is missing. Others are left out."""
@@ -73,5 +75,5 @@ def _problem(arrays: dict[str, npt.NDArray[Any]]) -> str:
     nodes, threshold_c = arrays["nodes"], arrays["threshold_c"]
     if len(nodes) != len(threshold_c) or len(np.unique(nodes)) != len(nodes):
         return "has nodes without a threshold, or twice"
-    is_alarm_always = not 0 < arrays["intercept_threshold"][1] < 1
-    return "has a chance that is always or never an alarm" if is_alarm_always or (arrays["sigma"] <= 0).any() else ""
+    is_sound = ((arrays["intercept_threshold_share"][1:] > 0) & (arrays["intercept_threshold_share"][1:] < 1)).all()
+    return "" if is_sound and (arrays["sigma"] > 0).all() else "has a chance that is always or never an alarm"

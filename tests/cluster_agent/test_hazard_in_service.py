@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.commands.learning import model_service, room_hazard
+from cluster_agent.commands.learning import model_service, room_hazard, training_job
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.model_service.group_table import TableError
 from cluster_agent.model_service.hazard_run import run_hazard
@@ -23,7 +23,7 @@ from cluster_agent.model_service.job_records import JobWords
 from cluster_agent.model_service.model_registry import Card, Change, Metrics, Registry
 from cluster_agent.model_service.room_model import RoomModel
 from cluster_agent.prediction.models import find_model
-from cluster_agent.serve.people_protocol import ListNodes, LowerBudget, NodeRow
+from cluster_agent.serve.people_protocol import ListNodes, LowerBudget, NodeRow, Submit
 from cluster_agent.thermal_hazard.hazard_features import NAMES, Readings
 from cluster_agent.thermal_hazard.hazard_model import HazardModel
 from cluster_agent.thermal_hazard.inlet_days import keep, kept
@@ -104,7 +104,7 @@ def version(registry: Registry, intercept: float, known_s: float = NOW_S - 30 * 
     model = HazardModel(weights, [1.0] * len(NAMES), weights, intercept, 0.5)
     card = Card(kind="hazard", name=registry.name, version=0, jobs=1, known_s=known_s, error=0.05,
                 model_sha256="", metrics_sha256="", shares={})  # fmt: skip
-    made = registry.add(card, Metrics(), RoomModel(NODES, np.quantile(room()[0], 0.95, axis=0), model))
+    made = registry.add(card, Metrics(), RoomModel(NODES, np.quantile(room()[0], 0.95, axis=0), model, 0.05))
     registry.change(Change(made.card.version, 0, 1.0, "root", "by the test", is_forced=True))
 
 
@@ -130,8 +130,30 @@ def test_from_kept_temperatures_to_a_prediction_by_command(
     (one,) = json.loads(capsys.readouterr().out)["models"]
     assert (one["champion"], one["candidate"]) == (1, 2)
     assert one["compared_errors"][0] == one["compared_errors"][1], "trained on the same"
+    assert models("train", "hazard", "--inlets", str(tmp_path / "inlets"), "--share", "0.15") == 0
+    assert Registry(tmp_path, "hazard").version(3).room.share == 0.15
+    capsys.readouterr()
+    assert models("run", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["models"]
+    assert one["candidate"] == 3 and one["compared_errors"] is None, "their hazards are not the same"
     assert models("status") == models("rollback", "hazard") == 0
     assert capsys.readouterr().out.endswith("hazard: nobody predicts now\n")
+
+
+def test_a_training_as_a_job_is_the_same_command(
+    tmp_path: Path, models: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = list[Submit]()
+
+    def accepted(place: Any, request: Submit) -> int:
+        queued.append(request)
+        return 41
+
+    monkeypatch.setattr(training_job, "ask", accepted)
+    inlets = str(tmp_path / "inlets")
+    assert models("train", "hazard", "--inlets", inlets, "--share", "0.15", "--submit") == 0
+    assert queued[0].command[-4:] == ["--inlets", inlets, "--share", "0.15"] and len(queued) == 1
+    assert queued[0].command[1:4] == ["models", "train", "hazard"] and "--kept" not in queued[0].command
 
 
 def test_a_model_that_says_1_for_ever_is_rolled_back_and_then_nothing_is_lowered(
@@ -238,7 +260,7 @@ def test_only_so_many_days_are_kept_and_a_damaged_one_is_left_out(
         ("weights", np.zeros(3), "has weights of another shape"),
         ("mean", np.full(len(NAMES), np.nan), "predicts what is no number"),
         ("sigma", np.zeros(len(NAMES)), "always or never an alarm"),
-        ("intercept_threshold", np.array([0.0, 0.0]), "always or never an alarm"),
+        ("intercept_threshold_share", np.array([0.0, 0.0, 0.05]), "always or never an alarm"),
         ("nodes", np.array(["a", "a"]), "without a threshold, or twice"),
         ("nodes", np.array([{}, {}], object), "which are code"),
     ],
@@ -246,7 +268,7 @@ def test_only_so_many_days_are_kept_and_a_damaged_one_is_left_out(
 def test_a_file_that_is_no_model_of_a_room_is_refused(name: str, value: Any, says: str, tmp_path: Path) -> None:
     arrays = {"nodes": np.array(["a", "b"]), "threshold_c": np.array([24.0, np.nan]), "mean": np.zeros(len(NAMES)),
               "sigma": np.ones(len(NAMES)), "weights": np.zeros(len(NAMES)),
-              "intercept_threshold": np.array([0.0, 0.5])}  # fmt: skip
+              "intercept_threshold_share": np.array([0.0, 0.5, 0.05])}  # fmt: skip
     np.savez(tmp_path / "good.npz", **arrays)
     good = RoomModel.of_content((tmp_path / "good.npz").read_bytes())
     assert RoomModel.of_content(good.content()).nodes == ["a", "b"]

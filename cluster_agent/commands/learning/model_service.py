@@ -65,6 +65,13 @@ def models() -> None:
     metavar="PATH",
     help="Of a room's thermal hazard: temperatures, as for `hazard judge`, or those kept in FOLDER/inlets.",
 )
+@click.option(
+    "--share",
+    type=click.FloatRange(0.01, 0.5),
+    default=0.05,
+    show_default=True,
+    help="With --inlets: of readings above their thresholds that is a hazard.",
+)
 @click.option("--kept", "is_kept", is_flag=True, help="From the jobs of the ring alone, without the cluster agent.")
 @click.option("--submit", "is_job", is_flag=True, help="As a job of the partition, which has to have the folder.")
 @click.option("--time", "walltime", default="00:30:00", show_default=True, metavar="TIME", help="Of the job.")
@@ -73,7 +80,8 @@ def models() -> None:
 @socket_option
 def train(
     name: str, log: str | None, form: str, machine: str | None, node_w: float | None, job_watts: str | None,
-    inlets: Path | None, is_kept: bool, is_job: bool, walltime: str, folder: Path, keep: int, socket: Place,
+    inlets: Path | None, share: float, is_kept: bool, is_job: bool, walltime: str, folder: Path, keep: int,
+    socket: Place,
 ) -> None:  # fmt: skip
     """Train a new version of NAME from the jobs that have ended, ours and another manager's; with --inlets one that
     predicts thermal hazard."""
@@ -83,7 +91,7 @@ def train(
         registry.refuse_other(WATTS if inlets is None else HAZARD)
         lines = list[str]()
         if inlets is not None:
-            lines = [] if is_job else _train_room(registry, inlets)
+            lines = [] if is_job else _train_room(registry, inlets, share)
         elif log is None:
             records = _of_ring(folder, keep, words, None if is_kept else socket, is_job)
             lines = [] if is_job else _train_watts(registry, records)
@@ -94,7 +102,9 @@ def train(
 
         watts = None if node_w is None else str(node_w)
         given = {"--from": log, "--format": form, "--machine": machine, "--node-w": watts, "--job-watts": job_watts}
-        lines = [f"job {submit_training(socket, name, folder, walltime, given, inlets)}"]
+        if inlets is not None:
+            given = {"--inlets": str(inlets.resolve()), "--share": str(share)}
+        lines = [f"job {submit_training(socket, name, folder, walltime, given)}"]
     echo(*lines)
 
 
@@ -108,10 +118,10 @@ def _of_ring(folder: Path, keep: int, words: JobWords, socket: Place | None, is_
     return _ended_by(time.time(), records)
 
 
-def _train_room(registry: Registry, inlets: Path) -> list[str]:
+def _train_room(registry: Registry, inlets: Path, share: float) -> list[str]:
     from cluster_agent.commands.learning.room_hazard import train_room
 
-    return train_room(registry, inlets)
+    return train_room(registry, inlets, share)
 
 
 def _train_watts(registry: Registry, records: Records) -> list[str]:

@@ -29,7 +29,7 @@ LOWERED_H: Final = 1.0
 """Ours: requested at each run that predicts a hazard, so the budget rises by itself when no run does any more."""
 
 
-def train_room(registry: Registry, inlets: Path) -> list[str]:
+def train_room(registry: Registry, inlets: Path, share: float) -> list[str]:
     """Train a version from Parquet files, or from what runs have kept; what came of it."""
     if any(inlets.glob("????-??-??.npz")):
         readings, nodes, damaged = kept(inlets, time.time())
@@ -37,7 +37,7 @@ def train_room(registry: Registry, inlets: Path) -> list[str]:
     else:
         readings, nodes, values = read_inlets(inlets)
         left_out = [f"{inlets}: {values} values that no room has were left out"] if values else []
-    version = train_hazard(registry, readings, nodes)
+    version = train_hazard(registry, readings, nodes, share)
     metrics = version.metrics
     return [
         *left_out,

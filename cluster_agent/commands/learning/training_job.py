@@ -13,24 +13,20 @@ from cluster_agent.serve.people_protocol import Submit
 from foundation.shell.duration import seconds
 
 
-def submit_training(
-    socket: Place, name: str, folder: Path, walltime: str, given: Mapping[str, str | None], inlets: Path | None = None
-) -> int:
+def submit_training(socket: Place, name: str, folder: Path, walltime: str, given: Mapping[str, str | None]) -> int:
     """Queue the same command as a job of this user on one node, which has to have this program and the folder; its
-    number. ``given``: options of the training; without ``--from`` it takes the jobs that the ring has. ``inlets``:
-    temperatures, in place of jobs."""
+    number. ``given``: options of the training; without ``--from`` or ``--inlets`` it takes the jobs of the ring."""
     walltime_s = seconds(walltime)
     if not 1 <= walltime_s <= LONGEST_S:
         raise WrongUseError(f"--time {walltime}: give 1 second to {LONGEST_S // 86_400} days")
     program = Path(sys.executable).with_name("clusterctl")
-    command = [str(program), "models", "train", name, "--folder", str(folder.resolve())]
-    command += _options(given) if inlets is None else ("--inlets", str(inlets.resolve()))
+    command = [str(program), "models", "train", name, "--folder", str(folder.resolve()), *_options(given)]
     return ask(socket, Submit(command=command, walltime_s=walltime_s, workdir=str(folder.resolve()),
                               name=f"train-{name}", output=f"train-{name}-%j.out"))  # fmt: skip
 
 
 def _options(given: Mapping[str, str | None]) -> Iterator[str]:
-    if given["--from"] is None:
+    if given.get("--from") is None and "--inlets" not in given:
         yield "--kept"
         return
     for option, value in given.items():
