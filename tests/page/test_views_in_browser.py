@@ -202,7 +202,8 @@ def test_parts_change_as_the_server_sends_them_and_the_focus_stays(page: Page, s
     served.changed.set()
     page.ask(
         "new Promise((done) => { const wait = () =>"
-        " document.getElementById('answer').textContent.includes('now and then') ? done() : setTimeout(wait, 20); wait(); })"
+        " document.getElementById('answer').textContent.includes('now and then') ? done() : setTimeout(wait, 20);"
+        " wait(); })"
     )
     text = page.ask("document.getElementById('answer').textContent").replace("\u00a0", " ")
     assert "it draws 201 W and may draw 262 W" in text
