@@ -46,6 +46,7 @@ NAMES = (
     "models_service",
     "mqtt_broker",
     "thermal_hazard",
+    "hazard_action",
     "rmap",
     "rmap_design",
     "eco_killer",
