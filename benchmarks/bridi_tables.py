@@ -5,7 +5,8 @@ seeds of what he prints: WQT (waits over what queues promise), NL (late jobs), A
 makespan, the mean and longest plan. Then the ratios to the bar, geometric means over the seeds with 95 % intervals
 (Student's t of the logarithms, paired by seed). His figures stand below: only ratios compare, since his FIFO and
 walltime rule are those of PBS 12 with its backfill depths, and he has 65 nodes where Eurora's file has 64. T1's four
-nodes are two with GPUs and two with MICs, as in his worked examples.
+nodes are two with GPUs and two with MICs, as in his worked examples. ``--times`` prints instead what one plan costs by
+the number of waiting jobs, as processor time, next to the yardstick of the tests.
 
 Decoder, objective, placing and iterations were chosen on seeds 101 to 106 of T2. Seeds 1 to 20 judge.
 """
@@ -17,6 +18,7 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,13 +30,16 @@ from benchmarks.experiment import save
 from cluster_agent.cluster import load_machine
 from cluster_agent.replay.measures import measure, timed
 from cluster_agent.replay.world_run import run
+from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Situation
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes, nodes_of
 from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.eurora import read_jobs
 from cluster_agent.workloads.generated import bridi
+from cluster_agent.workloads.node_trace import NodeTrace
 from foundation.student import mean_interval
+from tests.yardstick import yardstick_us
 
 JUDGED: Final = range(1, 21)
 CHOSEN_ON: Final = range(101, 107)
@@ -53,6 +58,8 @@ PUBLISHED: Final = {
     "T3": ((1034.2, 234, 32066.1), (853.681, 200, 27046.2), (2441.3, 376, 34816.3)),
 }
 """WQT, NL and AQ of PBS' FIFO, its walltime rule, and his constraint solver."""
+
+TIMED_JOBS, TIMED_AT, TIMES = 2100, (80, 300, 1000), 9
 
 FIGURES: Final = ("wqt", "late", "wait_s", "longest_s", "makespan_s")
 
@@ -84,12 +91,16 @@ def nodes_for(table: str) -> Nodes:
     return msgspec.structs.replace(nodes, has=nodes.has[rows], group=tuple(nodes.group[row] for row in rows))
 
 
+def generated(jobs: int, seed: int, nodes: Nodes) -> NodeTrace:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{jobs}-{seed}.csv"
+        bridi.write(path, bridi.generate(jobs, seed, nodes))
+        return read_jobs(str(path), is_strict=True).on(nodes, UNCAPPED)
+
+
 def measured(table: str, seed: int, policy: str) -> Row:
     nodes = nodes_for(table)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{table}-{seed}.csv"
-        bridi.write(path, bridi.generate(TABLES[table], seed, nodes))
-        trace = read_jobs(str(path), is_strict=True).on(nodes, UNCAPPED)
+    trace = generated(TABLES[table], seed, nodes)
     result = run(World(trace, nodes=nodes), choose(policy).on_nodes)
     found, times_s = measure(result), timed(result)
     promised = found["waits_by_promise"]
@@ -137,13 +148,52 @@ def published(table: str) -> list[str]:
     ]
 
 
+def situations() -> dict[int, Situation]:
+    """The first with so many waiting jobs, by that number, of a day with ``TIMED_JOBS`` under the rule walltime."""
+    found: dict[int, Situation] = {}
+
+    def noting(situation: Situation, budget: PlanBudget) -> Plan:
+        for waiting in TIMED_AT:
+            if len(situation.queue.job) >= waiting:
+                found.setdefault(waiting, situation)
+        raise NotImplementedError  # then the list schedule decides
+
+    nodes = nodes_for("T3")
+    run(
+        World(generated(TIMED_JOBS, JUDGED[0], nodes), nodes=nodes),
+        msgspec.structs.replace(choose("planned").on_nodes, plan=noting),
+    )
+    return found
+
+
+def print_times() -> None:
+    composition = choose(OURS).on_nodes
+    assert composition.plan is not None
+    for waiting, situation in situations().items():
+        taken_s, yard_us = [], []
+        for _ in range(TIMES):
+            yard_us.append(yardstick_us(20))
+            begun_s = time.thread_time()
+            composition.plan(situation, composition.plan_budget)
+            taken_s.append(time.thread_time() - begun_s)
+        plan_s, yard = statistics.median(taken_s), statistics.median(yard_us)
+        print(
+            f"{waiting:5} waiting, {len(situation.running.job):3} running: a plan {plan_s * 1e3:6.1f} ms"
+            f" (processor time, {min(taken_s) * 1e3:.1f} to {max(taken_s) * 1e3:.1f}); yardstick {yard:.0f} us"
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="T1 and T2 of two seeds")
     parser.add_argument("--seeds", type=int, default=len(JUDGED), help="the first so many of them")
     parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--policies", nargs="*", default=POLICIES, help=f"with {BAR} among them")
+    parser.add_argument("--times", action="store_true", help=f"of one plan with {', '.join(map(str, TIMED_AT))} jobs")
     options = parser.parse_args(arguments)
+    if options.times:
+        print_times()
+        return 0
     seeds = JUDGED[: 2 if options.quick else options.seeds]
     print(f"seeds {seeds[0]} to {seeds[-1]}; chosen on {CHOSEN_ON[0]} to {CHOSEN_ON[-1]}")
     print(

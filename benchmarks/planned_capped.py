@@ -122,6 +122,7 @@ def compared(rows: Sequence[Row], policy: str, to: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{EXAMPLE} alone")
+    parser.add_argument("--windows", nargs="*", default=[], help="of those that judge, these alone")
     options = parser.parse_args(arguments)
     if not DATA.exists():
         print("planned_capped: the tables of ../shared/data/eurora are not here", file=sys.stderr)
@@ -132,7 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f" {'list':>5} {'ms a plan':>9} {'longest':>8} {'above W s':>9}"
     )
     rows = []
-    for table, window in windows(options.quick):
+    judged = [one for one in windows(options.quick) if not options.windows or one[1] in options.windows]
+    for table, window in judged:
         for policy in POLICIES:
             rows.append(measured(table, window, policy))
             print(shown(rows[-1]), flush=True)
