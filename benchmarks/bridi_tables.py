@@ -168,7 +168,7 @@ def situations() -> dict[int, Situation]:
 
 def print_times() -> None:
     composition = choose(OURS).on_nodes
-    assert composition.plan is not None
+    assert composition.plan is not None and composition.plan_budget is not None
     for waiting, situation in situations().items():
         taken_s, yard_us = [], []
         for _ in range(TIMES):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +19,10 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
-from cluster_agent.jobs.job import LONGEST_S
+from cluster_agent.jobs.job import LATEST_S, LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
-from foundation.shell.duration import seconds
+from foundation.shell.duration import ChangeOfClockError, seconds, unix_s
+from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo, json_text, read_text
 from foundation.wire.job_messages import standard_output
 
@@ -30,8 +33,11 @@ MOST_NUMBERS: Final = 1000
 """Ours: jobs to wait for, and jobs of an array."""
 
 _RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_TIME_OF_DAY: Final = re.compile(r"(\d{1,2})(:\d{2}(?::\d{2})?)")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
-NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "queue", "array")
+NEEDS_THE_HEAD: Final = (
+    "name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue", "array",
+)  # fmt: skip
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -65,6 +71,7 @@ NEEDS_THE_HEAD: Final = ("name", "eco", "cores", "gpus", "mics", "memory", "afte
 @click.option(
     "-q", "--queue", default="", metavar="NAME", help="Its queue, of those in the settings; default: the first."
 )
+@click.option("--begin", default="", metavar="TIME", help="Not before: 2h from now, 20:00 or 2030-01-31T20:00.")
 @click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
 @click.option("--dispatch", type=click.Choice(["dardis"]), help="Without the cluster agent: ask the nodes themselves.")
 @click.option(
@@ -198,7 +205,30 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "memory_gb": given["memory"], "queue": given["queue"],
         "after": [job for text in given["after"] for job in _numbers("--after", text)],
         "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],
+        "begin_s": _begin_s(given["begin"], datetime.now()) if given["begin"] else 0,
     }  # fmt: skip
+
+
+def _begin_s(text: str, now: datetime) -> int:
+    """Unix seconds of a duration from now on, the next such time of the day, or a time."""
+    clock = _TIME_OF_DAY.fullmatch(text)
+    days = (now.date(), now.date() + timedelta(days=1)) if clock else ()
+    try:
+        if clock:
+            hours, rest = clock[1].zfill(2), clock[2]
+            found = next(at_s for day in days if (at_s := unix_s(f"{day}T{hours}{rest}")) > now.timestamp())
+        else:
+            found = unix_s(text)
+    except ChangeOfClockError as error:
+        raise WrongUseError(f"--begin {error}") from None
+    except (ValueError, OverflowError):
+        try:
+            found = now.timestamp() + seconds(text)
+        except UsageError:
+            raise WrongUseError(f"--begin {text}: give 2h, 20:00 or 2030-01-31T20:00") from None
+    if not now.timestamp() <= found <= LATEST_S:
+        raise WrongUseError(f"--begin {text}: is past, or after 2099")
+    return math.ceil(found)
 
 
 def _variable(text: str) -> tuple[str, str]:

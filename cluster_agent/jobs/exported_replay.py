@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
-from cluster_agent.jobs.job import ACTIVE, Job
+from cluster_agent.jobs.job import ACTIVE, Job, in_queue
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED
 from cluster_agent.replay.replay_files import CAPS, FAILURES, JOB_WATTS, LOG, MACHINE, SWITCHES, TABLE, WAYS
@@ -48,9 +48,9 @@ def files_of(
 ) -> dict[str, str]:
     """By name, the text of each file. ``budget``: the steps of the budget that was set last, (Unix seconds, W).
 
-    All jobs that have started, and those that wait. A job that has not ended, or was killed for a cap and does not wait
-    again, counts its requested time: for how long it would have run is not known. Machine and budget only where they
-    are the policy's.
+    All jobs that have started, and those that wait in the queue: not for other jobs, or for a time. A job that has not
+    ended, or was killed for a cap and does not wait again, counts its requested time: for how long it would have run is
+    not known. Machine and budget only where they are the policy's.
     """
     jobs = _jobs(partition, store)
     zero_s = floor(jobs[0].queued_s) if jobs else floor(now_s)
@@ -74,10 +74,11 @@ def files_of(
 
 
 def _jobs(partition: Partition, store: JobStore) -> list[Job]:
-    """In the order of their submissions."""
+    """In the order in which they joined the queue."""
     ended = [job for job in store.ended(PAST, in_a_moment=True) if job.started_s is not None]
-    alive = [job for job in partition.jobs.values() if job.state in ("queued", *ACTIVE)]
-    return sorted([*ended, *alive], key=lambda job: (floor(job.queued_s), job.id))
+    postponed = partition.postponed
+    alive = [job for job in partition.jobs.values() if job.id not in postponed and job.state in ("queued", *ACTIVE)]
+    return sorted([*ended, *alive], key=in_queue)
 
 
 def machine_text(machine: Machine, kept: Kept) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import floor
 from typing import TYPE_CHECKING, Final
 
-from cluster_agent.jobs.job import ACTIVE, Job
+from cluster_agent.jobs.job import ACTIVE, Job, in_queue
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob
 
@@ -20,8 +20,8 @@ LEARNED: Final = ("done", "failed", "timeout")
 
 
 def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, past: int = PAST) -> MachineState:
-    """All jobs that wait, but not for other jobs, or run, and the ``past`` ones that ended last, in the order in which
-    they joined the queue.
+    """All jobs that wait, but not for other jobs or a time, or run, and the ``past`` ones that ended last, in the order
+    in which they joined the queue.
 
     Times are whole Unix seconds, as the engine has them: what happens in a second has happened when it is over.
     """
@@ -32,7 +32,7 @@ def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, p
         for job in (store.ended(past, in_a_moment=True) if past else [])
         if job.state in LEARNED and job.started_s is not None
     ]
-    jobs = sorted([*ended, *alive], key=lambda job: (job.queued_s, job.id))
+    jobs = sorted([*ended, *alive], key=in_queue)
     away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
     rows = [_row(job, floor(now_s)) for job in jobs]
     t0_s, nodes = floor(now_s) + 1, max(len(partition.nodes), 1)

@@ -29,6 +29,9 @@ OVER: Final = ("done", "failed", "cancelled", "timeout", "lost")
 LONGEST_S: Final = 10 * 366 * 86_400
 """The longest walltime, about ten years."""
 
+LATEST_S: Final = 4_102_444_800
+"""Ours: no job is to begin later, at the end of 2099 (UTC)."""
+
 LONGEST_NAME: Final = 96
 """Ours: characters of a job's name."""
 
@@ -75,6 +78,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same, and if one of these is not done then, it is cancelled."""
     queue: Annotated[str, Meta(max_length=LONGEST_QUEUE)] = ""
     """Of the partition, if it has several; "": the first."""
+    begin_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
+    """Until this time (Unix seconds), too; 0: it may begin at once."""
 
     @property
     def per_node(self) -> tuple[int, int, int, int]:
@@ -286,3 +291,8 @@ class Job(msgspec.Struct):
             walltime_s=self.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
             nodes=self.nodes, tag=spec.tag,
         )  # fmt: skip
+
+
+def in_queue(job: Job) -> tuple[float, int]:
+    """The key of the order in which jobs join the queue: live, after a restart, and in what is exported."""
+    return job.queued_s, job.id

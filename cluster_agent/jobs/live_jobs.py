@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
-from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State
+from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State, in_queue
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
@@ -128,7 +128,7 @@ class Partition:
         self._aside: list[Job] = []
         self._overruns: list[tuple[int, int]] = []
         self._fresh: list[Job] = []
-        self._postponed = Postponed(self.jobs, store.state)
+        self._postponed = Postponed(self.jobs, store.state, now)
         past = self._past()
         self._table, self._scheduler = self._new_scheduler(past)
         self._load(past)
@@ -249,7 +249,7 @@ class Partition:
 
     @property
     def postponed(self) -> Collection[int]:
-        """The jobs that wait for others to end, of which the scheduler does not hear yet."""
+        """The jobs that wait for others to end, or for a time, of which the scheduler does not hear yet."""
         return self._postponed.jobs
 
     def heard(self, news: NodeJobs) -> None:
@@ -340,7 +340,7 @@ class Partition:
             del self.outbox[sent:]
             raise
         due_s = self._clock.due_s
-        wake_s = self._now() + 1.0
+        wake_s = min(self._now() + 1.0, self._postponed.next_s)
         return wake_s if due_s is None else min(float(due_s), wake_s)
 
     # --- the engine's machine (``scheduler.interfaces.Machine``)
@@ -355,7 +355,7 @@ class Partition:
             one = self.runs.by_row.get(row)
             if one is not None and one.expected_end_s == end_s:
                 found.append(Event(Kind.OVERRUN, row))
-        for job in self._fresh:
+        for job in sorted(self._fresh, key=in_queue):
             if job.state == "queued":
                 found.append(Event(Kind.SUBMITTED, self._row(job, now_s)))
         self._fresh.clear()
@@ -540,7 +540,7 @@ class Partition:
         queued = [job for job in self.jobs.values() if job.state == "queued" and self._fits(job)]
         self._postponed.jobs.clear()
         self._postponed.is_due = True
-        self._fresh = sorted(filterfalse(self._postponed.postpone, queued), key=lambda job: (job.queued_s, job.id))
+        self._fresh = list(filterfalse(self._postponed.postpone, queued))
 
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
@@ -573,8 +573,9 @@ class Partition:
                 self._fresh.append(job)
 
     def _release(self) -> None:
-        """The jobs that no longer wait for others join the queue, at its end; one that is cancelled may be waited for,
-        too."""
+        """The jobs that no longer wait for others, or for a time, join the queue, at its end; one that is cancelled may
+        be waited for, too."""
+        self._postponed.is_due |= self._postponed.next_s <= self._now()
         for job in self._postponed.overdue(self._now()):
             self._store.save(job)
         for name in self._postponed.awaited & self.nodes.keys():
@@ -675,7 +676,7 @@ class Partition:
             self.power.keep_off(self.nodes.values(), off)
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
-            waiting = sorted(queued, key=lambda job: (job.queued_s, job.id))
+            waiting = sorted(queued, key=in_queue)
             over = self._over_limits(waiting)
             self.power.watch(
                 self.nodes.values(),

@@ -1,6 +1,6 @@
 """Why a job waits, in words, from what the scheduler sees: the order of the queue, who runs until when, and the nodes.
 
-A job that waits for other jobs is not in that queue (``Postponed``).
+A job that waits for other jobs, or for the time before which it is not to begin, is not in that queue (``Postponed``).
 
 The scheduler gives no reasons: it starts what it can. So this module says for the head of the queue what is missing and
 until when running jobs may occupy it, and for the others which job is before them. With a sharer no job waits for
@@ -10,6 +10,7 @@ where the policy owns them. A policy that plans has times for jobs that wait.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -22,12 +23,16 @@ from cluster_agent.jobs.job_runs import Run
 
 
 class Postponed:
-    """Jobs that wait for others to end, or for what is left of their own earlier run. ``alive``: those that wait or
-    run, by number; ``ended_as``: what became of another one, None: it is not known."""
+    """Jobs that wait for others to end, for a time, or for what is left of their own earlier run. ``alive``: those that
+    wait or run, by number; ``ended_as``: what became of another one, None: it is not known; ``now``: Unix time."""
 
-    def __init__(self, alive: Mapping[int, Job], ended_as: Callable[[int], State | None]) -> None:
-        self._alive, self._ended_as = alive, ended_as
+    def __init__(
+        self, alive: Mapping[int, Job], ended_as: Callable[[int], State | None], now: Callable[[], float]
+    ) -> None:
+        self._alive, self._ended_as, self._now = alive, ended_as, now
         self.jobs: dict[int, Job] = {}
+        self.next_s = math.inf
+        """When the first of those that wait for a time may begin."""
         self._given_up: dict[int, Job] = {}  # those of them that wait for a node, and some that no longer do
         self.is_due = False
         """A job has ended since."""
@@ -43,20 +48,27 @@ class Postponed:
 
     def postpone(self, job: Job) -> bool:
         """Keep it if it has to wait, or, after a restart, to be cancelled; a job that has run before has waited."""
-        if job.awaits or (job.attempt == 0 and (self._waits_for(job) or self._failed(job))):
+        is_early = self._is_early(job)
+        if job.awaits or is_early or (job.attempt == 0 and (self._waits_for(job) or self._failed(job))):
             self.jobs[job.id] = job
+            if is_early:
+                self.next_s = min(self.next_s, job.spec.begin_s)
             if job.awaits:
                 self._given_up[job.id] = job
         return job.id in self.jobs
 
     def over(self) -> Iterator[tuple[Job, str]]:
         """Those that no longer wait, with the reason why one is to be cancelled; empty: it joins the queue."""
-        self.is_due = False
+        self.is_due, self.next_s = False, math.inf
         for job in list(self.jobs.values()):
-            if not job.awaits and (job.attempt > 0 or not self._waits_for(job)):
-                del self.jobs[job.id]
-                failed = self._failed(job) if job.attempt == 0 else None
-                yield job, f"job {failed[0]} was to be done before, and is {failed[1]}" if failed else ""
+            if job.awaits or (job.attempt == 0 and self._waits_for(job)):
+                continue
+            failed = self._failed(job) if job.attempt == 0 else None
+            if failed is None and self._is_early(job):
+                self.next_s = min(self.next_s, job.spec.begin_s)
+                continue
+            del self.jobs[job.id]
+            yield job, f"job {failed[0]} was to be done before, and is {failed[1]}" if failed else ""
 
     def heard(self, name: str, runs: Collection[int]) -> list[Job]:
         """A node says which jobs it runs, or is known to be off; returns the jobs that no longer wait for it."""
@@ -97,7 +109,13 @@ class Postponed:
             return f"until {', '.join(job.awaits)} no longer runs it (`clusterctl requeue {job.id}` if that is certain)"
         waits = self._waits_for(job)
         more = f" and {len(waits) - 1} more" if len(waits) > 1 else ""
-        return f"after job {waits[0]} ({self._alive[waits[0]].state}){more}" if waits else "about to join the queue"
+        words = [f"after job {waits[0]} ({self._alive[waits[0]].state}){more}"] if waits else []
+        words += [f"not before {_clock(job.spec.begin_s, self._now())}"] if self._is_early(job) else []
+        return ", and ".join(words) or "about to join the queue"
+
+    def _is_early(self, job: Job) -> bool:
+        """Of a job that has not run."""
+        return job.attempt == 0 and self._now() < job.spec.begin_s
 
     def _waits_for(self, job: Job) -> list[int]:
         return [number for number in (*job.spec.after, *job.spec.after_done) if number in self._alive]

@@ -205,7 +205,7 @@ def _say(start: Start, in_no_log: int, has_watts: bool, say: Say) -> None:
         line += f"; {in_no_log} that wait or run are in no log: each runs for its run_s, else for its request"
     say(f"{start.path}: {line}")
     if state.postponed:
-        say(f"{start.path}: {state.postponed} jobs that waited for other jobs are left out")
+        say(f"{start.path}: {state.postponed} jobs that waited for other jobs, or for a time, are left out")
     if not has_watts and (state.stored_j is not None or any(job.level for job in state.jobs)):
         line = "its frequencies and joules count only with a --machine that has watts"
         say(f"{start.path}: {line}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.cap_steps import PROFILE, STEPS
 from cluster_agent.errors import WrongUseError
+from foundation.shell.duration import ChangeOfClockError, unix_s
 from foundation.shell.plain_text import TextError, fields_by_line, read_text
 
 
@@ -35,8 +36,8 @@ def parse_schedule(path: Path, text: str) -> list[tuple[float, int]]:
     for number, row in _below_names(path, text):
         try:
             when, watts = row
-            step = (_unix_s(when.strip()), round(float(watts) * 1000))
-        except _ChangeOfClockError as error:
+            step = (unix_s(when.strip()), round(float(watts) * 1000))
+        except ChangeOfClockError as error:
             raise WrongUseError(f"{path}:{number}: {error}") from None
         except (ValueError, OverflowError):
             raise WrongUseError(f"{path}:{number}: not TIME,WATTS, e.g. 2030-01-31T08:00:00+01:00,12000") from None
@@ -90,29 +91,3 @@ def refuse_past(path: Path, steps: list[tuple[float, int]], wall_s: float) -> No
     if steps[-1][0] <= wall_s:
         ended = datetime.fromtimestamp(steps[-1][0]).astimezone().isoformat(timespec="seconds")
         raise WrongUseError(f"{path}: the schedule is past: its last line was for {ended}")
-
-
-def _unix_s(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        when = datetime.fromisoformat(text)
-    first_s, second_s = (when.replace(fold=fold).timestamp() for fold in (0, 1))
-    if when.tzinfo is None and first_s != second_s:
-        raise _ChangeOfClockError(text, first_s, second_s)
-    return first_s
-
-
-class _ChangeOfClockError(Exception):
-    """A local time that does not exist, or that comes twice, because clocks change (PEP 495)."""
-
-    def __init__(self, text: str, first_s: float, second_s: float) -> None:
-        found = [datetime.fromtimestamp(one_s).astimezone() for one_s in sorted((first_s, second_s))]
-        where = f"in this machine's time zone ({' and '.join(dict.fromkeys(f'{one:%Z}' for one in found))})"
-        why = (
-            f"does not exist {where}: clocks are put forward over it"
-            if first_s > second_s
-            else f"comes twice {where}: clocks are put back over it"
-        )
-        ways = " or ".join(f"{text}{one.isoformat()[-6:]}" for one in found)
-        super().__init__(f"{text} {why}; write the offset, {ways}, or times in UTC (Z)")

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cluster_agent.errors import ClusterError, StoreError
-from cluster_agent.jobs.job import ACTIVE, Job, State
+from cluster_agent.jobs.job import ACTIVE, Job, State, in_queue
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.scheduler.energy_window import Stored
 from cluster_agent.store.database import Database, Writing
@@ -81,7 +81,7 @@ class JobStore:
             raise ClusterError(f"{self._database.path}: {LOST_JOBS}: put back a backup, or `clusterctl store repair`")
         marks = ", ".join("?" * (len(ACTIVE) + 1))
         found = self._select(f"WHERE state IN ({marks})", ("queued", *ACTIVE))
-        return sorted(found, key=lambda job: (job.queued_s, job.id))
+        return sorted(found, key=in_queue)
 
     def ended(self, limit: int, in_a_moment: bool = False) -> list[Job]:
         """The jobs that ended last, in the order of their ends; fewer where their records are huge.

@@ -90,7 +90,7 @@ class MachineState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     zero_unix_s: Seconds | None = None
     away: Annotated[int, Meta(ge=0)] = 0
     postponed: Annotated[int, Meta(ge=0)] = 0
-    """Jobs of the partition that wait for others, and are not in ``jobs``."""
+    """Jobs of the partition that wait for others, or for a time, and are not in ``jobs``."""
     stored_j: Annotated[float, Meta(ge=-MOST_J, le=MOST_J)] | None = None
 
     def count(self) -> dict[str, int]:

@@ -151,6 +151,8 @@ def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
         (["--after", "12-x", "--", "true"], "--after 12-x: give numbers and ranges, such as 12 or 12,15-18"),
         (["--after", "9-8", "--", "true"], "--after 9-8: give numbers and ranges"),
         (["--after-done", "0", "--", "true"], "not a valid job"),
+        (["--begin", "25:00", "--", "true"], "--begin 25:00: give 2h, 20:00 or 2030-01-31T20:00"),
+        (["--begin", "99", "--", "true"], "--begin 99: is past, or after 2099"),
         (["--array", "1-1001", "--", "true"], "--array 1-1001: more than 1000"),
         (["--after", "987654321", "--", "true"], "it is to wait for job 987654321, and there is no such job"),
     ],

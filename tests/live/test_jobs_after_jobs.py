@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs."""
+"""Jobs that wait for other jobs, or for a time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.exported_state import state_of
 from cluster_agent.jobs.job import OVER
+from cluster_agent.jobs.waiting import _clock
 from tests.live.fakes import Fake
 
 
@@ -33,6 +34,42 @@ def test_nodes_are_free_for_others_while_it_waits() -> None:
     next = fake.submit(10)
     fake.settle()
     assert (first.state, next.state) == ("running", "running")
+
+
+def test_one_that_waits_for_a_time_joins_the_queue_then_at_once() -> None:
+    fake = Fake(1)
+    late = fake.submit(10, begin_s=1_030)
+    fake.submit(10)
+    fake.settle()
+    assert fake.partition.why_waiting() == {late.id: f"not before {_clock(1_030, fake.now_s)}"}
+    fake.step(29)
+    assert late.state == "queued" and fake.partition.turn() == 1_030.0
+    fake.step()
+    assert late.state == "running" and late.queued_s == late.started_s == 1_030.0
+
+
+def test_one_with_a_time_and_jobs_before_it_waits_for_both_and_through_a_restart() -> None:
+    fake = Fake(2)
+    first = fake.submit(20)
+    both, early = fake.submit(5, after=[first.id], begin_s=1_030), fake.submit(5, after=[first.id], begin_s=1_010)
+    fake.settle()
+    clock = _clock(1_030, fake.now_s)
+    assert fake.partition.why_waiting()[both.id] == f"after job {first.id} (running), and not before {clock}"
+    fake.kill_and_restart()
+    fake.report()
+    fake.until(lambda: not fake.partition.jobs)
+    first, both, early = fake.store.find([first.id, both.id, early.id])
+    assert both.started_s == pytest.approx(1_030, abs=1) and early.started_s == pytest.approx(first.ended_s, abs=1)
+
+
+def test_one_whose_job_before_fails_is_cancelled_before_its_time() -> None:
+    fake = Fake(1)
+    first = fake.submit(1000)
+    needs = fake.submit(10, after_done=[first.id], begin_s=9_000)
+    fake.settle()
+    fake.partition.cancel(first)
+    fake.until(lambda: not fake.partition.jobs)
+    assert needs.state == "cancelled" and fake.now_s < 1_100
 
 
 def test_what_fails_or_is_cancelled_cancels_those_that_need_it_done_and_theirs() -> None:

@@ -82,6 +82,8 @@ def submissions(policy: str, seed: int) -> list[tuple[int, dict[str, Any]]]:
         }
         if policy in ("rmap", "moldable"):  # how long they run is then that of their configuration
             run_s = 10**6
+        if rng.random() < 0.2:
+            job["begin_s"] = FROM_S + at_s + rng.randint(1, 9)
         if policy == "eco":
             job["eco"] = rng.random() < 0.5
         found.append((at_s, job | {"run_s": run_s, "uid": 1000 + rng.randrange(4)}))
