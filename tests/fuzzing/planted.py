@@ -338,7 +338,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "failures": (
         MARK, WIDE,
-        (SWITCHES, "if not 0 <= one.at_s < one.back_s <= LONGEST_S:", "if False:"),
+        (SWITCHES, "if not 0 <= one.at_s <= one.back_s <= LONGEST_S:", "if False:"),
         (SWITCHES, "if not 0 <= one.first <= one.last < processors:", "if False:"),
         (SWITCHES, "except (KeyError, ValueError):", "except KeyError:"),
     ),

@@ -132,7 +132,7 @@ FAILURES: Final = "at_s,back_s,first,last\n100,200,0,7\n150,900,8,15\n1000,1100,
 
 def _failures(path: Path) -> Any:
     found = _read_failures(str(path), 64).failures
-    sound(all(0 <= one.at_s < one.back_s <= LONGEST_S and 0 <= one.first <= one.last < 64 for one in found), "none")
+    sound(all(0 <= one.at_s <= one.back_s <= LONGEST_S and 0 <= one.first <= one.last < 64 for one in found), "none")
     sound(list(found) == sorted(found), "out of order")
     return found
 
