@@ -26,7 +26,7 @@ from cluster_agent.jobs.job import Job
 from cluster_agent.page.alarm_fixes import fix_of
 from cluster_agent.page.power_ring import FINE_S, PowerRing, point_of
 from cluster_agent.page.row_table import RowTable
-from cluster_agent.page.snapshot import Alarm, Snapshot
+from cluster_agent.page.snapshot import Alarm, Snapshot, order_of
 from cluster_agent.page.start_prediction import predicted, with_run_times
 from cluster_agent.page.user_energy import WEEK_S, by_user, median_per_node_h_j
 from cluster_agent.serve.job_requests import NO_JOBS
@@ -167,6 +167,9 @@ class Feed:
         lost_since_s, lost_why = min(self._failing.values(), default=(None, ""))
         async with self._changed:
             self.snapshot = replace(self.snapshot, **fields, lost_since_s=lost_since_s, lost_why=lost_why)
+            if not fields.keys().isdisjoint(("jobs", "predicted")):
+                order = order_of(self.snapshot.jobs, self.snapshot.predicted)
+                self.snapshot = replace(self.snapshot, order=order)
             self.version += 1
             was_said = was_lost != bool(self._failing)
             self.nodes_version += name == "nodes" or was_said

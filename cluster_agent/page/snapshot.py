@@ -9,13 +9,13 @@ Watts end in ``_w``, joules in ``_j``, times are Unix seconds of the cluster age
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from cluster_agent.budget.kept_counts import Change
 from cluster_agent.history.job_history import HistoryRow
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.page.start_prediction import Prediction
 from cluster_agent.serve.people_protocol import BudgetView, JobRow, NodeRow, RunningJob
 from cluster_agent.serve.why import Why
@@ -64,6 +64,45 @@ class UserEnergy(msgspec.Struct, frozen=True):
     per_node_h_j: float | None
 
 
+_Key = tuple[bool, float, int, int]
+"""Whether it comes last, when, a job's number, its place."""
+
+
+class JobOrder(msgspec.Struct, frozen=True):
+    """Places in ``Snapshot.jobs``, which are the same for all viewers: ``runs``, the next to end first; ``waits``, the
+    planned ones in their order, then the others; ``expected``, the same with predicted starts in place of planned ones.
+    """
+
+    runs: tuple[int, ...]
+    waits: tuple[int, ...]
+    expected: tuple[int, ...]
+
+
+def ends_s(row: JobRow) -> float | None:
+    """By when it has ended at the latest; None: it does not run, and nothing is planned for it."""
+    begins_s = row.planned_s if row.state == "queued" else row.started_s
+    return None if begins_s is None else begins_s + row.walltime_s
+
+
+def order_of(jobs: Sequence[JobRow], predicted: Prediction | None) -> JobOrder:
+    """Once for all viewers: to sort 5,000 rows takes some milliseconds."""
+    likely_s = {} if predicted is None else predicted.likely_s
+    runs, waits, expected = list[_Key](), list[_Key](), list[_Key]()
+    for place, job in enumerate(jobs):
+        if job.state in ACTIVE:
+            runs.append((False, ends_s(job) or 0.0, job.job, place))
+        elif job.state == "queued":
+            start_s = job.planned_s
+            waits.append((start_s is None, start_s or 0.0, job.job, place))
+            start_s = likely_s.get(job.job) if start_s is None else start_s
+            expected.append((start_s is None, start_s or 0.0, job.job, place))
+    return JobOrder(_places(runs), _places(waits), _places(expected))
+
+
+def _places(rows: list[_Key]) -> tuple[int, ...]:
+    return tuple(place for _, _, _, place in sorted(rows))
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """What the cluster agent said last. An empty one is what there is before its first answer."""
 
@@ -82,6 +121,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Ours that wait or run, the lowest number first. One that waits and is planned has ``planned_s``."""
     predicted: Prediction | None = None
     """When the jobs start that wait and are not planned, as far as that was predicted."""
+    order: JobOrder | None = None
+    """Of ``jobs``, if it was made for all viewers."""
     has_jobs: bool = False
     """Whether the cluster agent runs jobs."""
     running: tuple[RunningJob, ...] = ()
@@ -103,6 +144,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     lost_since_s: float | None = None
     """Since when the cluster agent does not answer; all else is then the last that it said."""
     lost_why: str = ""
+
+    @property
+    def in_order(self) -> JobOrder:
+        """Of ``jobs``."""
+        return order_of(self.jobs, self.predicted) if self.order is None else self.order
 
 
 class Viewer(msgspec.Struct, frozen=True):

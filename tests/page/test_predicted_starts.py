@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from cluster_agent.history.job_history import HistoryRow
 from cluster_agent.library import World, replay
 from cluster_agent.page.queue_replay import starts
+from cluster_agent.page.snapshot import order_of
 from cluster_agent.page.start_prediction import predicted, with_run_times
 from cluster_agent.workloads.state_file import VERSION, MachineState, StateJob, read_state
 from tests.page import synthetic_head
@@ -125,6 +126,8 @@ def test_the_page_has_predicted_starts_where_the_policy_plans_none_and_only_ther
         waits = {str(row.job) for row in head.jobs if row.state == "queued"}
         assert set(shown["likely_s"]) == waits and shown["policy"] == "easy"
         assert head.answered["state"] == 1, "seldom"
+        kept = served.feed.snapshot
+        assert kept.order == order_of(kept.jobs, kept.predicted)
         head.jobs = [replace(row, planned_s=T0_S) for row in head.jobs]
         served.until(lambda: all(job["planned_s"] for job in served.shown()["jobs"]))
         served.feed._due_s["starts"] = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from cluster_agent.budget.kept_counts import Change
 from cluster_agent.history.job_history import HistoryRow
-from cluster_agent.page.snapshot import OTHERS, Alarm, PowerPoint, Snapshot, UserEnergy, Viewer
+from cluster_agent.page.snapshot import OTHERS, Alarm, PowerPoint, Snapshot, UserEnergy, Viewer, ends_s, order_of
 from cluster_agent.page.start_prediction import Prediction
 from cluster_agent.page.views import assets, fragments, pages
 from cluster_agent.page.views.causes import WAITS, cause
@@ -299,6 +300,25 @@ def test_the_plan_is_drawn_to_scale_running_and_planned_jobs_in_unlike_shapes() 
     assert boxes["planned"] and any(kind.startswith("job ") for kind in boxes)
     unplanned = replace(story(), jobs=tuple(replace(one, planned_s=None) for one in story().jobs))
     assert "No start is planned or predicted" in said("/jobs", unplanned)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["running", "ending", "queued"]), st.integers(0, 3), st.integers(0, 3))))
+def test_the_order_of_jobs_that_is_made_once_for_all_viewers_is_that_of_each(found: list[tuple[str, int, int]]) -> None:
+    jobs = tuple(
+        job(number, state=state, started_s=NOW_S + at, planned_s=NOW_S + planned if planned else None)
+        for number, (state, at, planned) in enumerate(found)
+    )
+    likely_s = {number: NOW_S + at for number, (_, at, _) in enumerate(found) if at}
+    order = order_of(jobs, Prediction(NOW_S, likely_s=likely_s))
+    runs = sorted((one for one in jobs if one.state != "queued"), key=lambda one: (ends_s(one) or 0.0, one.job))
+    waits = [one for one in jobs if one.state == "queued"]
+    planned = sorted(waits, key=lambda one: (one.planned_s or math.inf, one.job))
+    expected = sorted(waits, key=lambda one: (one.planned_s or likely_s.get(one.job, math.inf), one.job))
+    assert [[jobs[at] for at in places] for places in (order.runs, order.waits, order.expected)] == [
+        runs, planned, expected,
+    ]  # fmt: skip
+    shown = Snapshot(taken_s=NOW_S, jobs=jobs, has_jobs=True, predicted=Prediction(NOW_S, likely_s=likely_s))
+    assert page("/jobs", shown) == page("/jobs", replace(shown, order=order))
 
 
 def test_a_start_that_nobody_plans_is_predicted_and_said_to_be_so_with_what_it_rests_on() -> None:

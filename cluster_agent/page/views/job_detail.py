@@ -9,12 +9,11 @@ from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.page.power_ring import draws_now_w
 from cluster_agent.page.predicted_starts import in_full
-from cluster_agent.page.snapshot import OTHERS
+from cluster_agent.page.snapshot import OTHERS, ends_s
 from cluster_agent.page.user_energy import FEWEST_JOBS
 from cluster_agent.page.views.causes import bounding, cause
 from cluster_agent.page.views.context import Content, Context
 from cluster_agent.page.views.energy_view import per_node_h_j
-from cluster_agent.page.views.job_gantt import ends_s
 from cluster_agent.page.views.job_views import draws_w, nodes_of, starts, why_not_now
 from cluster_agent.page.views.markup import Html, badge, facts, joined, name, paragraph, table, text
 from cluster_agent.page.views.node_views import bound_of, node_link, row_of, state_of

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from cluster_agent.page.snapshot import ends_s
 from cluster_agent.page.views.markup import Html, text, title_of
 from cluster_agent.page.views.quantities import clock, long
 from cluster_agent.reports.html_parts import tick
@@ -18,14 +19,9 @@ LONGEST_S: Final = 7 * 86_400.0
 STEPS_S: Final = (300, 600, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800)
 
 
-def ends_s(row: JobRow) -> float | None:
-    """By when it has ended at the latest; None: it does not run, and nothing is planned for it."""
-    begins_s = row.planned_s if row.state == "queued" else row.started_s
-    return None if begins_s is None else begins_s + row.walltime_s
-
-
-def gantt(now_s: float, own: Sequence[JobRow], runs: Sequence[JobRow], waits: Sequence[JobRow]) -> Html:
-    """One's own jobs first, then planned ones by their start, then those that run."""
+def gantt(now_s: float, own: Sequence[JobRow], runs: Sequence[JobRow], waits: Sequence[JobRow], number: int) -> Html:
+    """One's own jobs first, then planned ones by their start, then those that run: of each the first ``MOST_ROWS`` at
+    least, of ``number`` that there are."""
     planned = [job for job in waits if job.planned_s is not None]
     mine = [job for job in own if ends_s(job) is not None]
     half = MOST_ROWS // 2
@@ -41,7 +37,7 @@ def gantt(now_s: float, own: Sequence[JobRow], runs: Sequence[JobRow], waits: Se
         if planned
         else "No start is planned or predicted: when a job that waits will start is not known."
     )
-    more = f" {len(shown)} of {len(runs) + len(waits):,} jobs." if len(shown) < len(runs) + len(waits) else ""
+    more = f" {len(shown)} of {number:,} jobs." if len(shown) < number else ""
     return Html(
         f"<h2>Until when, and what next</h2><figure><div class=rows>{rows}<div class='row head'>"
         f"<span class=name></span>{_axis(now_s, first_s, last_s)}<span class=value></span></div></div>"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cluster_agent.jobs.job import ACTIVE
 from cluster_agent.page.predicted_starts import basis, filled_in, in_short, start_s
-from cluster_agent.page.snapshot import OTHERS
+from cluster_agent.page.snapshot import OTHERS, ends_s
 from cluster_agent.page.views.context import Content, Context, for_all_viewers, page_of, pages_of
-from cluster_agent.page.views.job_gantt import ends_s, gantt
+from cluster_agent.page.views.job_gantt import MOST_ROWS, gantt
 from cluster_agent.page.views.markup import Html, joined, name, paragraph, table, text, title_of
 from cluster_agent.page.views.node_views import draws_by_name, running_link
 from cluster_agent.page.views.quantities import NONE, ago, clock, count, long, moment, run_and_wait, shown_j, shown_w
@@ -72,18 +71,11 @@ def starts(context: Context, row: JobRow) -> Html:
     return Html(f"by {moment(row.planned_s, context.now_s)}")
 
 
-@for_all_viewers
-def _divided(jobs: tuple[JobRow, ...]) -> tuple[list[JobRow], list[JobRow]]:
-    """Those that run, the next to end first, and those that wait: the planned ones in their order, then the others."""
-    runs = sorted((job for job in jobs if job.state in ACTIVE), key=lambda job: (ends_s(job) or 0.0, job.job))
-    waits = [job for job in jobs if job.state == "queued"]
-    return runs, sorted(waits, key=lambda job: (job.planned_s is None, job.planned_s or 0.0, job.job))
-
-
 def job_list(context: Context) -> Content:
     """``/jobs``; ``?part=`` shows all rows of one part."""
     snapshot, user = context.snapshot, context.viewer.user
-    runs, waits = _divided(snapshot.jobs)
+    jobs, order = snapshot.jobs, snapshot.in_order
+    runs, waits = [jobs[at] for at in order.runs], [jobs[at] for at in order.waits]
     own = [job for job in (*runs, *waits) if user and job.user == user]
     rows: dict[str, Sequence[JobRow]] = {"yours": own, "runs": runs, "waits": waits}
     part = context.query.get("part", "")
@@ -97,9 +89,9 @@ def job_list(context: Context) -> Content:
     if own:
         parts["yours"] = _part(context, "yours", own, False)
     if runs or waits:
-        parts["plan"] = Html(
-            gantt(context.now_s, filled_in(context, own), runs, filled_in(context, waits)) + basis(context)
-        )
+        next_ones = filled_in(context, [jobs[at] for at in order.expected[:MOST_ROWS]])
+        chart = gantt(context.now_s, filled_in(context, own), runs, next_ones, len(runs) + len(waits))
+        parts["plan"] = Html(chart + basis(context))
     if waits:
         parts["waits"] = _part(context, "waits", waits, False)
     if runs:

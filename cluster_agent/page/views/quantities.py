@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import math
+import time
+from datetime import date, datetime
+from functools import lru_cache
 from typing import Final
 
 from cluster_agent.page.views.markup import Html, text
@@ -49,11 +52,22 @@ def clock(unix_s: float | None, now_s: float) -> Html:
     if unix_s is None:
         return NONE
     try:
-        then, now = (datetime.fromtimestamp(at_s).astimezone() for at_s in (unix_s, now_s))
+        return _clock(math.floor(unix_s), _day(math.floor(now_s / 60), time.tzname), time.tzname)
     except (OverflowError, OSError, ValueError):  # no year of a calendar
         return UNKNOWN
-    words = then.strftime("%H:%M:%S" if then.date() == now.date() else "%Y-%m-%d %H:%M")
+
+
+@lru_cache(maxsize=20_000)
+def _clock(second: int, today: date, zone: tuple[str, str]) -> Html:
+    """Times are shown again and again, to all viewers."""
+    then = datetime.fromtimestamp(second).astimezone()
+    words = then.strftime("%H:%M:%S" if then.date() == today else "%Y-%m-%d %H:%M")
     return Html(f'<time datetime="{then.isoformat(timespec="seconds")}">{words}</time>')
+
+
+@lru_cache(maxsize=16)
+def _day(minute: int, zone: tuple[str, str]) -> date:
+    return datetime.fromtimestamp(60 * minute).date()
 
 
 def offset(unix_s: float) -> str:
