@@ -92,6 +92,10 @@ def _group_name(number: int) -> str:
         return ""
 
 
+MOST_SEEN: Final = 64
+"""Ours: users for whom rows are kept as they see them, until the rows change: a megabyte for each six."""
+
+
 class Sight:
     """What each viewer may see of a snapshot. ``pseudonyms`` stand for users everywhere, for administrators, too."""
 
@@ -100,6 +104,7 @@ class Sight:
         self._words: dict[str, str] = {}
         self._named: tuple[Snapshot, Snapshot] | None = None
         self._hidden: dict[str, tuple[object, tuple[Any, ...], dict[str, list[int]]]] = {}
+        self._seen_by: dict[str, dict[str, tuple[Any, ...]]] = {}  # rows as a user sees them, by kind and user
 
     def viewer(self, viewer: Viewer) -> Viewer:
         """As views know it: by its pseudonym, where there are some."""
@@ -149,12 +154,18 @@ class Sight:
                 places.setdefault(row.user, []).append(place)
             hidden = tuple(map(hide, rows))
             self._hidden[name] = rows, hidden, places
+            self._seen_by[name] = {}
         if not user or user not in places:
             return hidden
-        seen = list(hidden)
-        for place in places[user]:
-            seen[place] = rows[place]
-        return tuple(seen)
+        seen_by = self._seen_by[name]
+        if user not in seen_by:
+            seen = list(hidden)
+            for place in places[user]:
+                seen[place] = rows[place]
+            if len(seen_by) >= MOST_SEEN:
+                seen_by.clear()
+            seen_by[user] = tuple(seen)
+        return seen_by[user]
 
     def _without_reasons(self, nodes: tuple[NodeRow, ...]) -> tuple[NodeRow, ...]:
         source, hidden, _ = self._hidden.get("nodes", (None, (), {}))
