@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from cluster_agent.dispatch.live.dispatched_jobs import DispatchedJobs
 from cluster_agent.dispatch.live.manager_links import dealer
 from cluster_agent.dispatch.live.node_journal import Entry, NodeJournal
 from cluster_agent.dispatch.live.partition_file import read_nodes
-from cluster_agent.dispatch.live.submission import cancelled
+from cluster_agent.dispatch.live.submission import cancelled, submitted
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from foundation.wire.keys import read_pair
@@ -151,6 +152,23 @@ def test_a_cancelled_job_ends_on_its_nodes_with_its_task_manager_without_it_and_
         assert list(files.iterdir()) == []
         assert main(["cancel", str(alive)]) == 2 and "it is over, or another's" in capsys.readouterr().err
     assert lines_of(tmp_path / "ran") == ["began"] * 3
+
+
+def test_a_job_can_be_cancelled_as_soon_as_its_number_is_known(tmp_path: Path) -> None:
+    with Dispatching(tmp_path, 1) as nodes, ThreadPoolExecutor(1) as pool:
+        ends, said = list[Future[int]](), list[str]()
+
+        def say(line: str) -> None:
+            said.append(line)
+            if not ends:
+                cancel = nodes.files / f"{line.split()[1]}.cancel"
+                ends.append(pool.submit(cancelled, [int(cancel.stem)], nodes.files, said.append))
+                assert within(PATIENCE_S, lambda: cancel.exists() or ends[0].done())
+
+        key = nodes.keys / "alice.key"
+        assert submitted(program("echo >> ran", tmp_path), 1, 0.0, nodes.keys, key, nodes.files, say) == 1
+        assert ends[0].result() == 0 and said[0] + ": cancelled before it began" in said
+    assert not (tmp_path / "ran").exists() and list(nodes.files.iterdir()) == []
 
 
 def test_a_node_manager_that_restarts_does_not_start_a_unit_that_was_cancelled_in_between(tmp_path: Path) -> None:

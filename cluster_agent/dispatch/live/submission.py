@@ -303,6 +303,7 @@ def submitted(
     kept = Kept(state, program, str(directory), str(key))
     try:
         made = Submission(kept, file, say)
+        file.write(kept)  # whoever reads the number can cancel the job
     except BaseException:
         file.close(is_over=True)
         raise
@@ -337,6 +338,7 @@ def _cancelled(path: Path, say: Callable[[str], None]) -> int:
         made = Submission(file.read(), file, say)
         status = made.run(is_resumed=True)
         return status if status not in (0, 1) else int(not made.is_known)
+    path.with_suffix(".cancel").unlink(missing_ok=True)  # it may have been over before this was written
     say(f"job {path.stem}: it is over")
     return 0
 
