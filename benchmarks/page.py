@@ -29,6 +29,7 @@ import math
 import os
 import pwd
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -74,14 +75,16 @@ from tests.yardstick import yardstick_ns
 
 NODES, JOBS, ENDED, VIEWERS = 10_000, 5_000, 5_000, 50
 FIRST_S, UPDATE_S, SHARE, WEIGHT_KB = 1.0, 1.0, 0.20, 300.0
+UNIT = Path(__file__).parents[1] / "systemd" / "clusterctl-page.service"
 FOLLOWED = ("/budget", "/", "/nodes", "/jobs", "/energy")
 """Which views viewers follow, in turn."""
 
 
 @contextlib.contextmanager
 def page_of(head: Path, at: Path) -> Iterator[psutil.Process]:
-    """The page's process."""
-    command = [sys.executable, "-m", "cluster_agent.cli", "page", "--socket", str(head), "--name", "main"]
+    """The page's process, with the priority that its unit gives it."""
+    command = ["nice", "-n", re.findall(r"(?m)^Nice=(\d+)$", UNIT.read_text())[0]]
+    command += [sys.executable, "-m", "cluster_agent.cli", "page", "--socket", str(head), "--name", "main"]
     command += ["--listen", str(at / "page.sock"), "--proxy-socket", str(at / "proxy.sock")]
     command += ["--proxy-user", pwd.getpwuid(os.geteuid()).pw_name]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -25,8 +25,8 @@ from cluster_agent.serve.people_protocol import Changes, ListChanges, Row
 
 Key = TypeVar("Key", bound=Hashable)
 
-PART: Final = 500
-"""Ours: rows that are compared, and if need be made, for one answer: some milliseconds of the cluster agent's loop."""
+PART: Final = 200
+"""Ours: rows that are compared, and if need be made, for one answer: a millisecond or two of the agent's loop."""
 
 
 @dataclass(slots=True)

@@ -270,14 +270,15 @@ class Server:
             return False
         time.sleep(max(self._round_end_s - time.monotonic(), 0.0))
         began_s = time.monotonic()
-        self._turn(self._now_s(), [descriptor for descriptor in people if descriptor in ready])
-        round_s = ROUND_OF_WORK * (time.monotonic() - began_s)
+        people_s = self._turn(self._now_s(), [descriptor for descriptor in people if descriptor in ready])
+        round_s = ROUND_OF_WORK * (time.monotonic() - began_s - people_s)
         self._round_end_s = began_s + min(max(round_s, ROUND_S), LONGEST_ROUND_S)
         self._lag.add(time.monotonic(), time.monotonic() - woke_s)
         return True
 
-    def _turn(self, now_s: float, waiting: list[int]) -> None:
-        """Handle what has arrived, and do what is due. ``waiting``: descriptors at which people wait for an answer."""
+    def _turn(self, now_s: float, waiting: list[int]) -> float:
+        """Handle what has arrived, and do what is due. ``waiting``: descriptors at which people wait for an answer.
+        How many seconds were theirs."""
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
         self._follow_clock(now_s)
@@ -293,7 +294,9 @@ class Server:
                 self.jobs.store.own(self.partition.ledger.epoch)  # which a report may have raised
             within = list(map(self.partition.bounds.within, reports))
             self.jobs.hear(self.router.job_news(), within, self.partition.bound)
+        began_s = time.monotonic()
         from_afar = self._serve_people(now_s, waiting)
+        people_s = time.monotonic() - began_s
         if self.jobs and not self.partition.is_observing:
             policy_watts.pass_budget(self.partition.ledger, self._now_s(), self.jobs)
         if self.jobs and (happened := self.jobs.turn(is_urgent=bool(waiting) or from_afar)):
@@ -304,6 +307,7 @@ class Server:
         if self._power:
             self._power.step(now_s)
         self.router.flush()
+        return people_s
 
     def _serve_people(self, now_s: float, waiting: list[int]) -> bool:
         """Answer requests, for ``PEOPLE_S`` and the last of them; others wait for the next turn, as long as whoever

@@ -2,7 +2,9 @@
 
 import math
 import socket
+import time
 import typing
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -60,7 +62,7 @@ from cluster_agent.serve.people_protocol import (
     Submit,
     SwitchPower,
 )
-from cluster_agent.serve.server import Server
+from cluster_agent.serve.server import ROUND_S, Server
 from lab.cluster_demo.emulated_partition import free_port
 
 ROOT_USER = Caller(0, "root", "admin")
@@ -262,6 +264,26 @@ def test_a_turn_answers_no_further_request_when_the_time_for_people_is_over(serv
         assert len(asked) == n
     for one in people:
         one.close()
+
+
+def test_messages_of_nodes_wait_no_longer_after_a_round_in_which_people_were_answered(server, monkeypatch):
+    now_s = [1000.0]
+
+    def passes(seconds: float) -> None:
+        now_s[0] += seconds
+
+    clock = SimpleNamespace(**{**vars(time), "monotonic": lambda: now_s[0], "sleep": passes})
+    monkeypatch.setattr("cluster_agent.serve.server.time", clock)
+    monkeypatch.setattr(server.router, "answer", lambda *_: None)
+    for works_s, waits_s in ((0.0, ROUND_S), (0.004, 4 * 0.004)):
+        server.handlers[ListNodes] = lambda *_: passes(0.006) or []
+        keys = [PeopleRequest(Caller(NOBODY, "key", "viewer"), sent("nodes", {}), None)]
+        monkeypatch.setattr(server.router, "requests", lambda keys=keys: [keys.pop()] if keys else [])
+        monkeypatch.setattr(server.router, "receive", lambda _, works_s=works_s: passes(works_s) or [])
+        passes(1.0)
+        began_s = now_s[0]
+        server.step(0.0)
+        assert not keys and server._round_end_s == pytest.approx(began_s + waits_s)
 
 
 def test_a_request_that_has_waited_for_longer_than_whoever_asked_is_not_answered(server, monkeypatch):
