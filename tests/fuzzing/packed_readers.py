@@ -196,7 +196,7 @@ def _row_changed(rng: random.Random, payload: bytes) -> bytes:
         deflate = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
         record[4] = deflate.compress(row) + deflate.flush()
         return msgspec.msgpack.encode(record)
-    except (ValueError, TypeError, IndexError, RecursionError, zlib.error, msgspec.MsgspecError):  # damaged before
+    except (ValueError, TypeError, LookupError, RecursionError, zlib.error, msgspec.MsgspecError):  # damaged before
         return payload
 
 

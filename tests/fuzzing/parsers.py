@@ -326,7 +326,7 @@ def bytes_changed(rng: random.Random, text: bytes, other: bytes) -> bytes:
             del raw[at:]
         elif kind == 3:
             del raw[at : at + rng.randrange(1, 9)]
-        elif kind == 4:
+        elif kind == 4 and other:
             raw[at:at] = other[rng.randrange(len(other)) :][: rng.randrange(1, 40)]
         else:
             raw[at:at] = rng.choice(
