@@ -31,6 +31,7 @@ from foundation.shell.errors import NodectlError
 from foundation.shell.extension import Origin
 from nodectl.journal.packing import Row, inflated
 from nodectl.policies.api import Request
+from pmu.driver_values import MOST_KHZ
 from pmu.layout import Layout
 from pmu.readings import GPU_FIELDS, NO_RAW_HINTS, NO_RAW_PROGRESS, RawHints, RawProgress, RawSweep, type_i64, type_u8
 
@@ -40,8 +41,14 @@ KEYFRAME, RECORD = ord("K"), ord("R")
 LONGEST_PAYLOAD = 1 << 28
 """Ours: no frame comes near; a longer one is damage."""
 
-LARGEST_REQUEST = 1 << 17
-"""Ours: targets of a policy, one per CPU, GPU or package; twice what ``pmu`` takes for a CPU's number."""
+LONGEST_KEYFRAME = 1 << 25
+"""Ours, inflated: some ten times what a node of 8,192 CPUs writes, the most that Linux can be built for."""
+
+LARGEST_ROW = 1 << 20
+"""Ours: whole numbers of a tick; with the highest CPU number that ``pmu`` takes there are some 700,000."""
+
+MOST_CLOCKS = 1 << 22
+"""Ours: clocks of all knobs of a layout, if each had as many as the one with the most."""
 
 SEGMENT_PATTERN = f"journal-{8 * '[0-9]'}.seg"
 
@@ -146,8 +153,6 @@ class Shape:
     """
 
     def __init__(self, layout: Layout, policy_sizes: tuple[int, ...], n_knobs: int) -> None:
-        if not all(0 <= size <= LARGEST_REQUEST for size in policy_sizes):
-            raise ValueError(f"a policy of {policy_sizes} targets")
         self._cpus, self._events = len(layout.cpus), len(layout.events)
         self._zones, self._gpus = len(layout.zones), len(layout.gpus)
         self._columns = len(layout.columns)
@@ -155,6 +160,10 @@ class Shape:
         self._knobs = n_knobs
         self.n_raw = self._cpus * self._events + self._zones + self._gpus * len(GPU_FIELDS) + self._columns
         self._decided = sum(policy_sizes)
+        if min(policy_sizes, default=0) < 0 or self.n_raw + self._decided + n_knobs > LARGEST_ROW:
+            raise ValueError(
+                f"no tick has {self.n_raw} readings, {n_knobs} knobs and policies of {policy_sizes[:9]} targets"
+            )
 
     def zeros(self) -> Row:
         """An empty row of this shape."""
@@ -208,6 +217,21 @@ class Shape:
         return tuple(requests), row.ints[self.n_raw + at :], row.small[at:]
 
 
+def impossible_clocks(layout: Layout) -> str:
+    """Which clocks of a recorded node no node has; empty: none. Tables are made of them, so they are believed only
+    within the bounds of ``pmu.instruments.cpufreq``."""
+    for domain in layout.domains:
+        if not 0 < domain.min_khz <= domain.max_khz < MOST_KHZ:
+            return f"no processor has clocks from {domain.min_khz} to {domain.max_khz} kHz"
+    knobs = [
+        *(domain.steps_khz for domain in layout.domains),
+        *(gpu.clocks_mhz for gpu in layout.gpus),
+        *(row.steps for row in layout.ranges),
+    ]
+    most = max(map(len, knobs), default=0)
+    return f"no node has {len(knobs)} knobs of {most} clocks" if len(knobs) * most > MOST_CLOCKS else ""
+
+
 def checksum(kind: int, payload: bytes) -> int:
     """Over kind and payload."""
     return zlib.crc32(payload, zlib.crc32(bytes((kind,))))
@@ -229,7 +253,7 @@ def encode_keyframe(keyframe: Keyframe) -> bytes:
 
 def decode_keyframe(payload: bytes) -> Keyframe:
     """Decode a keyframe; ``zlib.error`` or ``msgspec.DecodeError`` for a wrong payload."""
-    return _KEYFRAMES.decode(inflated(payload, LONGEST_PAYLOAD))
+    return _KEYFRAMES.decode(inflated(payload, LONGEST_KEYFRAME))
 
 
 def encode_record(record: PackedRecord) -> bytes:

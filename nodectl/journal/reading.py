@@ -36,6 +36,7 @@ from nodectl.journal.format import (
     checksum,
     decode_keyframe,
     decode_record,
+    impossible_clocks,
 )
 from nodectl.journal.packing import Row, unpack
 from nodectl.policies.api import Request
@@ -205,6 +206,8 @@ class _Reader:
     """Adds up differences, from one keyframe on."""
 
     def __init__(self, keyframe: Keyframe) -> None:
+        if problem := impossible_clocks(keyframe.layout):
+            raise ValueError(problem)
         self.keyframe = keyframe
         self._shape = Shape(keyframe.layout, tuple(policy.size for policy in keyframe.policies), len(keyframe.knobs))
         self.sequence = keyframe.sequence

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from foundation.shell.errors import UsageError
 from nodectl.policies import bdpo_cpu_bounded as bounded
 from nodectl.policies.bdpo_cpu_bounded import Params, State
 from nodectl.policies.parts.cpu_phases import LAST_S
@@ -40,6 +42,30 @@ def test_packages_of_unlike_watts_that_work_together_have_one_phase_and_one_cloc
     assert (np.array(clocks)[:, 0] == np.array(clocks)[:, -1]).all()
     assert np.mean(clocks) < 0.95 * MAX_KHZ
     assert state.draws == pytest.approx([0.96, 1.04])
+
+
+def test_packages_count_whatever_their_numbers_are() -> None:
+    """Firmware of Arm machines numbers them with gaps; a number that is none must not become as many rows."""
+    node, params = layout(cpus=8, packages=2), Params()
+    zones = tuple(replace(zone, package=7 + zone.package * 2**40) for zone in node.zones)
+    other = replace(node, package_of=tuple(7 + package * 2**40 for package in node.package_of), zones=zones)
+    states, khz = [bounded.initial(params, one) for one in (node, other)], np.full(8, MAX_KHZ, float)
+    for _ in range(20):
+        answers = [
+            bounded.decide(params, one, state, sample(one, khz, 0.15))
+            for one, state in zip((node, other), states, strict=True)
+        ]
+        states = [state for state, _ in answers]
+        assert (answers[0][1].target == answers[1][1].target).all()
+        khz = np.where(answers[0][1].target == 0, MAX_KHZ, answers[0][1].target).astype(float)
+    assert len(states[1].phase) == 2 and khz.min() < MAX_KHZ
+
+
+def test_steps_that_give_more_clocks_than_memory_are_refused_by_name() -> None:
+    node = layout(cpus=8)
+    node = replace(node, cpus=tuple(range(8192)), domains=[replace(one, steps_khz=()) for one in node.domains])
+    with pytest.raises(UsageError, match=r"step_mhz: steps of 1 MHz give 8192 CPUs \d+ clocks each: too many"):
+        bounded.initial(Params(step_mhz=1), node)
 
 
 def test_what_packages_draw_is_learned_only_while_they_do_the_same() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from foundation.shell.errors import UsageError
 from pmu.layout import FrequencyDomain, Layout
 from pmu.readings import type_f64, type_i64
+
+MOST_CLOCKS: Final = 1 << 22
+"""Ours: clocks of all CPUs of a node; in steps of 1 MHz this is a thousand CPUs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +32,8 @@ class ClockLadder:
 
     @staticmethod
     def of(layout: Layout, step_mhz: int) -> ClockLadder:
-        """The ladder of a node, cached per layout; in steps of ``step_mhz`` where the driver accepts any clock."""
+        """The ladder of a node, cached per layout; in steps of ``step_mhz`` where the driver accepts any clock.
+        ``UsageError`` if they are so small that there are more than ``MOST_CLOCKS``."""
         kept = _kept.get(step_mhz)
         if kept is None or kept[0] is not layout:  # compared by identity: hashing a layout costs more than a tick may
             kept = _kept[step_mhz] = (layout, _ladder(layout, step_mhz))
@@ -64,12 +71,16 @@ _kept: dict[int, tuple[Layout, ClockLadder]] = {}
 def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:
     steps = [_descending(domain, step_mhz) for domain in layout.domains]
     width = max((len(row) for row in steps), default=1)
+    if len(layout.cpus) * width > MOST_CLOCKS:
+        raise UsageError(
+            f"step_mhz: steps of {step_mhz} MHz give {len(layout.cpus)} CPUs {width} clocks each: too many"
+        )
     khz = np.zeros((len(layout.cpus), width), np.int64)
     levels = np.ones(len(layout.cpus), np.int64)
     domain_of = np.full(len(layout.cpus), -1, np.int64)
     for index, (domain, row) in enumerate(zip(layout.domains, steps, strict=True)):
         for cpu in domain.cpus:
-            khz[cpu] = row + [row[-1]] * (width - len(row))
+            khz[cpu, : len(row)], khz[cpu, len(row) :] = row, row[-1]
             levels[cpu] = len(row)
             domain_of[cpu] = index
     first = khz[0] if len(khz) and khz[0, 0] > 0 else np.ones(width, np.int64)
@@ -77,8 +88,8 @@ def _ladder(layout: Layout, step_mhz: int) -> ClockLadder:
     return ClockLadder(khz, levels, domain_of, first / first[0], rows, levels - 1, domain_of < 0, n_domains)
 
 
-def _descending(domain: FrequencyDomain, step_mhz: int) -> list[int]:
+def _descending(domain: FrequencyDomain, step_mhz: int) -> Sequence[int]:
     if domain.steps_khz:
         inside = [khz for khz in domain.steps_khz if domain.min_khz <= khz <= domain.max_khz]
         return sorted(inside or [domain.max_khz], reverse=True)
-    return list(range(domain.max_khz, domain.min_khz - 1, -1000 * step_mhz)) or [domain.max_khz]
+    return range(domain.max_khz, domain.min_khz - 1, -1000 * step_mhz) or (domain.max_khz,)

@@ -49,7 +49,7 @@ def observe(layout: Layout, ladder: ClockLadder, sample: Sample, idle: float) ->
     everyone = bool(judged.all())
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.fmax(cpu.ipc, MISS_WORK * cpu.llc_misses / cpu.reference_cycles)
-    seen = np.array((pace, cpu.frequency_khz / ladder.khz[:, 0], cpu.stall))
+        seen = np.array((pace, cpu.frequency_khz / ladder.khz[:, 0], cpu.stall))
     energy_j = sample.energy_j.tolist()
     views: list[View | None] = []
     for package in _of(layout).each:
@@ -108,12 +108,12 @@ def _medians(rows: type_f64) -> list[float]:
 
 
 def package_of(layout: Layout) -> type_i64:
-    """``layout.package_of`` as an array."""
+    """Per CPU the row of its package: packages by their numbers, which may have gaps (firmware of Arm machines)."""
     return _of(layout).of_cpu
 
 
 def package_sizes(layout: Layout) -> type_i64:
-    """Logical CPUs of each package, at least 1."""
+    """Logical CPUs of each package."""
     return _of(layout).sizes
 
 
@@ -136,12 +136,12 @@ _kept: list[tuple[Layout, _Packages]] = []
 
 def _of(layout: Layout) -> _Packages:
     if not _kept or _kept[0][0] is not layout:
-        of_cpu = np.asarray(layout.package_of, np.int64)
+        numbers, of_cpu = np.unique(np.asarray(layout.package_of, np.int64), return_inverse=True)
         each = tuple(
-            _Package(np.flatnonzero(of_cpu == package), _added_zones(layout, package))
-            for package in range(package_count(layout))
+            _Package(np.flatnonzero(of_cpu == row), _added_zones(layout, package))
+            for row, package in enumerate(numbers.tolist())
         )
-        sizes = np.array([max(len(package.cpus), 1) for package in each], np.int64)
+        sizes = np.array([len(package.cpus) for package in each], np.int64)
         _kept[:] = [(layout, _Packages(of_cpu, sizes, each))]
     return _kept[0][1]
 
@@ -154,4 +154,4 @@ def _added_zones(layout: Layout, package: int) -> tuple[int, ...]:
 
 def package_count(layout: Layout) -> int:
     """Rows of every per-package array."""
-    return max(layout.package_of, default=-1) + 1
+    return len(_of(layout).each)
