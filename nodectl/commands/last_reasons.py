@@ -74,7 +74,7 @@ def _reasons(record: Record, name: str) -> tuple[str, tuple[str, ...]]:
         return added.domain, added.reasons
     for domain in registry.DOMAINS:
         try:
-            return domain, registry.policy(name, domain).reasons
+            return domain, registry.recorded(name, domain).reasons
         except registry.PolicyError:
             continue
     return "", ()

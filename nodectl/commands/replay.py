@@ -15,6 +15,7 @@ from foundation.shell.plain_text import echo, echo_block, json_text
 from nodectl.journal import Journal, Record, open_journal
 from nodectl.journal.decide_again import ReplayReport
 from nodectl.journal.decide_again import replay as decide_again
+from nodectl.policies import registry
 
 
 @click.command()
@@ -22,8 +23,22 @@ from nodectl.journal.decide_again import replay as decide_again
 @click.option("--export", "target", metavar="FILE", help="Write FILE (.csv or .parquet) instead of replaying.")
 @click.option("--cpu-policy", metavar="FILE.py[:NAME]", help="The file of the CPU policy, if it came from one.")
 @click.option("--gpu-policy", metavar="FILE.py[:NAME]", help="The file of the GPU policy, if it came from one.")
+@click.option(
+    "--policy",
+    "others",
+    metavar="DOMAIN=FILE.py[:NAME]",
+    multiple=True,
+    help="The file of another domain's policy (uncore, epp), if it came from one; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def replay(journal: str, target: str | None, cpu_policy: str | None, gpu_policy: str | None, as_json: bool) -> int:
+def replay(
+    journal: str,
+    target: str | None,
+    cpu_policy: str | None,
+    gpu_policy: str | None,
+    others: tuple[str, ...],
+    as_json: bool,
+) -> int:
     """Decide every tick of JOURNAL (a directory, or one segment) again from its recorded sweeps.
 
     Decisions are compared byte for byte. Exit status 1 if any differs (the first record and field that does is named)
@@ -37,6 +52,13 @@ def replay(journal: str, target: str | None, cpu_policy: str | None, gpu_policy:
     for side, file in files.items():
         if not is_file(file):
             raise UsageError(f"--{side}-policy {file}: not FILE.py[:NAME]")
+    for other in others:
+        domain, _, file = other.partition("=")
+        if domain not in registry.DOMAINS or not is_file(file):
+            raise UsageError(
+                f"--policy {other}: not DOMAIN=FILE.py[:NAME], where DOMAIN is one of {', '.join(registry.DOMAINS)}"
+            )
+        files[domain] = file
     with _progress(recorded, "replaying") as advance:
         report = decide_again(recorded, advance, files)
     _tell(report.problems)

@@ -25,17 +25,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from foundation.shell.errors import plain_reason
+from foundation.shell.errors import NodectlError, plain_reason
 from foundation.shell.extension import is_file
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions, PolicyDecision
 from nodectl.journal import Journal, JournalError, Keyframe, Loss, Record
-from nodectl.journal.state import StateError, decode_state, encode_state
+from nodectl.journal.state import decode_state, encode_state
+from nodectl.policies import registry
 from nodectl.policies.api import Request
 from pmu.decode import decode
 
-ODD_RECORDS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+ODD_RECORDS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What policies raise whose state, layout or settings fit no policy: a journal comes from elsewhere."""
 
 _REQUEST_FIELDS = ("target", "reason", "loss", "saved_w")
@@ -89,8 +90,11 @@ def replay(
 ) -> ReplayReport:
     """Decide every recorded tick again and compare. ``JournalError`` if a recorded run cannot be set up here.
 
-    ``files``: by side of the node ("cpu"), the file of the policy there, ``FILE.py[:NAME]``, if it came from one.
+    ``files``: by domain of knobs ("cpu"), the file of the policy there, ``FILE.py[:NAME]``, if it came from one.
+    ``PolicyError`` if that cannot be used.
     """
+    for domain, file in files.items():
+        registry.find(file, domain)
     report = ReplayReport()
     others: list[str] = []
     begin = time.perf_counter()
@@ -146,13 +150,14 @@ class _Run:
             self._others += _others(keyframe, self._decider)
         try:
             decisions = self._decider.decide(decode(keyframe.layout, record.previous, record.raw), record.cap)
-        except ODD_RECORDS as error:
+            found = next(_differences(record, decisions), None)
+        except (NodectlError, *ODD_RECORDS) as error:
             where = f"record {record.sequence} of run {self._run[:8]}"
-            raise JournalError(f"{where} cannot be decided again: {type(error).__name__}: {error}") from error
-        for name, recorded, replayed in _differences(record, decisions):
-            at_s = (record.raw.time_ns - self._start_ns) / 1e9
-            return Difference(self._run, record.sequence, at_s, name, recorded, replayed)
-        return None
+            what = str(error) if isinstance(error, NodectlError) else f"{type(error).__name__}: {error}"
+            raise JournalError(f"{where} cannot be decided again: {what}") from error
+        if found is None:
+            return None
+        return Difference(self._run, record.sequence, (record.raw.time_ns - self._start_ns) / 1e9, *found)
 
 
 class _AsConfigured(msgspec.Struct):
@@ -160,9 +165,9 @@ class _AsConfigured(msgspec.Struct):
 
 
 def _decider(keyframe: Keyframe, files: Mapping[str, str]) -> Decider:
-    """The decider of a recorded run, as it was at a keyframe."""
+    """The decider of a recorded run, as it was at a keyframe. Whatever it raises becomes one ``JournalError``."""
     try:
-        config = _with_files(msgspec.convert(keyframe.config, Config), keyframe.run, files)
+        config = _with_files(msgspec.convert(keyframe.config, Config), files)
         # imports the policies' modules, which the states' classes come from
         added = Decider(keyframe.layout, config).extensions
         modules = [
@@ -175,27 +180,28 @@ def _decider(keyframe: Keyframe, files: Mapping[str, str]) -> Decider:
             for policy in keyframe.policies
         ]
         return Decider(keyframe.layout, config, resume)
-    except (msgspec.ValidationError, StateError, *ODD_RECORDS) as error:
+    except (NodectlError, *ODD_RECORDS) as error:  # msgspec's are ValueErrors, of states TypeErrors
         where = f"run {keyframe.run[:8]} (nodectl {keyframe.version})"
         raise JournalError(f"{where} cannot be set up: {plain_reason(str(error))}") from error
 
 
-def _with_files(config: Config, run: str, files: Mapping[str, str]) -> Config:
-    """The settings with the files that the caller names in place of those recorded."""
+def _with_files(config: Config, files: Mapping[str, str]) -> Config:
+    """The settings with the files that the caller names in place of those recorded, in every domain of knobs."""
     chosen = {}
-    for side, choice in (("cpu", config.cpu_policy), ("gpu", config.gpu_policy)):
-        if is_file(choice.name) and side not in files:
+    for domain in registry.DOMAINS:
+        choice, file = config.choice(domain), files.get(domain)
+        option = f"--{domain}-policy {{}}" if domain in ("cpu", "gpu") else f"--policy {domain}={{}}"
+        if is_file(choice.name) and file is None:
             raise JournalError(
-                f"run {run[:8]} was recorded with a policy of a file, which a journal does not start by itself:"
-                f" --{side}-policy {choice.name}"
+                "it was recorded with a policy of a file, which a journal does not start by itself:"
+                f" {option.format(choice.name)}"
             )
-        if not is_file(choice.name) and side in files:
-            raise JournalError(
-                f"run {run[:8]} was recorded with {choice.name}, which is no file: leave out --{side}-policy"
-            )
-        if side in files:
-            chosen[f"{side}_policy"] = msgspec.structs.replace(choice, name=files[side])
-    return msgspec.structs.replace(config, **chosen)
+        if not is_file(choice.name) and file is not None:
+            raise JournalError(f"it was recorded with {choice.name}, which is no file: leave out {option.format(file)}")
+        if file is not None:
+            chosen[domain] = msgspec.structs.replace(choice, name=file)
+    sides = {f"{side}_policy": chosen.pop(side) for side in ("cpu", "gpu") if side in chosen}
+    return msgspec.structs.replace(config, **sides, policies={**config.policies, **chosen})
 
 
 def _others(keyframe: Keyframe, decider: Decider) -> list[str]:

@@ -204,7 +204,7 @@ def _first_of(keyframe: Keyframe, side: str) -> tuple[int, tuple[str, ...]] | No
                 return position, added.reasons
             continue
         try:
-            return position, registry.policy(recorded.name, side).reasons
+            return position, registry.recorded(recorded.name, side).reasons
         except registry.PolicyError:
             continue  # the other side's
     return None

@@ -82,8 +82,15 @@ def policy(name: str, domain: str) -> Policy:
     return find(name, domain).value
 
 
+def recorded(name: str, domain: str) -> Policy:
+    """The same for a name that a journal gives: a record starts no code, so a file is no policy here."""
+    if is_file(name):
+        raise PolicyError(f"{name!r} is a file, which a journal does not start", "name")
+    return policy(name, domain)
+
+
 def find(name: str, domain: str) -> Extension[Policy]:
-    """The same with where it came from; ``name`` may be a file."""
+    """As ``policy``, with where it came from; ``name`` may be a file."""
     full = name if name in _WHERE else f"{name}-{domain}"
     extension = _found(name) or (None if is_file(name) else _found(full))
     if extension:

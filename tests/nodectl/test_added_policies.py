@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import textwrap
 import zlib
 
@@ -17,6 +18,7 @@ from nodectl.journal import open_journal
 from nodectl.journal.format import HEADER, MAGIC, encode_keyframe
 from nodectl.loop.agent import Agent
 from nodectl.policies import registry
+from tests.nodectl.altered_journal import alter
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -198,6 +200,28 @@ def test_a_journal_does_not_start_the_file_that_it_names(tmp_path, capsys):
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert line.endswith(f"which a journal does not start by itself: --cpu-policy {path}\n")
+
+
+def test_no_name_in_a_journal_starts_a_file_whatever_domain_it_is_of(tmp_path, capsys):
+    run(tmp_path, "fixed-cpu", 1.0)
+    journal, started = tmp_path / "journal", tmp_path / "started"
+    path = write(tmp_path, f"open({str(started)!r}, 'w')\n{GOOD}".replace('"cpu", "one', '"uncore", "one'))
+    uncore = {"name": "uncore/package_00_die_00/max_khz", "domain": "uncore", "low": 800_000, "high": 2_400_000}
+
+    def with_a_file(tree):
+        tree["config"]["policies"] = {"uncore": {"name": str(path)}}
+        tree["layout"]["ranges"] = [uncore]
+
+    shutil.copytree(journal, tmp_path / "other")
+    alter(tmp_path / "other", with_a_file)
+    assert main(["replay", str(tmp_path / "other")]) == 1
+    assert capsys.readouterr().err.endswith(f"which a journal does not start by itself: --policy uncore={path}\n")
+    alter(journal, lambda tree: tree["policies"] and tree["policies"][0].__setitem__(0, str(path)))
+    assert main(["replay", str(journal), "--export", str(tmp_path / "out.csv")]) == 0
+    assert main(["why", "--journal", str(journal)]) == 0
+    assert not started.exists()
+    assert main(["replay", str(tmp_path / "other"), "--policy", f"uncore={path}"]) == 1  # one knob more than recorded
+    assert started.exists()
 
 
 def test_other_code_than_was_recorded_is_compared_and_named(tmp_path, capsys):

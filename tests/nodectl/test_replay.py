@@ -5,8 +5,11 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import shutil
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -21,6 +24,7 @@ from nodectl.journal.format import HEADER, MAGIC
 from nodectl.loop.agent import Agent
 from nodectl.policies import bdpo_cpu_bounded, registry
 from nodectl.policies.api import Request
+from tests.nodectl.altered_journal import alter
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -177,6 +181,72 @@ def test_a_recorded_policy_that_is_not_here_is_named(journal, monkeypatch, capsy
     assert main(["replay", str(journal)]) != 0
     error = capsys.readouterr().err
     assert "bdpo-cpu-bounded" in error and error.count("\n") == 1
+
+
+def set_to(*place):
+    """A change of a keyframe (in which policies decide): the last of ``place`` belongs where the others lead."""
+
+    def change(tree):
+        *way, last, value = place
+        if tree["policies"]:
+            for step in way:
+                tree = tree[step]
+            tree[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (set_to("config", "cpu_policy", "name", "../.."), "no cpu policy is called '../..'"),
+        (set_to("config", "cpu_policy", "params", {"": 1}), "bdpo-cpu-bounded has no parameter ''"),
+        (set_to("config", "gpu_policy", "params", {"threshold": 7}), "bdpo-gpu: threshold must be in [0, 1]"),
+        (set_to("config", "mode", "sleep"), "invalid enum value 'sleep'"),
+        (set_to("policies", 0, 3, ["object", "os", "stat_result", []]), "a recorded state is of class os.stat_result"),
+        (set_to("layout", "package_of", 0, 2**40), "cannot be decided again: ValueError"),
+    ],
+)  # fmt: skip
+def test_what_a_journal_cannot_be_decided_again_for_is_one_line_that_names_it(journal, capsys, change, said):
+    alter(journal, change)
+    with little_memory():
+        assert main(["replay", str(journal)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"nodectl replay: {journal}/journal-00000001.seg: ") and shown.err.count("\n") == 1
+    assert said in shown.err and shown.out == ""
+
+
+@contextmanager
+def little_memory():
+    """At most a gigabyte more than this process has: else a number that is believed takes all of the machine's."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (set_to("layout", "domains", 0, "max_khz", 2**53), "no processor has clocks from 1500000 to 9007199254740992"),
+        (set_to("layout", "domains", 0, "min_khz", -(2**62)), "no processor has clocks from -4611686018427387904 to"),
+        (set_to("layout", "gpus", 0, "clocks_mhz", [1000] * 2**18), "no node has"),
+        (set_to("layout", "events", ["cycles"] * 2**16), "no tick has"),
+        (set_to("policies", [["one", 2**17, {}, None]] * 2**10), "no tick has"),
+        (set_to("policies", 0, 1, -1), "no tick has"),
+        (set_to("config", "padding", "0" * 2**25), "it does not end within 33554432 bytes"),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_journal_that_no_node_has_are_not_believed(journal, change, said):
+    alter(journal, change)
+    recorded = open_journal(journal)
+    with little_memory():
+        assert replay(recorded).decided == 0
+    (problem,) = recorded.problems
+    assert problem.startswith(f"{journal}/journal-00000001.seg: {said}") and len(problem) < 300
 
 
 def test_csv_has_a_row_per_part_and_no_zero_for_what_is_missing(journal, tmp_path, capsys):
