@@ -222,6 +222,9 @@ def test_no_name_in_a_journal_starts_a_file_whatever_domain_it_is_of(tmp_path, c
     assert not started.exists()
     assert main(["replay", str(tmp_path / "other"), "--policy", f"uncore={path}"]) == 1  # one knob more than recorded
     assert started.exists()
+    capsys.readouterr()
+    for option in (["--policy", f"fpga={path}"], ["--policy", "uncore=fixed"], ["--cpu-policy", str(path)]):
+        assert option[-1] in complaint(capsys, "replay", str(journal), *option)
 
 
 def test_other_code_than_was_recorded_is_compared_and_named(tmp_path, capsys):
