@@ -46,8 +46,8 @@ class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("low_ipc must be above 0 and at most high_ipc")
         if not 0 < self.floor <= 1:
             raise ValueError("floor must be in (0, 1]")
-        if self.dwell_s < 0 or self.step_mhz <= 0 or not 0 <= self.idle < 1:
-            raise ValueError("dwell_s must be >= 0, step_mhz > 0 and idle in [0, 1)")
+        if not 0 <= self.dwell_s < 1e9 or self.step_mhz <= 0 or not 0 <= self.idle < 1:
+            raise ValueError("dwell_s must be in [0, 1e9), step_mhz > 0 and idle in [0, 1)")
         if not 0 <= self.loss < 1:
             raise ValueError("loss must be in [0, 1)")
 

@@ -43,6 +43,8 @@ class Params(msgspec.Struct, frozen=True):
             raise ValueError("threshold must be in [0, 1]")
         if min(self.low_mhz, self.high_mhz) < 0 or (self.low_mhz and self.high_mhz and self.low_mhz > self.high_mhz):
             raise ValueError("low_mhz must not be above high_mhz, and neither negative")
+        if max(self.low_mhz, self.high_mhz) >= 2**31:
+            raise ValueError("high_mhz and low_mhz must be clocks in MHz, below 2147483648")
 
 
 class State(msgspec.Struct, frozen=True):

@@ -22,17 +22,29 @@ class FixedCpuParams(msgspec.Struct, frozen=True):
 
     clock_khz: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.clock_khz < 2**31:
+            raise ValueError("clock_khz must be 0 or a clock in kHz, below 2147483648")
+
 
 class FixedGpuParams(msgspec.Struct, frozen=True):
     """``clock_mhz`` for every GPU; 0 = the highest of its ladder."""
 
     clock_mhz: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.clock_mhz < 2**31:
+            raise ValueError("clock_mhz must be 0 or a clock in MHz, below 2147483648")
+
 
 class FixedParams(msgspec.Struct, frozen=True):
     """``value`` of every knob of the domain, in the knob's unit or as its word; 0 = the highest, "" = no request."""
 
     value: int | str = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, int) and not 0 <= self.value < 2**53:
+            raise ValueError("value must be 0 or above, and below 9007199254740992")
 
 
 class FixedState(msgspec.Struct, frozen=True):

@@ -175,6 +175,8 @@ def params(chosen: Policy, given: Mapping[str, Any]) -> msgspec.Struct:
     for key in given:
         if key not in known:
             raise PolicyError(f"{chosen.name} has no parameter {key!r}{nearest(key, known)}", "params", key)
+        if given[key] != given[key]:
+            raise PolicyError(f"{chosen.name}: {key} is nan, which is no number", "params", key)
     try:
         return msgspec.convert(dict(given), chosen.params)
     except msgspec.ValidationError as error:

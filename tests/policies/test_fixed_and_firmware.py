@@ -35,6 +35,28 @@ def blind(node: Layout) -> Sample:
     return seen
 
 
+@pytest.mark.parametrize(
+    ("name", "side", "given"),
+    [
+        ("fixed-cpu", "cpu", {"clock_khz": 10**20}),
+        ("fixed-cpu", "cpu", {"clock_khz": -1}),
+        ("fixed-gpu", "gpu", {"clock_mhz": 10**20}),
+        ("fixed-uncore", "uncore", {"value": 10**20}),
+        ("bdpo-gpu", "gpu", {"high_mhz": 10**20}),
+        ("bdpo-cpu", "cpu", {"dwell_s": np.inf}),
+        ("bdpo-cpu", "cpu", {"dwell_s": np.nan}),
+        ("gpu-ladder", "gpu", {"price": np.nan}),
+    ],
+)
+def test_a_number_that_no_policy_can_decide_with_is_refused_with_the_settings(
+    name: str, side: str, given: dict[str, float]
+) -> None:
+    (key,) = given
+    with pytest.raises(registry.PolicyError, match=f"^{name}: {key} ") as caught:
+        registry.check(name, side, given)
+    assert caught.value.key == ("params", key)
+
+
 def decider(node: Layout, **given) -> Decider:
     return Decider(node, Config(mode="optimize", **given))
 
