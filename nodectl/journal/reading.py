@@ -44,6 +44,9 @@ from pmu.readings import NO_RAW_HINTS, RAW_HIGHEST, RawSweep, type_i64, type_u8
 
 CUT_SHORT, DAMAGE = "a record is cut short", "damage"
 
+MOST_LOOKS = 16
+"""Ours: of every byte behind a damage, in the search for records."""
+
 KIND_AT = HEADER.size - 1
 _KIND = re.compile(b"[%c%c]" % (KEYFRAME, RECORD))
 
@@ -267,14 +270,18 @@ def _next_frame(file: BinaryIO) -> tuple[str, int, bytes]:
 
 
 def _whole_records(data: bytes) -> int:
-    """How many undamaged records are in ``data``, wherever they begin."""
-    count, look = 0, KIND_AT
-    while found := _KIND.search(data, look):
+    """How many undamaged records are in ``data``, wherever they begin. Where bytes look like the heads of long records
+    again and again, the search ends after ``MOST_LOOKS``: each head would cost a checksum of all that follows."""
+    count, look, left = 0, KIND_AT, MOST_LOOKS * len(data)
+    while left >= 0 and (found := _KIND.search(data, look)):
         begin = found.start() - KIND_AT
         length, expected, kind = HEADER.unpack_from(data, begin)
         end = begin + HEADER.size + length
         look = found.end()
-        if length > 0 and end <= len(data) and checksum(kind, data[begin + HEADER.size : end]) == expected:
+        if length == 0 or end > len(data):
+            continue
+        left -= length
+        if checksum(kind, data[begin + HEADER.size : end]) == expected:
             count += kind == RECORD
             look = end + KIND_AT
     return count

@@ -243,6 +243,18 @@ def test_damage_in_the_middle_is_counted_in_bytes_and_records_even_in_the_last_s
     assert str(journal.loss) == f"the journal is damaged: {lost_bytes} bytes and 11 records lost"
 
 
+def test_what_looks_like_records_again_and_again_is_searched_in_a_time_that_grows_with_the_file(tmp_path):
+    written(tmp_path, ticks=3)
+    (path,) = segments(tmp_path)
+    heads = HEADER.pack(1 << 18, 0, ord("R")) * (1 << 16)
+    with open(path, "ab") as file:
+        file.write(heads)
+    begin = time.process_time()
+    journal = open_journal(tmp_path)
+    assert len(list(journal)) == 4 and journal.loss.n_bytes == len(heads)
+    assert time.process_time() - begin < 1.0  # 2.4 s where each of them is looked at
+
+
 def test_records_lost_between_two_segments_are_counted_by_the_runs_own_numbers(tmp_path):
     written(tmp_path, ticks=200, max_bytes=80_000)
     paths = segments(tmp_path)
