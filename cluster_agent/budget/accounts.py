@@ -18,7 +18,7 @@ only while a node is lowered again and again without confirming. ``OPEN`` entrie
 lowest, which counts too much rather than too little.
 
 Cost. O(1) to find a node by name, O(OPEN) per node for a grant, amortised O(1) to add a node: columns are views of
-arrays with spare room, which at least doubles when it is used up. A node takes 266 bytes of columns. The grants that
+arrays with spare room, which at least doubles when it is used up. A node takes 274 bytes of columns. The grants that
 follow a change of the budget of 10 000 nodes took 9 ms, against 204 ms with an object per node (``fspc``,
 docs/benchmarks-cluster.md).
 
@@ -144,6 +144,9 @@ class Accounts(Mapping[str, Account]):
     """The report that the last grant answered."""
     backed_mw = _column(np.int64, UNBOUNDED)
     """Upper bound of the next grant after the node reported a cap above its count: that count, at least the MOP."""
+    least_granted_mw = _column(np.int64, NONE)
+    """The lowest of the cap that it confirmed when that was its newest grant, and of those granted since; -1: it has
+    not confirmed a newest grant in this boot."""
     last_deadline_s = _column(np.float64, -math.inf)
     open_mw = _column(np.int64, NONE, (OPEN,))
     """``OPEN`` x nodes, in no order: caps of the open grants; -1: a free entry, whose sequence and deadline are never
@@ -192,6 +195,13 @@ class Accounts(Mapping[str, Account]):
         """The highest cap of use to these nodes: their TDP, or what their own sites' limits allow, but at least their
         MOP."""
         return np.maximum(np.minimum(self.tdp_mw[at], self.useful_mw[at]), self.mop_mw[at])
+
+    def assured_mw(self, at: Ints) -> Ints:
+        """What these nodes may draw at least, in mW, whichever of their grants has arrived; -1: nothing is known.
+
+        ``limit_mw`` alone does not say that: it is the highest cap that may be in force, so it counts a raise before
+        its effect is confirmed, and an older cap though a lower one has been granted since."""
+        return np.minimum(self.limit_mw[at], self.least_granted_mw[at])
 
     @property
     def is_forgotten(self) -> Bools:
@@ -262,6 +272,7 @@ class Accounts(Mapping[str, Account]):
         self.open_mw[lowest, at] = np.maximum(self.open_mw[lowest, at], caps_mw)
         self.open_sequence[lowest, at] = self.sequence[at]
         self.open_deadline_s[lowest, at] = deadline_s
+        self.least_granted_mw[at] = np.minimum(self.least_granted_mw[at], caps_mw)
 
     def close_grants(self, at: Ints, which: Bools | np.bool_ = np.True_) -> None:
         """Close the open grants of these nodes: all of them, or those marked in ``which`` (``OPEN`` x nodes)."""

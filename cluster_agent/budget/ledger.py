@@ -119,7 +119,8 @@ class Ledger:
         accounts.boot_ids[int(at[0])] = ""  # of this boot, too, it starts like a new node
         accounts.limit_mw[at] = 0
         accounts.heard_s[at], accounts.watch_s[at] = -math.inf, math.inf
-        for column in (accounts.stored_mw, accounts.target_mw, accounts.wanted_mw, accounts.granted_report_id):
+        for column in (accounts.stored_mw, accounts.target_mw, accounts.wanted_mw, accounts.granted_report_id,
+                       accounts.least_granted_mw):  # fmt: skip
             column[at] = NONE
         for is_so in (accounts.is_leased, accounts.has_confirmed, accounts.is_leaving, accounts.has_left,
                       accounts.is_awaited, accounts.is_disbelieved, accounts.owes_epoch):  # fmt: skip
@@ -278,6 +279,8 @@ class Ledger:
         is_confirmed = self.accounts.open_sequence[:, at] <= sequence
         if is_confirmed.any():
             self.accounts.close_grants(at, is_confirmed)
+        newest = at[sequence >= self.accounts.sequence[at]]
+        self.accounts.least_granted_mw[newest] = self.accounts.target_mw[newest]
 
     def _retire_overdue(self, now_s: float, at: Ints) -> None:
         """A grant whose time is over can no longer be taken (3). If the node took it, it has fallen to its safe cap
@@ -334,7 +337,7 @@ class Ledger:
             accounts.reboot(place, boot_id)
         accounts.close_grants(at)
         accounts.has_confirmed[at] = accounts.has_left[at] = False
-        accounts.target_mw[at] = accounts.granted_report_id[at] = NONE
+        accounts.target_mw[at] = accounts.granted_report_id[at] = accounts.least_granted_mw[at] = NONE
 
     def _largest_mw(self, beyond_mw: Ints) -> int:
         """The sum of the k largest, none below 0 (7)."""

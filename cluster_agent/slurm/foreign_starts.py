@@ -1,8 +1,10 @@
 """Notices of jobs that another manager starts and ends, and how long a start waits until the caps of its nodes follow.
 
 A start is planned for at once. It is answered when each node of the job may draw what that plan wants for it, so that
-a prolog can keep the job back until then. A cap that is still to *fall* is not waited for: the watts above it count in
-the budget until the node has confirmed it, and the job loses nothing by them. Nor are nodes that are not heard.
+a prolog can keep the job back until then. So the newest grant that raises a node must be confirmed. That an older cap
+would allow as much says nothing, since a lower one that was granted in between may still arrive. A cap that is still to
+*fall* is not waited for: the watts above it count in the budget until the node has confirmed it, and the job loses
+nothing by them. Nor are nodes that are not heard.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ class ForeignStarts:
         if partition.gap.updated_s < since_s:
             return Noticed("waiting", [*words, "the next plan is still to come"])
         caps_mw, accounts = partition.plan.caps_mw, partition.ledger.accounts
-        late = [name for name in nodes if accounts[name].limit_mw < caps_mw.get(name, 0)]
+        planned = [name for name in nodes if name in caps_mw]
+        assured_mw = accounts.assured_mw(accounts.at(planned)).tolist()
+        late = [name for name, mw in zip(planned, assured_mw, strict=True) if mw < caps_mw[name]]
         silent = [name for name in nodes if name not in caps_mw]
         lines = [f"not heard, and not waited for: {_named(silent)}"] if silent else []
         if late:

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.people import Caller
+from cluster_agent.fabric.people import Caller, Later
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
-from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
+from cluster_agent.serve.people_protocol import Noticed, NotifyEnd, NotifyStart
 from cluster_agent.serve.server import Server
-from foundation.wire.power_messages import Declaration
+from cluster_agent.slurm.foreign_starts import ForeignStarts
+from cluster_agent.slurm.job_joules import JobJoules
+from foundation.wire.power_messages import Declaration, Grant
 from lab.cluster_demo.emulated_partition import free_port
-from tests.fabric.links import report
+from tests.fabric.links import S, report
+from tests.fabric.test_alarms import Capped
 
 NODES = ["n0", "n1"]
 ADMIN = Caller(0, "root", "admin")
@@ -85,3 +88,54 @@ def test_nodes_that_call_themselves_otherwise_than_the_job_manager_are_named(tmp
     )
     assert "calls itself N3" in jobs.start(ForeignJob("8", ["n3"]), ["N3"])
     assert jobs.start(ForeignJob("9", ["n4"]), ["n5.example.org"]) == "job 9 runs on no node of this cluster agent"
+
+
+def test_a_start_is_in_force_when_the_newest_grant_is_confirmed_whatever_an_older_cap_allows(tmp_path: Path) -> None:
+    """The node n1 has 400 W in force. It is lowered to 300 W and, before it hears of that, raised again for a job."""
+    capped = Capped()
+    lease, partition = capped.leases[1], capped.made
+    sent: list[Grant] = []
+    jobs, joules = ForeignJobs(tmp_path / "notices"), JobJoules(tmp_path / "joules")
+    starts = ForeignStarts(jobs, lambda: partition, sent.extend, lambda: capped.now_s, joules)
+
+    def state_at(later: Later) -> str:
+        found = later.look(capped.now_s)
+        return found.state if found else "waiting"
+
+    def start(job: str) -> Later | Noticed:
+        found: Later | Noticed = starts.handlers[NotifyStart](ADMIN, NotifyStart(job, ["n1"], wait_s=5.0))
+        return found
+
+    def hear_of(power_mw: int = 100_000) -> None:
+        capped.now_s += 0.1
+        sent.extend(partition.hear(capped.now_s, [lease.report(round(capped.now_s * S), power_mw)]))
+
+    hear_of()
+    capped.lower_to(600.0)
+    lowered = [grant for grant in partition.turn(capped.now_s) if grant.node == "n1"]
+    assert [grant.cap_mw for grant in lowered] == [300_000]
+    falls = start("a7")
+    assert isinstance(falls, Later) and state_at(falls) == "in force", "a fall is not waited for"
+    partition.ledger.budget.set(800_000)
+    capped.now_s += 0.2
+    raised = start("b8")
+    assert isinstance(raised, Later) and [grant.cap_mw for grant in sent if grant.node == "n1"] == [400_000]
+    assert partition.ledger.accounts["n1"].limit_mw == 400_000, "of the grant before the last two"
+    assert state_at(raised) == "waiting"
+    lease.take(round(capped.now_s * S), lowered[0])
+    lease.confirm("seen")
+    hear_of()
+    assert state_at(raised) == "waiting"
+    lease.take(round(capped.now_s * S), sent[0])
+    hear_of()
+    assert partition.ledger.accounts["n1"].limit_mw == 400_000, "it may be in force from now on"
+    assert state_at(raised) == "waiting", "it is taken, and has no effect yet"
+    lease.confirm("seen")
+    hear_of()
+    assert state_at(raised) == "in force"
+    lease.lapse(round((capped.now_s + 60) * S))
+    lease.confirm("seen")
+    hear_of()
+    assert state_at(raised) == "waiting", "it has fallen to its safe cap by itself"
+    partition.hear(capped.now_s, [report("n1", round(capped.now_s * S) + 5, boot_id="boot-2", limit_mw=500_000)])
+    assert state_at(raised) == "waiting", "a new boot has no grant, whatever its limit"
