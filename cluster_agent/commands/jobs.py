@@ -79,18 +79,28 @@ def jobs(
 
 @click.command()
 @click.argument("job", type=click.IntRange(1), nargs=-1, required=True)
+@click.option("--key", default="", metavar="FILE", help="A job of the nodes' own, of any user: an administrator's key.")
+@click.option("--keys", default="/etc/nodectl/dispatch", help="With --key: the directory of nodes.toml and allowed.")
 @socket_option
-def cancel(job: tuple[int, ...], socket: Place) -> int:
+def cancel(job: tuple[int, ...], key: str, keys: str, socket: Place) -> int:
     """End JOB...: SIGTERM, and SIGKILL after the grace time.
 
     A job of `submit --dispatch dardis`, whose number has sixteen digits, is ended by its node: this command waits
-    for that, or goes on later if it is called again.
+    for that, or goes on later if it is called again. With --key an administrator ends such a job of any user.
     """
     dispatched = [one for one in job if one >= FIRST_JOB]
-    if queued := [one for one in job if one < FIRST_JOB]:
+    queued = [one for one in job if one < FIRST_JOB]
+    if key and queued:
+        raise WrongUseError(f"--key is for jobs of `submit --dispatch`, and job {queued[0]} is the cluster agent's")
+    if queued:
         echo(*ask(socket, Cancel(queued)))
     if not dispatched:
         return 0
+    if key:
+        from cluster_agent.dispatch.live.administration import Administration
+
+        made = Administration(Path(keys), Path(key), echo)
+        return max(map(made.end, dispatched))
     from cluster_agent.dispatch.live.submission import cancelled, files_of
 
     return cancelled(dispatched, files_of(Path.home()), echo)

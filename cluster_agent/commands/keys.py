@@ -32,7 +32,8 @@ def keys() -> None:
     A key pair is a file NAME.key that only its owner can read. The file "allowed" in the same directory lists who may
     connect to the cluster agent; a running agent follows its changes at once. Roles: a node speaks for itself, a viewer
     looks, an admin changes what administrators may, and a notifier says what another job manager runs, nothing else. A
-    submitter sends jobs to nodes that dispatch without the cluster agent, and is nobody to that.
+    submitter sends jobs to nodes that dispatch without the cluster agent, and is nobody to that. Among such nodes an
+    admin may cancel the job of any user, and nothing else.
     """
 
 

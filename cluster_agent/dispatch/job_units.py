@@ -217,9 +217,9 @@ def cancel(state: NodeState, message: m.Cancel, now_us: int) -> Step:
         refused = m.Send(m.owner_of(message.job), m.Refused(message.job, message.attempt, state.node, why, True))
         return state, [*orders, _report(state, over) if over is not None else refused]
     if led.phase == "started":
-        state, more = close(state, replace(led, why=m.CANCELLED), "done", now_us)
+        state, more = close(state, replace(led, why=m.cancelled_by(message.by)), "done", now_us)
         return state, [*orders, *more, *hints(state, now_us)]
-    state, more = (state, []) if led.why else _end_units(state, led, m.CANCELLED, now_us)
+    state, more = (state, []) if led.why else _end_units(state, led, m.cancelled_by(message.by), now_us)
     return state, [*orders, *more]
 
 

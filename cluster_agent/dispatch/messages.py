@@ -25,7 +25,12 @@ def owner_of(job: int) -> Address:
 
 
 CANCELLED: Final = "cancelled"
-"""Why a job ended that its user has cancelled."""
+"""Why a job ended that its user has cancelled, and how the words of any cancellation begin."""
+
+
+def cancelled_by(administrator: str) -> str:
+    """Why a job ended that was cancelled; ``administrator``: the name of the key that did, "" of its user."""
+    return f"{CANCELLED} by administrator {administrator}" if administrator else CANCELLED
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -118,7 +123,10 @@ class Start(Message, frozen=True, gc=False):
 
 
 class Cancel(Message, frozen=True, gc=False):
-    """To the lead, of any attempt: the job is to end, and is not to begin."""
+    """To the lead, of any attempt: the job is to end, and is not to begin. ``by``: the administrator's name, which a
+    node manager takes from the key of the sender."""
+
+    by: str = ""
 
 
 class Closed(Message, frozen=True, gc=False):

@@ -15,6 +15,7 @@ import zmq
 from cluster_agent.cli import main
 from cluster_agent.dispatch import messages as m
 from cluster_agent.dispatch.fitting_index import Booked, Need, Window, packed
+from cluster_agent.dispatch.live.administration import Administration
 from cluster_agent.dispatch.live.dispatch_frames import frame_of, read_frame
 from cluster_agent.dispatch.live.dispatched_jobs import DispatchedJobs
 from cluster_agent.dispatch.live.manager_links import dealer
@@ -154,6 +155,66 @@ def test_a_cancelled_job_ends_on_its_nodes_with_its_task_manager_without_it_and_
     assert lines_of(tmp_path / "ran") == ["began"] * 3
 
 
+def test_an_administrator_ends_the_job_of_any_user_at_its_node_and_the_user_reads_who_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Dispatching(tmp_path, 2, reply_s=0.2) as nodes:
+        main(["keys", "new", "carol", "--role", "admin", "--dir", str(nodes.keys)])
+
+        def cancel(job: str, key: str = "carol") -> tuple[int, str]:
+            status = main(["cancel", "--keys", str(nodes.keys), "--key", str(nodes.keys / f"{key}.key"), job])
+            said = capsys.readouterr()
+            return status, said.out + said.err
+
+        runs = nodes.command("--nodes", "2", "--", *WAITS)
+        assert runs.stdout is not None
+        job = runs.stdout.readline().split()[1]
+        assert within(PATIENCE_S, lambda: len(lines_of(tmp_path / "ran")) == 2)
+        waits = nodes.command("--", "/bin/sh", "-c", "echo no >> ran")
+        assert waits.stdout is not None
+        waiting = waits.stdout.readline().split()[1]
+        assert within(PATIENCE_S, lambda: any('"phase":"started"' in str(nodes.journal(name)) for name in nodes.names))
+        assert cancel(job, "bob")[0] == 2 and cancel(job, "n0")[0] == 2
+        status, said = cancel(waiting)
+        assert (status, said) == (0, f"job {waiting}: it is over\n")
+        assert waits.communicate(timeout=PATIENCE_S)[0].splitlines()[-1].endswith(": cancelled by administrator carol")
+        status, said = cancel(job)
+        assert status == 0 and said.endswith(f"ends it\njob {job}: it is over\n")
+        assert (
+            runs.communicate(timeout=PATIENCE_S)[0].splitlines()[-1] == f"job {job}: cancelled by administrator carol"
+        )
+        assert (runs.returncode, waits.returncode) == (1, 1)
+        assert within(PATIENCE_S, lambda: not any(map(nodes.journal, nodes.names)))
+        assert cancel(job)[0] == 1
+        assert main(["cancel", "--key", str(nodes.keys / "carol.key"), "7"]) == 2
+    assert lines_of(tmp_path / "ran") == ["began"] * 2
+
+
+def test_nodes_that_do_not_answer_an_administrator_are_named_and_end_the_job_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    said = list[str]()
+    with Dispatching(tmp_path, 2) as nodes:
+        main(["keys", "new", "carol", "--role", "admin", "--dir", str(nodes.keys)])
+        nodes.grant("n1", 0)
+        task = nodes.command("--watts", "1", "--", *WAITS)  # which n0 alone feeds
+        assert task.stdout is not None
+        job = task.stdout.readline().split()[1]
+        assert within(PATIENCE_S, lambda: bool(lines_of(tmp_path / "ran")))
+        task.kill()
+        task.communicate()
+        nodes.end("n0")
+
+        def say(line: str) -> None:
+            said.append(line)
+            if "no answer" in line:
+                nodes.begin("n0")
+
+        assert Administration(nodes.keys, nodes.keys / "carol.key", say).end(int(job)) == 0
+        assert said[0] == f"job {job}: no answer of n0, which may have it; the others do not"
+        assert said[-1] == f"job {job}: it is over" and not nodes.running("n0")
+
+
 def test_a_job_can_be_cancelled_as_soon_as_its_number_is_known(tmp_path: Path) -> None:
     with Dispatching(tmp_path, 1) as nodes, ThreadPoolExecutor(1) as pool:
         ends, said = list[Future[int]](), list[str]()
@@ -249,11 +310,13 @@ def test_keys_say_who_may_send_a_job_and_whose_it_is(tmp_path: Path, capfd: pyte
         try:
             for name in ("eve", "mallory"):
                 sockets[name].send(frame_of(request))
+            sockets["eve"].send(frame_of(m.Confirm(1 << 33, 1, 1)))
             sockets["alice"].send(frame_of(request))
             assert sockets["alice"].poll(1000 * PATIENCE_S)
             message, _ = read_frame(sockets["alice"].recv())
             assert isinstance(message, m.Candidates) and message.spans
             sockets["bob"].send(frame_of(m.Release(1 << 33, 1)))
+            sockets["bob"].send(frame_of(m.Cancel(1 << 33, 1, "eve")))
             sockets["bob"].send(frame_of(m.Join(1 << 33, 1, 0)))
             sockets["bob"].send(b"garbage")
             said = ""
@@ -261,10 +324,12 @@ def test_keys_say_who_may_send_a_job_and_whose_it_is(tmp_path: Path, capfd: pyte
             def has_said() -> bool:
                 nonlocal said
                 said += capfd.readouterr().err
-                return "bob: dropped: not a message" in said and said.count("a key that may not come here") == 2
+                return "bob: dropped: not a message" in said and said.count("a key that may not come here") == 1
 
             assert within(PATIENCE_S, has_said), said
-            assert f"bob: dropped: Release: job {1 << 33} is another's" in said
+            assert all(f"bob: dropped: {what}: job {1 << 33} is another's" in said for what in ("Release", "Cancel"))
+            only = "an administrator's key may cancel jobs, and nothing else"
+            assert all(f"eve: dropped: {what}: {only}" in said for what in ("Submit", "Confirm"))
             assert "bob: dropped: Join: it is none of a task manager's" in said
             assert not any(sockets[name].poll(0) for name in ("bob", "eve", "mallory"))
         finally:

@@ -140,7 +140,7 @@ class ManagerLinks:
             while True:
                 shown = handshake(self._zap.recv_multipart(zmq.NOBLOCK))
                 entry = self._allowed.find(shown.public)
-                is_in = entry is not None and entry.role in ("node", "submitter")
+                is_in = entry is not None and entry.role in ("node", "submitter", "admin")
                 if not is_in:
                     where = shown.address.decode()[:60]
                     self.complain(shown.public or "somebody", f"a key that may not come here, from {where}")

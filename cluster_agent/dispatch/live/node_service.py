@@ -196,7 +196,8 @@ class NodeService:
             self._links.answer(way, frame_of(message))
 
     def _take(self, came: Came) -> None:
-        """A message counts only from who may send it: a task manager for its own job, a node under its own number."""
+        """A message counts only from who may send it: a task manager for its own job, a node under its own number, an
+        administrator to cancel."""
         try:
             message, program = read_frame(came.frame)
         except WireError as error:
@@ -206,6 +207,11 @@ class NodeService:
             self._links.complain(came.entry.name, f"{type(message).__name__}: {why}")
             return
         key = message.job, message.attempt
+        if isinstance(message, m.Cancel):
+            message = msgspec.structs.replace(message, by=came.entry.name if came.entry.role == "admin" else "")
+            if message.by:
+                self._links.answer(came.way, frame_of(self._cancelled(message)))
+                return
         if came.entry.role == "submitter":
             if message.job not in self._owners and len(self._owners) >= MOST_OWNERS:
                 self._forget_owners()
@@ -229,6 +235,8 @@ class NodeService:
                 return "it is none of a task manager's"
             is_own = self._owners.get(message.job, came.entry.public) == came.entry.public
             return "" if is_own else f"job {message.job} is another's"
+        if came.entry.role == "admin":
+            return "" if isinstance(message, m.Cancel) else "an administrator's key may cancel jobs, and nothing else"
         number = self._nodes.number(came.entry.name)
         if not isinstance(message, FROM_NODES):
             return "it is none of a node's"
@@ -238,6 +246,26 @@ class NodeService:
         if number < 0 or said != number:
             return f"it calls itself node {said}, and is {number} here: {self._settings.directory}/nodes.toml differs"
         return "" if lead == number else f"node {lead} has job {message.job}"
+
+    def _cancelled(self, message: m.Cancel) -> m.Message:
+        """End the job if this node leads it, and the answer to the administrator. What a job has reserved on a node
+        that does not lead it is left alone: only its lead knows whether it has begun."""
+        led = self._led(message.job)
+        if led is not None and led.phase in ("started", "running") and not led.why:
+            self._say(f"job {message.job}: {m.cancelled_by(message.by)}")
+            self._do(message)
+            led = self._led(message.job)
+        own = message.job, message.attempt
+        if led is None or led.phase == "returned":
+            return m.Refused(*own, self._number, "it has no such job", True)
+        if led.phase in ("done", "cut"):
+            return m.Ended(*own, self._number, "done", led.why)
+        return m.Started(*own)
+
+    def _led(self, job: int) -> m.Reservation | None:
+        """What this node has of a job that it leads or led, a present attempt before one that is over."""
+        rows = (*self._state.rows, *self._state.closing)
+        return next((row for row in rows if row.job == job and row.lead == self._number), None)
 
     def _forget_owners(self) -> None:
         kept = {key[0] for key in self._entries}

@@ -1,7 +1,8 @@
 """The nodes that dispatch among themselves, and who may send them jobs: two files, equal on all of them.
 
 ``nodes.toml`` has the nodes in order; the number of a node is its place, so new ones are added at the end. ``allowed``
-(``cluster_agent.fabric.allowed``) has the keys: role node, and role submitter for task managers.
+(``cluster_agent.fabric.allowed``) has the keys: role node, role submitter for task managers, and role admin for who may
+cancel the job of another.
 """
 
 from __future__ import annotations

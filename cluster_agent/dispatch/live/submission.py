@@ -283,7 +283,7 @@ class Submission:
                 self._say(f"job {job}: {m.CANCELLED} before it began")
             return 1
         how = "done" if end.result == "done" and not end.why else f"failed: {end.why or end.result}"
-        how = m.CANCELLED if end.why == m.CANCELLED else how
+        how = end.why if end.why.startswith(m.CANCELLED) else how
         self._say(f"job {job}: {how}")
         return 0 if how == "done" else 1
 
