@@ -44,6 +44,8 @@ def check(path: Path) -> None:
             read_pair(directory / OWN_KEY)
     except (ClusterError, KeyFileError) as error:
         raise wrong("keys", error) from None
+    if nodes and settings.jobs and (unknown := settings.jobs.switches.unknown_nodes({one.name for one in nodes})):
+        raise wrong("jobs.queues", ClusterError(f"{unknown}: correct the names, or allow the keys"))
     if settings.budget.schedule:
         try:
             read_schedule(Path(settings.budget.schedule))

@@ -35,7 +35,7 @@ NAMED: Final = 3
 
 KINDS: Final = (
     "declared", "descriptors", "disbelieved", "dispatched", "feed", "hazard", "history", "jobs", "joules", "links",
-    "over", "raised", "sharer", "short", "store",
+    "over", "queues", "raised", "sharer", "short", "store",
 )  # fmt: skip
 """Every alarm that there can be, in one word, for metrics."""
 

@@ -35,6 +35,7 @@ from cluster_agent.jobs.exported_replay import files_of
 from cluster_agent.jobs.foreign_jobs import ForeignJobs
 from cluster_agent.scheduler.owner import NO_SHARER
 from cluster_agent.scheduler.policies import registry
+from cluster_agent.scheduler.switches.live_limits import NONE
 from cluster_agent.serve import policy_watts
 from cluster_agent.serve.budget_feed import Fed, Feed
 from cluster_agent.serve.budget_schedule import divide, read_schedule, refuse_low, refuse_past
@@ -79,6 +80,8 @@ from foundation.wire.power_messages import Declaration, Grant
 OWN_KEY: Final = "cluster.key"
 FEED: Final = "feed"
 EXPECT_S: Final = 5.0
+LISTED_S: Final = 60.0
+"""Ours: without an allow list, nodes that have not reported after this time are taken for none of the partition."""
 CLOCK_SET_S: Final = 1.0
 """Ours: a wall clock that is so far from where it should be was set, or has drifted as far; a schedule then follows."""
 
@@ -204,6 +207,8 @@ class Server:
         budget = settings.budget
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
         self._unstored_feed: Fed | None = None
+        self._switches = settings.jobs.switches if settings.jobs else NONE
+        self._listed_s = now + LISTED_S
         self._expected: set[str] = set()
         self._expect_s = now
         self._round_end_s = 0.0
@@ -387,6 +392,9 @@ class Server:
             self.partition.alarms.set("descriptors", descriptors.missing(len(names)))
             if self.jobs:
                 self.jobs.expect(new)
+        if names or now_s >= self._listed_s:
+            unknown = self._switches.unknown_nodes({*names, *self.partition.reports})
+            self.partition.alarms.set("queues", f"{unknown}: jobs of that queue may wait for ever" if unknown else "")
 
     # --- the budget
 

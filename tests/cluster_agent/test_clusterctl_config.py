@@ -46,12 +46,27 @@ def test_settings_that_are_right_are_said_in_one_line(
     )
 
 
+def test_queues_of_nodes_that_are_allowed_or_of_a_partition_without_a_list_are_right(
+    tmp_path: Path, keys: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    queues = "{at}/keys\"\n[jobs]\nqueues = 'day=n0'\n"
+    assert checked(tmp_path, SETTINGS.replace('{at}/keys"\n', queues), capsys)[0] == 0
+    text = SETTINGS.replace('{at}/keys"\n', queues.replace("keys", "none").replace("n0", "n7"))
+    assert checked(tmp_path, "insecure = true\n" + text, capsys)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         ("w = 1000.0", "w = -1.0", "cluster.toml:4: budget.w: -1 W is negative"),
         ("w = 1000.0", "schedule = '{at}/week'", "cluster.toml:4: budget.schedule: week: cannot read the schedule"),
         ("/keys", "/none", "cluster.toml:2: keys: none/cluster.key: cannot read the key: No such file or directory"),
+        (
+            "[budget]",
+            "[jobs]\nqueues = 'day=n[0-1] night=n[2-5]'\n[budget]",
+            "cluster.toml:4: jobs.queues: n1 of queue day, n2 of queue night, n3 of queue night and 2 more are no nodes"
+            " of this partition: correct the names, or allow the keys",
+        ),
         ("[nodes]", "[nodez]", "cluster.toml:5: unknown key 'nodez' (nearest: nodes)"),
     ],
 )

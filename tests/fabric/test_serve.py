@@ -26,19 +26,22 @@ from cluster_agent.cli import main
 from cluster_agent.commands import nodes as nodes_command
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.admin import SHARE, VIEWERS, AdminSocket
+from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST, Caller, Request, answer
 from cluster_agent.serve.budget_schedule import read_schedule, refuse_past
 from cluster_agent.serve.budget_service import NEED_S, Partition
-from cluster_agent.serve.config import read_settings
+from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings, read_settings
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import ListNodes
+from cluster_agent.serve.server import Server
 from cluster_agent.store.database import VERSION, Database
 from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from foundation.wire.keys import KeyFileError, read_public
+from lab.cluster_demo.emulated_partition import free_port
 from nodectl.member.lease import NodeLease
 from tests.fabric.cluster import ROOT
-from tests.fabric.links import DECLARED, S
+from tests.fabric.links import DECLARED, S, pair, report
 from tests.waiting import PATIENCE_S
 
 
@@ -108,6 +111,35 @@ def test_what_is_no_store_is_one_line(tmp_path):
     (tmp_path / "a.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(ClusterError, match=r"a\.db: cannot open the store"):
         Database(tmp_path / "a.db")
+
+
+def test_a_queue_of_nodes_that_nobody_has_allowed_or_heard_is_an_alarm_until_they_are_there(tmp_path):
+    now_s, said = [0.0], list[str]()
+    given = Settings(
+        listen=f"tcp://127.0.0.1:{free_port()}", insecure=True, keys=str(tmp_path), store=str(tmp_path / "a.db"),
+        socket=str(tmp_path / "s"), budget=BudgetSettings(w=700.0), nodes=NodeSettings(tdp_w=500.0),
+        jobs=JobSettings(queues="day=n0 night=n[1-2]"),
+    )  # fmt: skip
+    server = Server(given, said.append, lambda: now_s[0])
+    allowed = Allowed(tmp_path)
+
+    def at(time_s: float) -> str:
+        now_s[0] = time_s
+        server._expect_nodes(time_s)
+        return "; ".join(text for text in server.partition.alarms.texts if "queue" in text)
+
+    try:
+        server.partition.hear(0.0, [report("n1", declaration=DECLARED)])
+        assert at(1.0) == "", "without a list, nodes have a minute to report"
+        why = "jobs of that queue may wait for ever"
+        assert at(61.0) == f"n0 of queue day, n2 of queue night are no nodes of this partition: {why}"
+        allowed.allow(Entry("node", "n0", pair().public))
+        server._allowed.refresh()
+        assert at(70.0) == f"n2 of queue night is no node of this partition: {why}"
+        server.partition.hear(71.0, [report("n2", declaration=DECLARED)])
+        assert at(75.0) == "" and said[-1].startswith("the alarm is over: n2 of queue night")
+    finally:
+        server.close()
 
 
 def partition(
@@ -183,10 +215,10 @@ def test_a_silent_node_is_listed_as_such_with_what_it_counts(tmp_path):
 def told(made: Partition, now_s: float, *leases: NodeLease, is_leaving: bool = False, tag: str = "") -> None:
     """They report and take what is granted."""
     reports = [lease.report(round(now_s * S), 100_000, is_leaving) for lease in leases]
-    grants = made.hear(now_s, [msgspec.structs.replace(report, tag=tag) for report in reports])
-    for lease, report in zip(leases, reports, strict=True):
+    grants = made.hear(now_s, [msgspec.structs.replace(one, tag=tag) for one in reports])
+    for lease, one in zip(leases, reports, strict=True):
         for grant in grants:
-            if grant.node == report.node and not lease.take(round(now_s * S), grant):
+            if grant.node == one.node and not lease.take(round(now_s * S), grant):
                 lease.confirm("seen")
 
 

@@ -8,7 +8,7 @@ partitions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -61,6 +61,14 @@ class LiveSwitches(NamedTuple):
         """By node, its queue, where each has nodes of its own."""
         return {name: queue for queue, names in self.queues.items() for name in names}
 
+    def unknown_nodes(self, known: Collection[str]) -> str:
+        """Which nodes of queues are none of these, in words: jobs there may wait for ever. "": all are."""
+        unknown = [(queue, name) for name, queue in self.queue_of_node.items() if name not in known]
+        named = ", ".join(f"{name} of queue {queue}" for queue, name in unknown[:NAMED])
+        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        what = "is no node of this partition" if len(unknown) == 1 else "are no nodes of this partition"
+        return f"{named}{more} {what}" if unknown else ""
+
     def queue(self, wanted: str) -> str:
         """The queue of a job that was accepted with this one; after a change of the settings it may have gone."""
         return wanted if wanted in self.queues else next(iter(self.queues), "")
@@ -71,6 +79,9 @@ class LiveSwitches(NamedTuple):
             there = nearest(wanted, self.queues) if self.queues else ": the partition has none ([jobs] queues)"
             raise WrongUseError(f"no queue is called {wanted!r}{there}")
 
+
+NAMED: Final = 3
+"""Ours: how many nodes a line names."""
 
 NONE: Final = LiveSwitches()
 
