@@ -33,7 +33,7 @@ def state_of(partition: Partition, store: JobStore, policy: str, now_s: float, p
         if job.state in LEARNED and job.started_s is not None
     ]
     jobs = sorted([*ended, *alive], key=in_queue)
-    away = sum(node.state in ("down", "draining") for node in partition.nodes.values())
+    away = sum(node.state in ("down", "drained", "draining") for node in partition.nodes.values())
     rows = [_row(job, floor(now_s)) for job in jobs]
     t0_s, nodes = floor(now_s) + 1, max(len(partition.nodes), 1)
     stored_j = partition.stored_by(t0_s)

@@ -5,7 +5,8 @@
       ▼           ▼
     draining (no more jobs; by hand, or since it did not start one) ──► resumed by hand
         also while it refuses jobs, or still runs one that was given up ──► by itself, when that is over
-    down (no report for ``down_after_s``) ──► its former state, with the next report
+    down (no report for ``down_after_s``) ──► its former state, with the next report; *drained* if it is drained, since
+    somebody may be mending it
 
     idle ──► powering-off ──► off ──► booting ──► idle     where nodes are switched (``power``), else never
                    └──────────┬──────────┘
@@ -23,7 +24,7 @@ from typing import Literal, TypeAlias
 
 from cluster_agent.jobs.power_switching import Switched
 
-NodeState: TypeAlias = Literal["idle", "allocated", "draining", "down", "powering-off", "off", "booting"]
+NodeState: TypeAlias = Literal["idle", "allocated", "draining", "drained", "down", "powering-off", "off", "booting"]
 
 
 @dataclass(slots=True)
@@ -53,14 +54,19 @@ class Node:
 
     @property
     def state(self) -> NodeState:
-        """One word; down comes before draining, since it says more."""
+        """One word; down and drained come before draining, since they say more."""
         if self.switched is not None:
             return "down" if self.switched.state == "failed" else self.switched.state
         if not self.is_up:
-            return "down"
+            return "down" if self.drained is None else "drained"
         if self.gets_none:
             return "draining"
         return "idle" if self.run is None else "allocated"
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether nobody expects a report of it: it is drained, or switched."""
+        return self.drained is not None or self.state in ("powering-off", "off", "booting")
 
     @property
     def gets_none(self) -> str:

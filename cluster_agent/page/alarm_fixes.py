@@ -35,6 +35,9 @@ FIXES: Final[Mapping[str, str]] = {
     "short": "Where nodes are named that cannot be reached, start their agents; of those that are gone, revoke the keys"
     " (`clusterctl keys revoke NAME`), then forget them (`clusterctl nodes forget NAME --is-off`)."
     " Else set at least the budget that is named, or switch nodes off (`clusterctl power off NODE`).",
+    "silent": "Start the agents of these nodes (`systemctl status nodectl-agent` there); until then others lack the"
+    " watts that they may draw. A node that is away on purpose: `clusterctl drain NODE`, where jobs run here. One that"
+    " is gone: `clusterctl keys revoke NAME`, then `clusterctl nodes forget NAME --is-off`.",
     "store": "Make room on the disk of `store`, or mend it (`clusterctl store check`). No cap is raised and no job"
     " starts until then; it goes on by itself.",
 }

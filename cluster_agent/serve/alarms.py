@@ -10,6 +10,9 @@ The ledger adds up what all nodes could draw. In three cases more than the budge
   counts the measured power). One reading is a tick of its agent; here the mean over some seconds decides.
 
 All else is an alarm as soon as it is known, and so are these three when their time is over.
+
+A node that does not report is an alarm after a minute, also while the budget is kept: it counts the most that it may
+draw, which others lack, and nobody else may notice. Not so one that is off, has left, is drained, or is being switched.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ OBSERVED: Final = "; nothing is capped while `mode` is observe in the settings"
 NAMED: Final = 3
 """Ours: how many nodes a line names."""
 
+SILENT_S: Final = 60.0
+"""Ours: an agent that is started again is back in some seconds. The alert of Prometheus waits as long."""
+
 KINDS: Final = (
     "declared", "descriptors", "disbelieved", "dispatched", "feed", "hazard", "history", "jobs", "joules", "links",
-    "over", "queues", "raised", "sharer", "short", "store",
+    "over", "queues", "raised", "sharer", "short", "silent", "store",
 )  # fmt: skip
 """Every alarm that there can be, in one word, for metrics."""
 
@@ -50,6 +56,9 @@ class Alarms:
         self._lowering_mw: int | None = None  # the budget that was last logged as being approached
         self._awaited_until_s = -math.inf
         self._energy: dict[str, tuple[float, Report, bool]] = {}  # (since when, its report then, above its cap)
+        self._silent_s: dict[int, float] = {}  # by place, since when it has no lease
+        self.may_be_silent: Callable[[str], bool] = lambda name: False
+        """Whether nobody expects a report of this node, as the jobs of the partition know it."""
 
     @property
     def texts(self) -> list[str]:
@@ -100,6 +109,7 @@ class Alarms:
         is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
         is_short = plan.short_mw > 0 and bool(plan.names or unreached_mw) and not is_early
         self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
+        self.set("silent", self._silent(now_s))
         self.set("disbelieved", self._disbelieved(now_s))
         self.set("raised", self._raised(now_s, reports))
         breach_mw = self._ledger.breach_mw(now_s)
@@ -165,6 +175,22 @@ class Alarms:
             f" restart their agents; if that does not help, revoke their keys ({self._names(places)})"
         )
 
+    def _silent(self, now_s: float) -> str:
+        """Which nodes have not reported for more than ``SILENT_S`` after their lease, and for how long; "" if none."""
+        accounts = self._ledger.accounts
+        is_away = accounts.is_off | accounts.has_left | accounts.is_forgotten
+        silent = np.flatnonzero(self._ledger.is_silent(now_s) & ~is_away).tolist()
+        before = self._silent_s
+        self._silent_s = {at: before.get(at, now_s) for at in silent if not self.may_be_silent(accounts.names[at])}
+        late = [at for at, since_s in self._silent_s.items() if now_s - since_s >= SILENT_S]
+        if not late:
+            return ""
+        names = sorted((accounts.names[at], at) for at in late)
+        named = ", ".join(f"{name} {_ago(now_s - float(accounts.heard_s[at]))}" for name, at in names[:NAMED])
+        what = "1 node does not report" if len(late) == 1 else f"{len(late)} nodes do not report"
+        agents = "its agent" if len(late) == 1 else "their agents"
+        return f"{what} ({named}{', ...' if len(late) > NAMED else ''}): start {agents}, or `clusterctl drain NODE`"
+
     def _raised(self, now_s: float, reports: Mapping[str, Report]) -> str:
         """On which nodes somebody has set a limit above the cap, and who; "" if on none."""
         is_reached = self._ledger.is_within_reach(now_s)
@@ -225,6 +251,14 @@ class Alarms:
             self._energy[name] = since_s, then, is_above
             found_mw += 0 if is_above else above_mw
         return found_mw
+
+
+def _ago(silence_s: float) -> str:
+    """How long a node has been silent, in words that do not change each second."""
+    if silence_s == math.inf:
+        return "never has"
+    minutes = int(silence_s // 60)
+    return f"for {minutes} min" if minutes < 120 else f"for {minutes // 60} h"
 
 
 def _mean_mw(before: Report, now: Report) -> float:

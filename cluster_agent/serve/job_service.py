@@ -310,6 +310,11 @@ class JobService:
             why = self._why_down(name)
         return node.state, self._job_on.get(name, ""), why
 
+    def may_be_silent(self, name: str) -> bool:
+        """Whether the node is drained or being switched, so that nobody expects a report of it."""
+        node = self._live.nodes.get(name) if self._live else None
+        return node is not None and node.may_be_silent
+
     # --- inside
 
     def _open(self) -> None:

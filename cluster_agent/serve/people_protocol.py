@@ -57,7 +57,7 @@ class NodeRow(msgspec.Struct):
     lease_class: str
     heard_s_ago: Finite | None
     jobs: str = ""
-    """Idle, allocated, draining or down; empty: the cluster agent runs no jobs."""
+    """Idle, allocated, draining, drained or down; empty: the cluster agent runs no jobs."""
     job: str = ""
     jobs_why: str = ""
     tag_source: str = ""

@@ -201,6 +201,7 @@ class Server:
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
+            self.partition.alarms.may_be_silent = self.jobs.may_be_silent
         self._node_parts = RowParts[str, NodeRow](self._node_marks, self._node_row, "heard_s_ago")
         self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()

@@ -242,6 +242,35 @@ def test_a_node_whose_limits_a_program_raises_is_an_alarm_with_its_name_and_coun
     assert capped.alarms == [] and capped.made.ledger.accounts["n0"].count_mw == granted_mw
 
 
+def test_a_node_that_does_not_report_is_an_alarm_after_a_minute_though_the_budget_is_kept():
+    capped = Capped(budget_w=2000.0)
+    capped.made.expect(capped.now_s, {"n2": DECLARED})
+    capped.deaf = {"n1"}
+    away: set[str] = set()
+    capped.made.alarms.may_be_silent = away.__contains__
+
+    def alarms_at(time_s: float) -> list[str]:
+        capped.pass_to(time_s)
+        return [alarm for alarm in capped.alarms if "report" in alarm]
+
+    silent_s = 12.0 + capped.made.ledger.settle_s
+    assert alarms_at(70.0) == []
+    assert alarms_at(silent_s + 66.0) == [
+        "2 nodes do not report (n1 for 1 min, n2 never has): start their agents, or `clusterctl drain NODE`"
+    ]
+    assert capped.made.budget_view(capped.now_s).alarm_kinds == ["silent"]
+    away.add("n2")
+    assert alarms_at(185.0) == ["1 node does not report (n1 for 2 min): start its agent, or `clusterctl drain NODE`"]
+    capped.deaf = set()
+    assert alarms_at(200.0) == [] and capped.said[-1].startswith("the alarm is over: 1 node does not report (n1 for 2")
+    away.clear()
+    assert alarms_at(206.0) == [], "a minute again"
+    capped.made.ledger.switched_off(capped.now_s, "n2")
+    capped.made.ledger.switched_off(capped.now_s, "n1")
+    capped.deaf = {"n1"}
+    assert alarms_at(300.0) == [], "both are off"
+
+
 def test_every_kind_of_alarm_is_one_that_metrics_know():
     sources = [path.read_text() for path in (Path(__file__).parents[2] / "cluster_agent").rglob("*.py")]
     found = {kind for text in sources for kind in re.findall(r"(?:alarms|self)\.set\(\s*\"(\w+)\"", text)}

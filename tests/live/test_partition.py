@@ -162,7 +162,10 @@ def test_a_node_cut_off_for_a_while_is_down_and_its_job_goes_on() -> None:
     fake.nodes["n00"].is_cut = True
     for _ in range(20):
         fake.step()
-    assert fake.partition.nodes["n00"].state == "down"
+    assert fake.partition.nodes["n00"].state == "down" and not fake.partition.nodes["n00"].may_be_silent
+    fake.partition.drain("n00", "a fan")
+    assert fake.partition.nodes["n00"].state == "drained" and fake.partition.nodes["n00"].may_be_silent
+    fake.partition.resume("n00")
     other = fake.submit(run_s=1, nodes=2)
     fake.step(5)
     assert other.state == "queued"  # the node that is down is not counted on

@@ -54,6 +54,8 @@ def kind_of_state(state: str) -> Kind:
 def kind_of(row: NodeRow) -> Kind:
     """The same of a node, with what it does for jobs."""
     kind = kind_of_state(row.state)
+    if row.jobs == "drained":
+        return "off"  # it does not report, and whoever drained it knows
     if row.jobs == "down" and kind != "off":
         return "bad"
     return "wait" if row.jobs == "draining" and kind == "ok" else kind

@@ -29,13 +29,16 @@ from cluster_agent.page.views.racks import Rack, racks
 from cluster_agent.serve.people_protocol import NodeRow, RunningJob
 from cluster_agent.serve.why import Why
 
+UNUSABLE = ("draining", "drained", "down")
+"""States of a node for jobs in which it gets none."""
+
 MOST_NAMED = 20
 """Ours: nodes that the page of all racks names because somebody must look after them."""
 
 
 def state_of(row: NodeRow) -> Html:
     """Its state, and what it does for jobs if that is not the usual."""
-    words = row.state + (f", {row.jobs}" if row.jobs in ("draining", "down") else "")
+    words = row.state + (f", {row.jobs}" if row.jobs in UNUSABLE else "")
     return badge(kind_of(row), words)
 
 
@@ -258,7 +261,7 @@ def _sentences(row: NodeRow, why: Why | None) -> list[Html]:
         lines.append(text(f"About to free watts: {freeing}."))
     if not row.bound_by and row.tag == "MEMORY" and not _slowdown(why):
         lines.append(text("Its job waits for memory most of the time (tag MEMORY), which no cap changes."))
-    if row.jobs in ("draining", "down"):
+    if row.jobs in UNUSABLE:
         lines.append(text(f"It gets no new jobs ({row.jobs}){f': {row.jobs_why}' if row.jobs_why else ''}.", 400))
     return lines
 
