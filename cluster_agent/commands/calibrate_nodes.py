@@ -21,8 +21,8 @@ from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.admission import CALIBRATION
-from cluster_agent.jobs.job import OVER, JobSpec
-from cluster_agent.serve.people_protocol import Cancel, ListNodes, MeasureNode, NodeRow, ShowJob
+from cluster_agent.jobs.job import OVER
+from cluster_agent.serve.people_protocol import Cancel, ListNodes, MeasureNode, NodeRow, ShowJob, Submit
 from foundation.shell.duration import seconds
 from foundation.shell.names import expanded
 from foundation.shell.plain_text import echo
@@ -141,7 +141,7 @@ def _submitted(socket: Place, name: str, out: Path, words: list[str], walltime: 
     log = out / f"{name}.log"
     log.unlink(missing_ok=True)
     table = str(out / f"{name}.toml")
-    spec = JobSpec(
+    spec = Submit(  # of which no default is sent, as of any request
         command=[*words, "-o", table], walltime_s=max(round(seconds(walltime)), 1), workdir=str(out),
         name=f"calibrate {name}", output=str(log), env={"PATH": PATH}, tag="compute",
     )  # fmt: skip

@@ -56,8 +56,12 @@ may look."""
 R = TypeVar("R", covariant=True)
 
 
-class Request(msgspec.Struct, Generic[R], frozen=True, forbid_unknown_fields=True):
-    """What people may request; the answer is an ``R``. ``kind`` is its name on the wire, ``role`` who may send it."""
+class Request(msgspec.Struct, Generic[R], frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What people may request; the answer is an ``R``. ``kind`` is its name on the wire, ``role`` who may send it.
+
+    A field that has its default is not sent. So a cluster agent that does not know the field yet refuses a request only
+    where it could not do what is wanted. A default is part of the protocol: if it changed, an agent and a command of
+    different versions would mean different things."""
 
     kind: ClassVar[str]
     role: ClassVar[Needed] = "viewer"

@@ -71,7 +71,7 @@ class NodeRow(msgspec.Struct):
     """Degrees of the air that it takes in, at the warmest sensor; None: no sensor has a sound reading."""
 
 
-class ListNodes(Request[list[NodeRow]], frozen=True, omit_defaults=True):
+class ListNodes(Request[list[NodeRow]], frozen=True):
     """``clusterctl nodes``: all of them, or ``most`` of those after a name. Ten thousand rows take the cluster agent a
     tenth of a second, in which it does nothing else."""
 
@@ -99,7 +99,7 @@ class Changes(msgspec.Struct, Generic[Row, Key], frozen=True):
     gone: list[Key]
 
 
-class ListChanges(msgspec.Struct, frozen=True, omit_defaults=True):
+class ListChanges(msgspec.Struct, frozen=True):
     """What a listing gives, for whoever lists again and again: one part of it, and of that what has changed since the
     ``version`` of an answer of the same ``run``. A row stays in its part."""
 
@@ -108,7 +108,7 @@ class ListChanges(msgspec.Struct, frozen=True, omit_defaults=True):
     since: Annotated[int, Meta(ge=0, le=MOST)] = 0
 
 
-class ListNodeChanges(ListChanges, Request[Changes[NodeRow, NodeName]], frozen=True, omit_defaults=True):
+class ListNodeChanges(ListChanges, Request[Changes[NodeRow, NodeName]], frozen=True):
     """Changes of what ``ListNodes`` gives. What grows is ``heard_s_ago``."""
 
     kind = "node-changes"
@@ -283,7 +283,7 @@ class ListJobs(Request[list[JobRow]], frozen=True):
     """Only jobs with a greater number: the last of the rows before."""
 
 
-class ListJobChanges(ListChanges, Request[Changes[JobRow, int]], frozen=True, omit_defaults=True):
+class ListJobChanges(ListChanges, Request[Changes[JobRow, int]], frozen=True):
     """Changes of what ``ListJobs`` gives without options. What grows is ``took_s`` of jobs that run."""
 
     kind = "job-changes"
@@ -303,7 +303,7 @@ class CountJobs(Request[dict[str, int]], frozen=True):
     kind = "job-tally"
 
 
-class ExportState(Request[MachineState], frozen=True, omit_defaults=True):
+class ExportState(Request[MachineState], frozen=True):
     """``clusterctl state export``. ``past``: how many of the jobs that ended last it has."""
 
     kind = "state-export"

@@ -121,7 +121,7 @@ ON_THE_WIRE = {
                                 "begin_s": 0}},
     ),
 }  # fmt: skip
-"""Each kind with a request and its body, as commands of before this protocol had types send it."""
+"""Each kind with a request and its body, as commands of before this protocol had types send it: with its defaults."""
 
 WATTS = dict.fromkeys(("budget_w", "fixed_w", "counts_w", "reserve_w", "free_w", "over_w", "mop_w", "short_w"), 1.0)
 
@@ -143,9 +143,33 @@ def sent(kind: str, body: object) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ON_THE_WIRE)
-def test_a_request_is_on_the_wire_what_it_was_before_it_had_a_type(kind):
+def test_a_request_is_understood_as_commands_sent_it_before_it_had_a_type(kind):
     request, body = ON_THE_WIRE[kind]
-    assert msgspec.msgpack.encode(pack_request(request)) == sent(kind, body)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=type(request)) == request
+    found = msgspec.msgpack.decode(pack_request(request).body)
+    assert msgspec.convert(found, type(request)) == request
+    assert found.items() <= body.items(), "what is sent has the names and values of before"
+
+
+def test_what_has_its_default_is_not_sent_so_an_older_agent_takes_what_asks_nothing_new_of_it():
+    later = {"queue", "begin_s"}
+    fields = [(one.name, one.type, one) for one in msgspec.structs.fields(Submit) if one.name not in later]
+    older = msgspec.defstruct(
+        "Older", [(name, type_) if one.required else (name, type_, _default(one)) for name, type_, one in fields],
+        forbid_unknown_fields=True,
+    )  # fmt: skip
+    for nested in (Submit(["a"], 60, "/"), Submit(["a"], 60, "/", nodes=2, env={"A": "b"})):
+        taken = msgspec.msgpack.decode(pack_request(nested).body, type=older)
+        assert (taken.command, taken.nodes, taken.env) == (["a"], nested.nodes, nested.env)
+        measured = msgspec.msgpack.decode(pack_request(MeasureNode("n0", nested)).body)
+        assert msgspec.convert(measured["spec"], older) == taken
+    with pytest.raises(msgspec.ValidationError, match="unknown field `queue`"):
+        msgspec.msgpack.decode(pack_request(Submit(["a"], 60, "/", queue="night")).body, type=older)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else msgspec.field(default_factory=made)
 
 
 def test_an_agent_handles_every_request_with_functions_of_its_type_and_of_its_answers(server):
