@@ -34,9 +34,8 @@ def in_short(context: Context, row: JobRow) -> Html:
 
 
 def filled_in(context: Context, rows: Sequence[JobRow]) -> list[JobRow]:
-    """The rows with predicted starts in the place of planned ones, the next first."""
-    filled = [row if (at_s := start_s(context, row)) is None else replace(row, planned_s=at_s) for row in rows]
-    return sorted(filled, key=lambda row: (row.planned_s is None, row.planned_s or 0.0, row.job))
+    """The rows with predicted starts in the place of planned ones."""
+    return [row if (at_s := start_s(context, row)) is None else replace(row, planned_s=at_s) for row in rows]
 
 
 def in_full(context: Context, row: JobRow) -> Html:

@@ -321,6 +321,15 @@ def test_the_order_of_jobs_that_is_made_once_for_all_viewers_is_that_of_each(fou
     assert page("/jobs", shown) == page("/jobs", replace(shown, order=order))
 
 
+def test_of_many_own_jobs_those_that_start_next_are_drawn_whatever_their_numbers() -> None:
+    own, numbers = range(1, 41), range(1, 101)
+    jobs = tuple(job(n, state="queued", user="ada" if n in own else "bob", planned_s=None) for n in numbers)
+    made = Prediction(NOW_S, likely_s={n: NOW_S + 60.0 * (300 - n) for n in numbers})
+    drawn = page("/jobs", Snapshot(taken_s=NOW_S, jobs=jobs, has_jobs=True, predicted=made), ADA)
+    found = {int(n) for n in re.findall(r'aria-label="job (\d+) is to run', drawn)}
+    assert found == {*range(29, 41), *range(89, 101)}, "half of the lines are hers, and half the next of all"
+
+
 def test_a_start_that_nobody_plans_is_predicted_and_said_to_be_so_with_what_it_rests_on() -> None:
     unplanned = replace(story(), jobs=tuple(replace(one, planned_s=None) for one in story().jobs))
     at, late = (time.strftime("%H:%M:%S", time.localtime(NOW_S + after_s)) for after_s in (1_800, 5_400))

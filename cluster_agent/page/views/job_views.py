@@ -90,7 +90,8 @@ def job_list(context: Context) -> Content:
         parts["yours"] = _part(context, "yours", own, False)
     if runs or waits:
         next_ones = filled_in(context, [jobs[at] for at in order.expected[:MOST_ROWS]])
-        chart = gantt(context.now_s, filled_in(context, own), runs, next_ones, len(runs) + len(waits))
+        mine = [job for at in (*order.expected, *order.runs) if user and (job := jobs[at]).user == user]
+        chart = gantt(context.now_s, filled_in(context, mine), runs, next_ones, len(runs) + len(waits))
         parts["plan"] = Html(chart + basis(context))
     if waits:
         parts["waits"] = _part(context, "waits", waits, False)
