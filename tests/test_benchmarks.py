@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import cpu_savings, gpu_savings, gpu_stage_clocks
 from benchmarks.__main__ import NAMES
+from benchmarks.scheduler_speed import executed
 from twin.machine import load_machine
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -23,6 +24,78 @@ def test_a_measurement_can_be_run_by_its_name(name: str) -> None:
 def test_no_measurement_is_forgotten() -> None:
     with_main = {path.stem for path in FOLDER.glob("*.py") if "\ndef main(" in path.read_text()}
     assert with_main - {"__main__"} == set(NAMES)
+
+
+CALLGRIND = """# callgrind format
+version: 1
+creator: callgrind-3.19.0
+cmd:  ./main
+positions: line
+events: Ir
+summary: 1902
+
+ob=(5) /opt/nodectl/cluster_agent/_native.abi3.so
+fl=(149) lib.c
+fn=(562) engine
+3 111
+cfn=(564) twice
+calls=30 -1
+* 210
+* 177
+cob=(3) /usr/lib/x86_64-linux-gnu/libc.so.6
+cfi=(151) ./string/../sysdeps/x86_64/multiarch/memset-vec-unaligned-erms.S
+cfn=(574) __memset_avx2_unaligned_erms
+calls=3 167
+* 33
+cob=(1) /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
+cfi=(131) ./elf/../sysdeps/x86_64/dl-trampoline.h
+cfn=(466) _dl_runtime_resolve_xsave
+calls=1 +73
+* 694
+* 7
+* 27
+
+fn=(564)
+2 210
+
+ob=(3)
+fl=(144) ./csu/../sysdeps/nptl/libc_start_call_main.h
+fn=(546) (below main)
+cob=(6) /opt/nodectl/main
+cfi=(148) main.c
+cfn=(554) main
+calls=1 2
+58 1902
+
+fl=(151)
+fn=(574)
+167 6
++5 3
+
+ob=(6)
+fl=(148)
+fn=(554)
+2 12
+cob=(5)
+cfi=(149)
+cfn=(562)
+calls=3 +1
+* 1259
+* 7
+* 19
+
+ob=(5)
+fn=(562)
+-1 5
+"""
+"""Recorded by valgrind 3.19 of a program with an engine of two functions that calls memset, with fewer functions of the
+C library and of the loader; the last section, of the object again, is written by hand."""
+
+
+def test_only_what_the_engine_executes_itself_is_counted_in_a_file_of_callgrind() -> None:
+    """Its functions have 322 and 210 instructions by callgrind_annotate; here 5 more. Calls cost in their callees."""
+    assert executed(CALLGRIND) == 322 + 210 + 5
+    assert executed(CALLGRIND.replace("_native.abi3.so", "other.so")) == 0
 
 
 def test_gpu_shares_count_where_something_can_be_saved_and_every_slowdown_counts() -> None:
