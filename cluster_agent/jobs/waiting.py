@@ -139,7 +139,7 @@ def why_waiting(
     has just come. ``owns_watts``: whether the policy starts a job only if there are watts for it."""
     why: dict[int, str] = {}
     idle_of: dict[str, int] = {}  # by what jobs request of a node
-    ready = [node for node in nodes if node.may_start]
+    ready = _ready(nodes)
     for place, job in enumerate(order):
         if (requested := job.spec.requested) not in idle_of:
             idle_of[requested] = sum(has_resources(job, node) for node in ready)
@@ -169,6 +169,10 @@ def add_plan(
         why[number] = f"planned to start by {_clock(at_s, now_s)}"
     if trouble and order:
         why[order[0].id] += f" (decided by the list schedule; planner: {trouble})"
+
+
+def _ready(nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if node.may_start]
 
 
 def _lacks(job: Job, nodes: Collection[Node]) -> str:
