@@ -89,10 +89,7 @@ def job_list(context: Context) -> Content:
     if own:
         parts["yours"] = _part(context, "yours", own, False)
     if runs or waits:
-        next_ones = filled_in(context, [jobs[at] for at in order.expected[:MOST_ROWS]])
-        mine = [job for at in (*order.expected, *order.runs) if user and (job := jobs[at]).user == user]
-        chart = gantt(context.now_s, filled_in(context, mine), runs, next_ones, len(runs) + len(waits))
-        parts["plan"] = Html(chart + basis(context))
+        parts["plan"] = _plan(context, runs, len(runs) + len(waits))
     if waits:
         parts["waits"] = _part(context, "waits", waits, False)
     if runs:
@@ -100,6 +97,15 @@ def job_list(context: Context) -> Content:
     if snapshot.running:
         parts["others"] = _others(context, snapshot.running, False)
     return Content("Jobs", parts)
+
+
+def _plan(context: Context, runs: Sequence[JobRow], number: int) -> Html:
+    """Until when jobs run, and which come next; one's own in the same order."""
+    jobs, order, user = context.snapshot.jobs, context.snapshot.in_order, context.viewer.user
+    mine = [job for at in (*order.expected, *order.runs) if user and (job := jobs[at]).user == user]
+    next_ones = [jobs[at] for at in order.expected[:MOST_ROWS]]
+    chart = gantt(context.now_s, filled_in(context, mine), runs, filled_in(context, next_ones), number)
+    return Html(chart + basis(context))
 
 
 def _back(context: Context) -> Html:
