@@ -61,14 +61,6 @@ class LiveSwitches(NamedTuple):
         """By node, its queue, where each has nodes of its own."""
         return {name: queue for queue, names in self.queues.items() for name in names}
 
-    def unknown_nodes(self, known: Collection[str]) -> str:
-        """Which nodes of queues are none of these, in words: jobs there may wait for ever. "": all are."""
-        unknown = [(queue, name) for name, queue in self.queue_of_node.items() if name not in known]
-        named = ", ".join(f"{name} of queue {queue}" for queue, name in unknown[:NAMED])
-        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-        what = "is no node of this partition" if len(unknown) == 1 else "are no nodes of this partition"
-        return f"{named}{more} {what}" if unknown else ""
-
     def queue(self, wanted: str) -> str:
         """The queue of a job that was accepted with this one; after a change of the settings it may have gone."""
         return wanted if wanted in self.queues else next(iter(self.queues), "")
@@ -78,6 +70,14 @@ class LiveSwitches(NamedTuple):
         if wanted and wanted not in self.queues:
             there = nearest(wanted, self.queues) if self.queues else ": the partition has none ([jobs] queues)"
             raise WrongUseError(f"no queue is called {wanted!r}{there}")
+
+    def unknown_nodes(self, known: Collection[str]) -> str:
+        """Which nodes of queues are none of these, in words: jobs there may wait for ever. "": all are."""
+        unknown = [(queue, name) for name, queue in self.queue_of_node.items() if name not in known]
+        named = ", ".join(f"{name} of queue {queue}" for queue, name in unknown[:NAMED])
+        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        what = "is no node of this partition" if len(unknown) == 1 else "are no nodes of this partition"
+        return f"{named}{more} {what}" if unknown else ""
 
 
 NAMED: Final = 3
