@@ -107,7 +107,7 @@ class Sensor(msgspec.Struct, frozen=True):
     chip_index: int
     label: str
     kind: Literal["temperature", "power"]
-    of: Literal["package", "core", "memory", "node"]
+    of: Literal["package", "core", "memory", "node", "inlet"]
     index: int
     max_c: float
     critical_c: float
@@ -472,5 +472,5 @@ def _sensors(tables: tuple[SensorTable, ...], packages: int, cores_per_package: 
                 sensors += [sensor(table, package, first + k, k) for k in range(cores_per_package)]
     modules = [table for table in tables if table.of == "memory"]
     sensors += [sensor(table, package, package, package) for package in range(packages) for table in modules]
-    sensors += [sensor(table, 0, 0, 0) for table in tables if table.of == "node"]
+    sensors += [sensor(table, 0, 0, 0) for table in tables if table.of in ("node", "inlet")]
     return tuple(sensors)

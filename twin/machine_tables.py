@@ -199,11 +199,11 @@ class ZoneTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class SensorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``[[sensor]]``: an hwmon input for each package or core, for a module of each package ("memory"), or one for the
-    node. A chip without labels has ``label = ""``."""
+    node, or for the air that it takes in ("inlet"). A chip without labels has ``label = ""``."""
 
     chip: str
     kind: Literal["temperature", "power"]
-    of: Literal["package", "core", "memory", "node"]
+    of: Literal["package", "core", "memory", "node", "inlet"]
     label: str  # "{n}" is replaced by the index
     max_c: float = 0.0
     critical_c: float = 0.0

@@ -1,9 +1,11 @@
-"""A socket by which a program outside puts a workload on an emulated node, for as long as it stays connected.
+"""A socket by which a program outside puts a workload on an emulated node, for as long as it stays connected, or
+changes the air that the node takes in.
 
 A job of another manager, of Slurm for example, knows its node only by name. It connects to ``FOLDER/NAME`` (a Unix
 socket), sends a line with the name of a twin workload, and reads ``ok`` or why not. The node runs that workload until
 the connection is closed: when the job ends, however it ends, the kernel does that. One connection at a time has the
-node; the others get a line that says so.
+node; the others get a line that says so. A line such as ``inlet 31.5`` makes the air so warm, in degrees Celsius, until
+the next one; whoever sends it does not have the node.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from twin.programs.workload import load_workload
 
 LONGEST_S: Final = 86_400.0
 """Ours: of a workload that nobody ends."""
+
+INLET: Final = "inlet"
 
 _LINE: Final = 200
 
@@ -73,14 +77,25 @@ class WorkloadSocket:
         if line and not line.endswith(b"\n") and len(line) < _LINE:
             return
         self._waiting.remove(one)
-        why = self._begin(line.decode(errors="replace").strip())
+        what, _, degrees = line.decode(errors="replace").strip().partition(" ")
+        why = self._warm(degrees) if what == INLET else self._begin(f"{what} {degrees}".strip())
         with contextlib.suppress(OSError):
             one.recv(_LINE)
             one.send(f"{why or 'ok'}\n".encode())
-        if why:
+        if why or what == INLET:
             one.close()
         else:
             self._inside = one
+
+    def _warm(self, degrees: str) -> str:
+        """Why the air cannot be so warm; empty: it is."""
+        try:
+            self._twin.set_inlet(float(degrees))
+        except ValueError:
+            return f"{INLET} {degrees}: no number of degrees"
+        except TwinError as error:
+            return str(error)
+        return ""
 
     def _begin(self, name: str) -> str:
         """Why the workload cannot run here; empty: it runs now."""

@@ -72,8 +72,12 @@ def test_a_job_that_is_killed_takes_its_workload_along(tmp_path: Path, twin: Twi
     assert within(30, lambda: door.look() or twin.workload is None)  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize("line", [b"nothing\n", b"\n", b"\xff\xfe\n", b"../../etc/passwd\n", b"x" * 5000, b""])
-def test_what_is_no_workload_is_refused_in_a_line(
+ODD = [b"nothing\n", b"\n", b"\xff\xfe\n", b"../../etc/passwd\n", b"x" * 5000, b"",
+       b"inlet\n", b"inlet warm\n", b"inlet nan\n", b"inlet 500\n", b"inlets 30\n"]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_what_is_neither_workload_nor_air_is_refused_in_a_line(
     tmp_path: Path, twin: Twin, door: WorkloadSocket, line: bytes
 ) -> None:
     with come(tmp_path, line) as asking:
@@ -82,7 +86,14 @@ def test_what_is_no_workload_is_refused_in_a_line(
         door.look()
         answer = asking.recv(1000)
     assert answer.endswith(b"\n") and answer.count(b"\n") == 1 and answer != b"ok\n"
-    assert twin.workload is None
+    assert twin.workload is None and twin.inlet_c == 28.0
+
+
+def test_whoever_warms_the_air_does_not_have_the_node(tmp_path: Path, twin: Twin, door: WorkloadSocket) -> None:
+    with come(tmp_path, b"hpl\n") as job, come(tmp_path, b"inlet 33.5\n") as warming:
+        door.look()
+        assert (job.recv(100), warming.recv(100), warming.recv(100)) == (b"ok\n", b"ok\n", b"")
+        assert twin.inlet_c == 33.5 and twin.workload is not None
 
 
 def test_a_line_may_come_in_parts_and_nobody_waits_for_it(tmp_path: Path, twin: Twin, door: WorkloadSocket) -> None:

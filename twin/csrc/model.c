@@ -351,6 +351,13 @@ void twin_model_prefer(twin_model_t *m, int32_t policy, double khz)
     leave(m);
 }
 
+void twin_model_set_air(twin_model_t *m, double warmer_k)
+{
+    enter(m);
+    m->air_k = warmer_k;
+    leave(m);
+}
+
 /* The uncore's clock goes with the power limits. */
 static void follow_limits(twin_model_t *m)
 {

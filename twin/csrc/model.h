@@ -171,6 +171,9 @@ void twin_model_set_limit(twin_model_t *model, int32_t zone, int32_t constraint,
 void twin_model_enable_zone(twin_model_t *model, int32_t zone, int32_t enabled);
 void twin_model_set_idle(twin_model_t *model, int32_t core, uint32_t enabled); /* a bit for each state */
 void twin_model_set_uncore(twin_model_t *model, int32_t package, double min_khz, double max_khz);
+/* By how much the air that the node takes in is warmer than the machine file's, for packages, memory and GPUs alike;
+ * from the next tick on. */
+void twin_model_set_air(twin_model_t *model, double warmer_k);
 void twin_model_set_load(twin_model_t *model, const double *share); /* [n_cpus]: while no unit of a workload runs there */
 
 /* Truth. energy: [core, uncore, dram] per package, then one per GPU, then rest; since the workload's start (until its

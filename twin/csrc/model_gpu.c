@@ -284,7 +284,7 @@ static void gpu_one_tick(twin_model_t *m, int32_t g, int64_t tick)
         gpu->is_applied = gpu->requested_is_applied;
         gpu->lock_step = NEVER;
     }
-    heat_step(&gpu->heat, &gpu->card.thermal, power_w, TICK_S);
+    heat_step(&gpu->heat, &gpu->card.thermal, m->air_k, power_w, TICK_S);
     if (tick % ticks(gpu->card.energy_update_s) == 0)
         gpu->shown_j = shown_j(gpu, tick);
     if (tick % 50 == 0)

@@ -100,6 +100,7 @@ struct twin_model {
     int following;
     uint64_t random;
     double counter_noise;
+    double air_k; /* by which the air is warmer than the machine file's */
 
     /* logical CPUs */
     double *count, *rate;      /* [TWIN_EVENTS + 1][n_cpus]; the last row is busy seconds */
@@ -198,7 +199,7 @@ void turbo_share(twin_model_t *m);
 void bandwidth_share(twin_model_t *m);
 
 /* model_meter.c */
-void heat_step(heat_t *heat, const twin_thermal_t *network, double power_w, double dt_s);
+void heat_step(heat_t *heat, const twin_thermal_t *network, double air_k, double power_w, double dt_s);
 void meter_tick(twin_model_t *m);
 double meter_zone_j(const twin_model_t *m, int32_t zone, double elapsed_s);
 double meter_node_j(const twin_model_t *m, double elapsed_s);

@@ -13,10 +13,10 @@
 
 /* --- heat --- */
 
-void heat_step(heat_t *heat, const twin_thermal_t *net, double power_w, double dt_s)
+void heat_step(heat_t *heat, const twin_thermal_t *net, double air_k, double power_w, double dt_s)
 {
     double to_sink = (heat->die_c - heat->sink_c) / net->die_k_per_w;
-    double to_air = (heat->sink_c - net->ambient_c) / net->sink_k_per_w;
+    double to_air = (heat->sink_c - (net->ambient_c + air_k)) / net->sink_k_per_w;
 
     heat->die_c += dt_s * (power_w - to_sink) / net->die_j_per_k;
     heat->sink_c += dt_s * (to_sink - to_air) / net->sink_j_per_k;
@@ -199,8 +199,8 @@ void meter_tick(twin_model_t *m)
         double power = (now - m->tick_j[p]) / TICK_S;
         m->tick_j[p] = now;
         m->tick_w[p] += (power - m->tick_w[p]) * 0.5;
-        heat_step(&m->heat[p], &m->node.thermal, power, TICK_S);
-        double steady_c = m->node.thermal.ambient_c +
+        heat_step(&m->heat[p], &m->node.thermal, m->air_k, power, TICK_S);
+        double steady_c = m->node.thermal.ambient_c + m->air_k +
                           m->node.memory_k_per_w * m->meter_w[METER_DRAM * m->node.n_packages + p];
         m->memory_c[p] += TICK_S / m->node.memory_tau_s * (steady_c - m->memory_c[p]);
     }

@@ -2,14 +2,16 @@
 
 coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
 the fourth PCI function of each package's first die and numbers its inputs through. spd5118 is the hub of one DDR5
-module: each package shows one of its modules, which are all alike. acpi_power_meter shows what the board draws.
+module: each package shows one of its modules, which are all alike. acpi_power_meter shows what the board draws. tmp421
+is on the board, where the air comes in; the device tree gives its input a label.
 Temperatures are millidegrees in the sensor's own steps, power is microwatts.
-Source: Linux Documentation/hwmon/{coretemp,k10temp,spd5118,acpi_power_meter,sysfs-interface}.rst,
-drivers/hwmon/coretemp.c.
+Source: Linux Documentation/hwmon/{coretemp,k10temp,spd5118,tmp421,acpi_power_meter,sysfs-interface}.rst,
+drivers/hwmon/{coretemp,tmp421}.c, Documentation/devicetree/bindings/hwmon/ti,tmp421.yaml.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from twin.files.sysfs_nodes import Nodes
@@ -20,9 +22,13 @@ CLASS = "/sys/class/hwmon"
 
 I2C = "/sys/bus/i2c"
 
-STEP_MC = {"coretemp": 1000, "k10temp": 125, "spd5118": 250}
+STEP_MC = {"coretemp": 1000, "k10temp": 125, "spd5118": 250, "tmp421": 62.5}
 """A digital readout counts whole degrees below Tjmax (IA32_THERM_STATUS), AMD's register eighths of a degree, the
-hub of a DDR5 module quarters (JEDEC JESD300-5)."""
+hub of a DDR5 module quarters (JEDEC JESD300-5), tmp421's registers sixteenths."""
+
+_ON_I2C = {"spd5118": (0, 0x50), "tmp421": (8, 0x4C)}
+"""Chips with an address on I2C: the first of their buses, ours, and the address there, of 0x50 to 0x57 for the hub of a
+module, and of 0x1c to 0x1f, 0x2a and 0x4c to 0x4f for tmp421."""
 
 
 def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
@@ -42,18 +48,18 @@ def add(nodes: Nodes, twin: Twin) -> tuple[str, ...]:
         _add_inputs(nodes, twin, folder, sensors)
         folders.append(device)
         if bus == I2C:
-            folders[-1] = _add_adapter(nodes, device, chip_index)
+            folders[-1] = _add_adapter(nodes, device, chip)
     if I2C in nodes.children:
         folders.append(I2C)
     return tuple(folders)
 
 
-def _add_adapter(nodes: Nodes, device: str, number: int) -> str:
-    """The bus on which the module's hub is, under its name; returns its folder."""
+def _add_adapter(nodes: Nodes, device: str, chip: str) -> str:
+    """The bus on which the chip is, under its name; returns its folder."""
     adapter = device.rpartition("/")[0]
     nodes.device(adapter, I2C)
-    nodes.file(f"{adapter}/name", f"SMBus PIIX4 adapter port {number} at 0b00\n")
-    nodes.file(f"{device}/name", "spd5118\n")
+    nodes.file(f"{adapter}/name", f"SMBus PIIX4 adapter port {adapter.rpartition('-')[2]} at 0b00\n")
+    nodes.file(f"{device}/name", f"{chip}\n")
     for folder in (adapter, device):
         nodes.link(f"{I2C}/devices/{folder.rpartition('/')[2]}", folder)
     return adapter
@@ -65,8 +71,10 @@ def _device(chip: str, index: int) -> tuple[str, str]:
         return f"/sys/devices/pci0000:00/0000:00:{0x18 + index:02x}.3", "/sys/bus/pci"
     if chip == "power_meter":
         return f"/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI000D:{index:02x}", "/sys/bus/acpi"
-    if chip == "spd5118":  # a module's hub answers at 0x50 to 0x57 of its bus
-        return f"/sys/devices/pci0000:00/0000:00:14.0/i2c-{index}/{index}-0050", I2C
+    if chip in _ON_I2C:
+        first, address = _ON_I2C[chip]
+        bus = first + index
+        return f"/sys/devices/pci0000:00/0000:00:14.0/i2c-{bus}/{bus}-{address:04x}", I2C
     return f"/sys/devices/platform/{chip}.{index}", "/sys/bus/platform"
 
 
@@ -93,8 +101,8 @@ def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, 
                 nodes.file(f"{stem}_crit_alarm", _alarm(twin, index, sensor.critical_c))
 
 
-def _temperature_mc(twin: Twin, sensor: int, step_mc: int) -> Callable[[], str]:
-    return lambda: f"{twin.temperature_mc(sensor) // step_mc * step_mc}\n"
+def _temperature_mc(twin: Twin, sensor: int, step_mc: float) -> Callable[[], str]:
+    return lambda: f"{math.floor(twin.temperature_mc(sensor) // step_mc * step_mc + 0.5)}\n"
 
 
 def _power_uw(twin: Twin, sensor: int) -> Callable[[], str]:

@@ -32,6 +32,9 @@ GPU_MEMORY_BYTES: int = ffi.sizeof("twin_gpus_t")
 
 STEP_S = lib.TWIN_STEP_NS * 1e-9
 
+COLDEST_C, HOTTEST_C = -40.0, 100.0
+"""Ours: air for which the laws of heat and leakage still say something."""
+
 _TEMPERATURES = {
     "core": lib.twin_model_core_c,
     "package": lib.twin_model_package_c,
@@ -109,6 +112,7 @@ class Twin:
             raise TwinError("no memory for the node model")
         self._model = ffi.gc(handle, lib.twin_model_free)
         self._units = 0
+        self._inlet_c = machine.heat.ambient_c
         self._variation, self._seed, self._runs = variation, seed, 0
         self._requests: list[tuple[int, int, int, str]] = [
             (machine.min_khz, machine.max_khz, machine.max_khz, machine.governor) for _ in machine.policies
@@ -217,6 +221,19 @@ class Twin:
             raise TwinError(f"{load.shape[0]} shares for {self.machine.cpus} CPUs")
         lib.twin_model_set_load(self._model, ffi.from_buffer("double[]", load))
 
+    @property
+    def inlet_c(self) -> float:
+        """Degrees Celsius of the air that the node takes in: ``[heat] ambient_c`` until ``set_inlet``."""
+        return self._inlet_c
+
+    def set_inlet(self, inlet_c: float) -> None:
+        """The air is so warm from now on. Packages, memory and GPUs follow: the air of each changes by as many kelvin.
+        TwinError beyond -40 to 100 degrees."""
+        if not COLDEST_C <= inlet_c <= HOTTEST_C:
+            raise TwinError(f"air of {inlet_c:g} degrees: give {COLDEST_C:g} to {HOTTEST_C:g}")
+        self._inlet_c = inlet_c
+        lib.twin_model_set_air(self._model, inlet_c - self.machine.heat.ambient_c)
+
     # --- instruments ---
 
     def counters(self, events: Sequence[str]) -> type_i64:
@@ -282,6 +299,8 @@ class Twin:
     def temperature_mc(self, sensor: int) -> int:
         """Thousandths of a degree Celsius at ``machine.sensors[sensor]``."""
         which = self.machine.sensors[sensor]
+        if which.of == "inlet":
+            return round(self.inlet_c * 1000)
         read = _TEMPERATURES[which.of]
         return round(float(read(self._model, which.index)) * 1000)
 
