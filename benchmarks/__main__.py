@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME...] [--quick]`: run all measurements, or the named ones, one after the other.
 
-`python -m benchmarks published` says whether the tables of `docs/benchmarks*.md` are those of today's code.
+`python -m benchmarks published` says whether the tables of `docs/benchmarks*.md` and `docs/hazard.md` are those of
+today's code.
 """
 
 from __future__ import annotations

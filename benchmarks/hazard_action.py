@@ -11,6 +11,11 @@ class A1), without the noise of the sensors. *Work lost*: of the joules above id
 a slower processor loses less, and what waits is not lost. How far and how long the budget is lowered, and for a hazard
 of which share of the readings, is chosen on ``choose-1``: the least hours above 27 degrees of those that lose at most
 1 % of the work.
+
+*Compared*: by year, two actions in the same year; the mean difference over the judged years, with its 95 % interval by
+Student's t. A year is what was drawn independently of all others: load, weather, failures and noise. Months of one year
+are not, since they share its weather and a failure lasts for weeks. Years with trips are counted apart, since nothing
+announces those.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from cluster_agent.thermal_hazard.hazard_features import Readings, features, lab
 from cluster_agent.thermal_hazard.hazard_label import Floats, shares, thresholds
 from cluster_agent.thermal_hazard.hazard_model import HazardModel
 from foundation.shell.text_table import render
+from foundation.student import mean_interval
 from twin.room.room_air import RoomAir
 from twin.room.room_failures import conditions, read_failures
 from twin.room.room_spec import read_room
@@ -135,6 +141,16 @@ class Predictor:
         return lambda step, inlet_c, rack_w: is_hazard.get(step, False)
 
 
+Figures = Mapping[str, Any]
+"""Of one run: its year, its action and what came of them."""
+
+FIGURES: Final = ("above_27_h", "above_32_h", "lost")
+PAIRS: Final = (
+    ("last value", "without"), ("model", "without"), ("oracle", "without"), ("model", "last value"), ("oracle", "model")
+)  # fmt: skip
+"""Which action is compared with which."""
+
+
 class Way(NamedTuple):
     """How far and how long the budget is lowered, and for a hazard of which share."""
 
@@ -164,6 +180,26 @@ def judged(one: Year, predictor: Predictor, way: Way) -> dict[str, Run]:
         "model": run(one, predictor.by_model(one.record.outdoor_c), *bounds),
         "oracle": run(one, predictor.oracle(without), *bounds),
     }
+
+
+def is_announced(year: str) -> bool:
+    """Whether the failures of a judged year announce themselves."""
+    return not year.startswith("trip")
+
+
+def compared(rows: Sequence[Figures]) -> list[dict[str, Any]]:
+    """Of each pair the mean difference in ``FIGURES`` over the years with failures that announce themselves, and under
+    ``half_...`` half of its 95 % interval."""
+    run_of = {(str(row["year"]), str(row["action"])): row for row in rows}
+    names = list(dict.fromkeys(name for name, _ in run_of if is_announced(name)))
+    found: list[dict[str, Any]] = []
+    for action, against in PAIRS:
+        line: dict[str, Any] = {"years": len(names), "action": action, "against": against}
+        for figure in FIGURES:
+            more = [float(run_of[name, action][figure]) - float(run_of[name, against][figure]) for name in names]
+            line[figure], line[f"half_{figure}"] = mean_interval(more)
+        found.append(line)
+    return found
 
 
 def predictors_of(found: Sequence[Year]) -> dict[float, Predictor]:
@@ -197,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
           f"{100 * row['lost']:.2f}") for row in tried],
     ))  # fmt: skip
     rows: list[dict[str, Any]] = [
-        {"year": one.name, "action": name, "above_27_h": of.above_h[0], "above_32_h": of.above_h[1],
+        {"year": one.name, "action": name, **way._asdict(), "above_27_h": of.above_h[0], "above_32_h": of.above_h[1],
          "lowered_h": of.lowered_h, "lost": of.lost}
         for one in found if not one.name.startswith(("train", "choose"))
         for name, of in judged(one, predictors[way.share], way).items()
@@ -211,7 +247,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         [(row["year"], row["action"], f"{row['above_27_h']:.0f}", f"{row['above_32_h']:.0f}",
           f"{row['lowered_h']:.0f}", f"{100 * row['lost']:.2f}") for row in rows],
     ))  # fmt: skip
-    save("hazard_action", {"tried": tried, "chosen": way._asdict(), "judged": rows})
+    pairs = compared(rows)
+    print(f"means over {pairs[0]['years']} judged years without trips, with 95 % intervals over years (Student's t)")
+    print(render(
+        ("action", "against", "hours above 27", "above 32", "work lost, points"),
+        [(of["action"], of["against"], *(f"{of[name]:+.1f} ± {of[f'half_{name}']:.1f}" for name in FIGURES[:2]),
+          f"{100 * of['lost']:+.2f} ± {100 * of['half_lost']:.2f}") for of in pairs],
+    ))  # fmt: skip
+    content = {"without_27_h": without.above_h[0], "tried": tried, "chosen": way._asdict(), "judged": rows}
+    save("hazard_action", {**content, "compared": pairs})
     return 0
 
 

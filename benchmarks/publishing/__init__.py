@@ -1,7 +1,8 @@
-"""The rows behind the tables of ``docs/benchmarks*.md``, one CSV file per measurement in ``benchmarks/published/``.
+"""The rows behind measured tables of pages, one CSV file per measurement in ``benchmarks/published/``.
 
-A comment before each table names its file (``<!-- rows: benchmarks/published/NAME.csv -->``; ``...csv, KEY -->`` where
-the file serves several tables). The header of a file says how its rows were made:
+The tables are those of ``docs/benchmarks*.md``, and some of ``docs/hazard.md``. A comment before each table names its
+file (``<!-- rows: benchmarks/published/NAME.csv -->``; ``...csv, KEY -->`` where the file serves several tables). The
+header of a file says how its rows were made:
 
 * ``computed``: a run of the measurement in virtual time or with seeds. ``code`` is a hash of every source that the
   measurement can reach: Python by its imports, and the C and data files of the packages that it imports. ``data`` is a

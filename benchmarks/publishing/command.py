@@ -88,7 +88,8 @@ def compared(measurement: Measurement, rows: Iterable[Row]) -> Iterator[tuple[Ro
 
 def command(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks published", description="Whether the tables of docs/benchmarks*.md are current."
+        prog="python -m benchmarks published",
+        description="Whether the tables of measurements on the pages are current.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all")
     what = parser.add_mutually_exclusive_group()

@@ -11,7 +11,10 @@ from typing import Final
 from benchmarks.publishing.measurements import MEASUREMENTS
 from benchmarks.publishing.rows import FOLDER, ROOT, Cells, Published
 
-PAGES: Final = tuple(sorted((ROOT / "docs").glob("benchmarks*.md")))
+MANUAL: Final = ROOT / "docs" / "hazard.md"
+"""Of this page only the tables that name their rows are measured."""
+
+PAGES: Final = (*sorted((ROOT / "docs").glob("benchmarks*.md")), MANUAL)
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ NAMED: Final = re.compile(r"<!-- rows: benchmarks/published/([\w.-]+\.csv)(?:, (
 
 
 def places(page: Path) -> Iterator[Place]:
-    """Every table of a page, in order."""
+    """Every table of a page of benchmarks, and those of ``MANUAL`` that name their rows; in order."""
     lines = page.read_text().splitlines()
     for at, line in enumerate(lines):
         if not re.fullmatch(r"\|[\s:|-]+\|", line):
@@ -46,6 +49,8 @@ def places(page: Path) -> Iterator[Place]:
             end += 1
         above = next((one for one in reversed(lines[:top]) if one), "")
         named = NAMED.fullmatch(above)
+        if page == MANUAL and not named:
+            continue
         cells = [_split(one) for one in (lines[top], *lines[at + 1 : end])]
         yield Place(page, top, *((named[1], named[2] or "") if named else ("", "")), cells)
 
