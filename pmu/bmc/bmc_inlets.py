@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from pmu.findings import absent
+from pmu.instruments.hwmon import HIGHEST_C, LOWEST_C
 from pmu.instruments.instrument import Found, Instrument
 from pmu.layout import Column
 from pmu.ports import Files, Ports
@@ -32,9 +33,6 @@ UPTIME: Final = "/proc/uptime"
 PERIOD_S: Final = 60.0
 OLDEST_S: Final = 600.0
 """Ours: an answer that is older says nothing of now."""
-
-LOWEST_C, HIGHEST_C = -20.0, 90.0
-"""Ours: air that a server takes in. What is outside is a sensor that fails."""
 
 MOST_C: Final = 1e6
 """Ours: a number beyond it is no temperature of anything."""

@@ -57,6 +57,9 @@ class Loop:
     period_s: float
 
 
+LOWEST_C, HIGHEST_C = -20.0, 90.0
+"""Ours: air that a server takes in. What is outside is a sensor that fails."""
+
 _AIR: Final = r"(?i:.*(inlet|intake|ambient).*)"
 
 LOOP: Final = (
@@ -113,6 +116,7 @@ def _label(files: Files, path: str, known: set[str]) -> str:
 
 
 def _column(name: str, path: str, sort: Sort, loop: Loop | None) -> Column:
+    is_air = loop is not None and loop.part == "inlet" and sort.unit == "C"
     return Column(
         instrument="hwmon",
         name=name,
@@ -121,8 +125,8 @@ def _column(name: str, path: str, sort: Sort, loop: Loop | None) -> Column:
         source=path,
         part=loop.part if loop else "",
         per_unit=sort.per_unit,
-        lowest=sort.lowest,
-        highest=sort.highest,
+        lowest=LOWEST_C if is_air else sort.lowest,
+        highest=HIGHEST_C if is_air else sort.highest,
         period_s=loop.period_s if loop and sort.kind != "counter" else 0.0,
     )
 

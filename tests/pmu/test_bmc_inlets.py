@@ -131,12 +131,15 @@ def test_a_sensor_that_is_stuck_far_outside_is_clipped_and_not_reported(tmp_path
         f"{HWMON}/hwmon1/name": "tmp75",
         f"{HWMON}/hwmon1/temp1_input": 61_000,
         f"{HWMON}/hwmon1/temp1_label": "VRM",
+        f"{HWMON}/hwmon2/name": "tmp421",
+        f"{HWMON}/hwmon2/temp1_input": 127_938,
+        f"{HWMON}/hwmon2/temp1_label": "Inlet right",
     }
     clock = SetClock()
     ports = ports_of(grow(tmp_path, contents), clock)
     layout, _ = discover(ports)
     assert [column.name for column in layout.columns if column.part == "inlet"] == [
-        "hwmon0/tmp75/Inlet left", "bmc/Inlet Temp",
+        "hwmon0/tmp75/Inlet left", "hwmon2/tmp421/Inlet right", "bmc/Inlet Temp",
     ]  # fmt: skip
     instruments = Instruments(ports, layout)
     before = instruments.sweep()
@@ -144,7 +147,7 @@ def test_a_sensor_that_is_stuck_far_outside_is_clipped_and_not_reported(tmp_path
     columns = decode(layout, before, instruments.sweep()).columns
     instruments.close()
     sample: Sample = small_sample(layout, elapsed_s=1.0)
-    assert Quality(int(columns.quality[1])) == Quality.CLIPPED
+    assert [int(columns.quality[row]) for row in (1, 2)] == [Quality.CLIPPED] * 2
     air = InletAir(layout)
     assert air.mk(replace(sample, columns=columns)) == 300_650
     assert air.mk(replace(sample, columns=replace(columns, quality=columns.quality * 0 + 9))) == -1
