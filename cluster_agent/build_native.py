@@ -47,6 +47,7 @@ SOURCES = [
         "orders/score.c",
         "resources/site_limits.c",
         "limited_pass.c",
+        "reserved_pass.c",
         "pass.c",
         "resources/processors.c",
         "resources/partitions.c",

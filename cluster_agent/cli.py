@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "submit": ("cluster_agent.commands.submit", "submit", "Queue a job."),
     "jobs": ("cluster_agent.commands.jobs", "jobs", "The jobs, or the details of one; export."),
     "cancel": ("cluster_agent.commands.jobs", "cancel", "End jobs."),
+    "reserve": ("cluster_agent.commands.reserve", "reserve", "Keep nodes free for some users; what is reserved."),
     "requeue": ("cluster_agent.commands.jobs", "requeue", "Run jobs again."),
     "history": ("cluster_agent.commands.learning.history", "history", "What each job did, in watts and counters."),
     "predict": ("cluster_agent.commands.learning.predict", "predict", "What a job, or the partition, will draw."),

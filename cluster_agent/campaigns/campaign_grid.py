@@ -45,7 +45,7 @@ OPTIONS: Final = {
 }
 """What ``clusterctl replay`` calls a value of these lists."""
 _NAMES: Final = {option: name for name, option in SWITCHES.items()}
-IN_FILES: Final = ("machines", "caps", "configurations", "job_watts", "failures")
+IN_FILES: Final = ("machines", "caps", "configurations", "job_watts", "failures", "reservations")
 """Those whose values may be files, which may be next to the campaign's."""
 DECIDES: Final = ("campaigns", "csrc", "library", "prediction", "replay", "scheduler", "workloads")
 """Folders whose code the results of a replay follow from."""
@@ -78,6 +78,7 @@ class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: tuple[str, ...] = ("",)
     memory: tuple[str | float, ...] = ("",)
     failures: tuple[str, ...] = ("",)
+    reservations: tuple[str, ...] = ("",)
     source: str = ""
     published: tuple[Published, ...] = ()
 

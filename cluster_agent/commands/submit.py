@@ -36,7 +36,7 @@ _RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _TIME_OF_DAY: Final = re.compile(r"(\d{1,2})(:\d{2}(?::\d{2})?)")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
 NEEDS_THE_HEAD: Final = (
-    "name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue", "array",
+    "name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue", "array", "reservation",
 )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ NEEDS_THE_HEAD: Final = (
 @click.option(
     "-q", "--queue", default="", metavar="NAME", help="Its queue, of those in the settings; default: the first."
 )
+@click.option("--reservation", default="", metavar="NAME", help="On the nodes that are kept for it, while they are.")
 @click.option("--begin", default="", metavar="TIME", help="Not before: 2h from now, 20:00 or 2030-01-31T20:00.")
 @click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
 @click.option("--dispatch", type=click.Choice(["dardis"]), help="Without the cluster agent: ask the nodes themselves.")
@@ -202,14 +203,14 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
         "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
-        "memory_gb": given["memory"], "queue": given["queue"],
+        "memory_gb": given["memory"], "queue": given["queue"], "reservation": given["reservation"],
         "after": [job for text in given["after"] for job in _numbers("--after", text)],
         "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],
-        "begin_s": _begin_s(given["begin"], datetime.now()) if given["begin"] else 0,
+        "begin_s": begin_s("--begin", given["begin"], datetime.now()) if given["begin"] else 0,
     }  # fmt: skip
 
 
-def _begin_s(text: str, now: datetime) -> int:
+def begin_s(option: str, text: str, now: datetime) -> int:
     """Unix seconds of a duration from now on, the next such time of the day, or a time."""
     clock = _TIME_OF_DAY.fullmatch(text)
     days = (now.date(), now.date() + timedelta(days=1)) if clock else ()
@@ -220,14 +221,14 @@ def _begin_s(text: str, now: datetime) -> int:
         else:
             found = unix_s(text)
     except ChangeOfClockError as error:
-        raise WrongUseError(f"--begin {error}") from None
+        raise WrongUseError(f"{option} {error}") from None
     except (ValueError, OverflowError):
         try:
             found = now.timestamp() + seconds(text)
         except UsageError:
-            raise WrongUseError(f"--begin {text}: give 2h, 20:00 or 2030-01-31T20:00") from None
+            raise WrongUseError(f"{option} {text}: give 2h, 20:00 or 2030-01-31T20:00") from None
     if not now.timestamp() <= found <= LATEST_S:
-        raise WrongUseError(f"--begin {text}: is past, or after 2099")
+        raise WrongUseError(f"{option} {text}: is past, or after 2099")
     return math.ceil(found)
 
 

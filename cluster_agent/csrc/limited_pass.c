@@ -32,16 +32,6 @@ static int64_t free_in(const scheduler_t *s, int32_t part)
     return s->limited->given.n_partitions ? s->limited->free[part].processors : s->free;
 }
 
-/* Whether the job may start now; notes what keeps it where there is room. */
-static int is_eligible(const scheduler_t *s, const waiting_t *one)
-{
-    if (limits_allow(s, one->job))
-        return 1;
-    if (one->width <= s->free)
-        s->limited->given.changed[one->job] |= CHANGED_BY_LIMITS;
-    return 0;
-}
-
 /* It does not start: notes whether that is for want of room in its own partition alone. */
 static void refuse(const scheduler_t *s, const waiting_t *one, int32_t part)
 {
@@ -60,7 +50,7 @@ static int32_t start_behind(scheduler_t *s, int64_t now_s, int32_t part, const w
 
     s->phases.resources->reserve(s, now_s, is_easy || s->limited->given.n_partitions ? head : NULL, &offer);
     for (; next < end; next++) {
-        if (!is_in(s, next->job, part) || next->job == head->job || !is_eligible(s, next))
+        if (!is_in(s, next->job, part) || next->job == head->job || !limits_allow(s, next))
             continue;
         const waiting_t one = *next;
         int started = asks_too_much(&offer, one.width, one.estimate_s)
@@ -85,7 +75,7 @@ static int32_t start_in(scheduler_t *s, int64_t now_s, int32_t part, int32_t *st
         const waiting_t head = s->queue[i];
         if (!is_in(s, head.job, part))
             continue;
-        if (!is_eligible(s, &head)) {
+        if (!limits_allow(s, &head)) {
             passed_over = 1;
             continue;
         }

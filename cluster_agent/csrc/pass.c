@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "scheduler_inside.h"
+#include "resources/site_limits_inside.h"
 
 /* Bounded slowdowns count from this run time on (Feitelson et al., JSSPP 1997). */
 enum { BSLD_TAU_S = 10 };
@@ -429,7 +429,9 @@ backfill_t *const BACKFILLS[] = {
 /* Heads in turn, then whoever may start behind them. How many start; -1: no memory. */
 static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
-    if (s->limited)
+    if (s->limited && s->limited->given.n_reserved)
+        return reserved_pass(s, now_s, starts);
+    if (s->limited && (s->limited->given.n_partitions || s->limited->given.n_keys))
         return limited_pass(s, now_s, starts);
     int keeps_places = s->composition.backfill == BACKFILL_COMPRESS; /* its reservations start the heads, too */
     int32_t count = keeps_places ? 0 : start_heads(s, now_s, starts);

@@ -8,7 +8,7 @@
  *   answering, estimates, idle_nodes, list_plan, priority, score, site_limits
  *   scheduler, serial_plan
  *   given, node_sums, partitions, power, processors
- *   limited_pass
+ *   limited_pass, reserved_pass
  *   pass
  *   budget, choices
  *   nodes, power_pass
@@ -372,6 +372,9 @@ void limits_count(scheduler_t *s, int32_t job, int sign); /* the job runs (1), o
 
 /* limited_pass.c */
 int32_t limited_pass(scheduler_t *s, int64_t now_s, int32_t *starts);
+
+/* reserved_pass.c */
+int32_t reserved_pass(scheduler_t *s, int64_t now_s, int32_t *starts);
 
 /* estimates.c */
 size_t estimates_places_alike(const scheduler_t *s);

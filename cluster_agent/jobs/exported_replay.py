@@ -23,10 +23,22 @@ from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
 from cluster_agent.jobs.job import ACTIVE, Job, in_queue
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED
-from cluster_agent.replay.replay_files import CAPS, FAILURES, JOB_WATTS, LOG, MACHINE, SWITCHES, TABLE, WAYS
+from cluster_agent.replay.replay_files import (
+    CAPS,
+    FAILURES,
+    JOB_WATTS,
+    LOG,
+    MACHINE,
+    RESERVATIONS,
+    SWITCHES,
+    TABLE,
+    WAYS,
+)
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.switches.limit_rules import Rule
 from cluster_agent.scheduler.switches.live_limits import LiveSwitches
+from cluster_agent.scheduler.switches.live_reservations import Reservations
+from cluster_agent.scheduler.switches.reservations import FOREVER_S
 
 if TYPE_CHECKING:
     from cluster_agent.store.job_store import JobStore
@@ -134,9 +146,10 @@ def _job_watts(jobs: Sequence[Job]) -> str:
 def _site(
     partition: Partition, jobs: Sequence[Job], numbered: Numbered, cores: int, zero_s: int, now_s: float
 ) -> dict[str, str]:
-    """Limits, queues and nodes that were away, as far as there are any, and a replay has them."""
+    """Limits, queues, reservations and nodes that were away, as far as there are any, and a replay has them."""
     owner = partition.watts
     found = {SWITCHES: _switches(owner.switches, jobs, numbered, partition)}
+    found[RESERVATIONS] = _reservations(partition.reservations, jobs, cores, zero_s)
     if owner.can_have_failures and not owner.switches.has_partitions:
         found[FAILURES] = _failures(partition, cores, zero_s, now_s)
     return {name: text for name, text in found.items() if text}
@@ -152,6 +165,22 @@ def _failures(partition: Partition, cores: int, zero_s: int, now_s: float) -> st
         if back_s >= 0 and (back_s > 0 or one.at_s == one.back_s):
             first = place[one.node] * cores
             lines.append(f"{max(at_s, 0)},{max(back_s, at_s)},{first},{first + cores - 1}")
+    return "\n".join(lines) + "\n" if lines[1:] else ""
+
+
+def _reservations(book: Reservations, jobs: Sequence[Job], cores: int, zero_s: int) -> str:
+    """As ``--reservations`` takes them, with those that were over or deleted since the agent began, as far as they were
+    not before the log. Empty: there are none."""
+    lines = ["from_s,to_s,every_s,made_s,gone_s,processors,jobs"]
+    known = [*book.past, *((one, FOREVER_S) for one in book.by_name.values())]
+    for one, gone_s in known:
+        mine = one.reserved(gone_s)
+        if gone_s <= zero_s or mine.next_from_s(zero_s) is None:
+            continue
+        times_s = mine.from_s - zero_s, mine.to_s - zero_s, one.every_s, max(one.made_s - zero_s, 0)
+        gone = "" if gone_s == FOREVER_S else gone_s - zero_s
+        of_it = (job.id for job in jobs if job.spec.reservation == one.name and one.made_s <= job.submitted_s < gone_s)
+        lines.append(",".join(map(str, (*times_s, gone, one.nodes * cores, " ".join(map(str, of_it))))))
     return "\n".join(lines) + "\n" if lines[1:] else ""
 
 

@@ -78,6 +78,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same, and if one of these is not done then, it is cancelled."""
     queue: Annotated[str, Meta(max_length=LONGEST_QUEUE)] = ""
     """Of the partition, if it has several; "": the first."""
+    reservation: Annotated[str, Meta(max_length=LONGEST_QUEUE)] = ""
+    """In whose intervals it runs, on the nodes that are kept for it; "": in none."""
     begin_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
     """Until this time (Unix seconds), too; 0: it may begin at once."""
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State, in_queue
 from cluster_agent.jobs.job_nodes import Node
@@ -44,6 +44,8 @@ from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
+from cluster_agent.scheduler.switches.live_reservations import Busy, Reservation, Reservations, Wish
+from cluster_agent.scheduler.switches.reservations import FOREVER_S
 from cluster_agent.scheduler.world import LiveJobs
 from foundation.wire.job_messages import Message, NodeJobs
 
@@ -92,6 +94,15 @@ class Partition:
         ``switches``: limits and queues."""
         check_live(composition, machine is not None, power is not None, configurations is not None, switches.names)
         self.watts = Owner(composition, machine, configurations, meter, switches)
+        self.reservations = Reservations(store.reservations())
+        try:
+            for name in self.reservations.by_name:
+                self.watts.check_reserves(name)
+        except WrongUseError as error:  # of a policy that was chosen since
+            raise ClusterError(str(error)) from None
+        self.watts.reserve(self.reservations.reserved)
+        self._reserved_s = float("-inf")
+        """Until then no reservation begins or ends."""
         self.watts.set_mops(mop_mw)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
@@ -163,6 +174,7 @@ class Partition:
         check_runs(job, self.nodes.values())
         if (limits := self.watts.counts.limits) is not None:
             limits.check(claim_of(job))
+        self.reservations.check_job(_wish(job))
         self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
@@ -198,6 +210,7 @@ class Partition:
         else:
             if job.attempt == 0:
                 self._postponed.check(job)
+            self.reservations.check_job(_wish(job))
             self.jobs[job.id] = job
             self._queue_again(job, "queued again by hand")
         self._store.save(job)
@@ -213,6 +226,27 @@ class Partition:
         self.nodes[name].drained = None
         self.power.forgive(self.nodes[name])
 
+    def reserve(self, new: Reservation) -> None:
+        """Keep nodes for the jobs of some users from now on. ``WrongUseError`` for a reservation that cannot be had."""
+        self.watts.check_reserves(new.name)
+        now_s = self._clock.now_s()
+        new = replace(new, made_s=now_s)
+        self.reservations.check_new(new, len(self.nodes), self._busy(), now_s)
+        self._store.reserve(new)
+        self.reservations.by_name[new.name] = new
+        self._follow_reservations()
+
+    def unreserve(self, name: str) -> None:
+        """Delete the reservation. ``WrongUseError`` if there is none, or jobs are in it."""
+        self.reservations.find(name)
+        jobs = [job for job in self.jobs.values() if job.spec.reservation == name]
+        if jobs:
+            words = f"job {jobs[0].id}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+            raise WrongUseError(f"{words} wait or run in {name}: cancel them first (`clusterctl cancel`)")
+        self._store.unreserve(name)
+        self.reservations.remove(name, self._clock.now_s())
+        self._follow_reservations()
+
     def why_waiting(self) -> dict[int, str]:
         """By job number, what each job of the queue waits for."""
         order = [self._queued[row] for row in self._scheduler.queue() if row in self._queued]
@@ -223,7 +257,7 @@ class Partition:
             )
             nodes = [node for node in self.nodes.values() if queue is None or node.serves(queue)]
             why |= why_waiting(in_order, jobs, nodes, self.runs.by_row, self._now(), self.watts.owns_watts)
-        why |= self._over_limits(order)
+        why |= self._may_not_start(order)
         add_plan(why, order, self.planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
             idle = len(self._free(job))
@@ -323,6 +357,7 @@ class Partition:
                 self._timeouts.check(self.nodes.values())
                 self._switch()
                 self._release()
+                self._end_reservations()
                 if self._has_grown:  # a job that was lost has to get its place
                     self._begin_again()
                     self._release()
@@ -651,12 +686,46 @@ class Partition:
         self._queued[row], self._row_of[job.id] = job, row
         return row
 
-    def _over_limits(self, jobs: Iterable[Job]) -> dict[int, str]:
-        """Why those of the waiting jobs, by number, wait whose user, group or queue runs as much as it may."""
+    def _may_not_start(self, jobs: Iterable[Job]) -> dict[int, str]:
+        """Why those of the waiting jobs, by number, wait that have to, however many nodes are idle: their user, group
+        or queue runs as much as it may, or nodes are reserved."""
         if (limits := self.watts.counts.limits) is None:
             return {}
-        running = [claim_of(one.job) for one in self.runs.by_row.values()]
-        return limits.over(((job.id, claim_of(job)) for job in jobs), running)
+        jobs, running = list(jobs), [claim_of(one.job) for one in self.runs.by_row.values()]
+        found = limits.over(((job.id, claim_of(job)) for job in jobs), running)
+        wishes = [(job.id, _wish(job)) for job in jobs]
+        return found | self.reservations.why(wishes, len(self.nodes), self._busy(), self._clock.now_s())
+
+    def _busy(self) -> list[Busy]:
+        """The nodes that are taken, and until when at the latest."""
+        found = [
+            Busy(one.job.id, len(one.parts), (one.job.started_s or 0.0) + one.job.walltime_s, one.job.spec.reservation)
+            for one in self.runs.by_row.values()
+        ]
+        away = sum(node.run is None and not node.may_start for node in self.nodes.values())
+        return [*found, *([Busy(0, away, float("inf"))] if away else [])]
+
+    def _follow_reservations(self) -> None:
+        """They are others than before."""
+        self.watts.reserve_now(self.reservations.reserved, self._scheduler, self._clock.now_s())
+        self._reserved_s = float("-inf")  # a pass is due
+
+    def _end_reservations(self) -> None:
+        """Where one begins or ends a pass is due. One that is over is forgotten, and jobs that still wait for it are
+        cancelled, since they would wait forever."""
+        now_s = self._clock.now_s()
+        if now_s < self._reserved_s:
+            return
+        for name in self.reservations.over(now_s):
+            self._store.unreserve(name)
+            self.reservations.remove(name, FOREVER_S)
+            self._follow_reservations()
+        for job in [job for job in self.jobs.values() if job.state == "queued" and job.spec.reservation]:
+            if job.spec.reservation not in self.reservations.by_name:
+                self._leave_queue(job)
+                self._over(job, "cancelled", None, f"its reservation {job.spec.reservation} is over")
+                self._store.save(job)
+        self._has_room, self._reserved_s = True, self.reservations.change_after_s(now_s)
 
     def _leave_queue(self, job: Job) -> None:
         row = self._row_of.pop(job.id, None)
@@ -677,7 +746,7 @@ class Partition:
         if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
             waiting = sorted(queued, key=in_queue)
-            over = self._over_limits(waiting)
+            over = self._may_not_start(waiting)
             self.power.watch(
                 self.nodes.values(),
                 [
@@ -782,6 +851,8 @@ class Partition:
         """To the end of the queue, since its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
         job.nodes, job.queued_s, job.expected_end_s, job.configured = [], self._now(), None, None
+        if job.spec.reservation:  # it may be over
+            self._reserved_s = float("-inf")
         if not self._postponed.postpone(job) and self._fits(job):
             self._fresh.append(job)
 
@@ -790,3 +861,8 @@ class Partition:
         if now_s - self._saved_s >= seconds:
             self._saved_s = now_s
             self.runs.save()
+
+
+def _wish(job: Job) -> Wish:
+    """What it wants of reservations."""
+    return Wish(job.user, job.spec.nodes, job.spec.walltime_s, job.spec.reservation)

@@ -49,6 +49,7 @@ class World:
     ``partitions`` processors of the log's partitions or queues
     ``memory``     GiB of a processor, or ``machine``: memory of a log of processors counts
     ``failures``   a file of nodes that fail, or mtbf=HOURS,repair=HOURS,...
+    ``reservations``  a file of processors that are kept for some jobs in some hours
     ``strict``     whether the first job that would be dropped or corrected is an error
 
     ``ClusterError`` in one sentence, here or when it is replayed; in that sentence ``--machine`` is ``machine``.
@@ -68,6 +69,7 @@ class World:
     partitions: str | None = None
     memory: str | None = None
     failures: str | None = None
+    reservations: str | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -108,7 +110,7 @@ class World:
 
     @property
     def has_switches(self) -> bool:
-        """Whether it has limits, partitions, memory or failures."""
+        """Whether it has limits, partitions, memory, failures or reservations."""
         return any(getattr(self, name) is not None for name in SWITCHES)
 
     @property

@@ -1,20 +1,22 @@
-"""``--limit``, ``--partitions``, ``--memory``, ``--failures``: what a site adds to its processors, for a log's jobs."""
+"""``--limit``, ``--partitions``, ``--memory``, ``--failures``, ``--reservations``: what a site adds to its processors,
+for a log's jobs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
+from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.switches.failures import AFTER_S, DRAWN, Failure, Failures, are_drawn, drawn
-from cluster_agent.scheduler.switches.limit_rules import is_number, rules_of
+from cluster_agent.scheduler.switches.limit_rules import MOST, is_number, rules_of
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
+from cluster_agent.scheduler.switches.reservations import FOREVER_S, Reserved, overlap
 from cluster_agent.workloads import swf
 from cluster_agent.workloads.job_log import LONGEST_S, Workload
 from cluster_agent.workloads.swf import Finding, Log, TraceError
@@ -33,6 +35,7 @@ HOUR_S: Final = 3600
 LONGEST_H: Final = 1e7
 MOST_FAILURES: Final = 1_000_000
 """Ours: beyond these it is a mistake."""
+COLUMNS_OF_RESERVATIONS: Final = ("from_s", "to_s", "every_s", "made_s", "gone_s", "processors", "jobs")
 SIZE: Final = re.compile(r"(?i)\b(\d{1,9})\s*(?:processors?|procs?|cpus?|cores?)\b")
 """Ours: the archive's headers describe partitions in words; a number of processors among them is the size."""
 
@@ -82,14 +85,14 @@ def partitioned(given: World, log: Log) -> int | None:
 
 
 def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
-    """With the limits, partitions, memory and failures that are given; of failures, in a warm start, those from then
-    on. Jobs that could never run are dropped and counted."""
+    """With the limits, partitions, memory, failures and reservations that are given; of failures, in a warm start,
+    those from then on. Jobs that could never run are dropped and counted."""
     if given.failures is not None:
         found = _failures(given.failures, given, choice, world)
         if world.recorded is not None:
             found = replace(found, failures=[one for one in found.failures if one.at_s >= world.recorded.until_s])
         world = replace(world, failures=found)
-    if given.limits is None and given.partitions is None and given.memory is None:
+    if not _names(given):
         return world
     workload, machine = world.workload, given.load_machine()
     has, part, workload = _partitions(given, workload)
@@ -101,8 +104,10 @@ def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
     most, counts_jobs, counter = _counters(given, lambda key: _texts(columns[KEYS[key], workload.row]))
     limits = Limits(_names(given), has, part, memory_kib, most, counts_jobs, counter)
     _check(choice, limits.switches, "processors")
+    if given.reservations is not None:
+        limits = _with_reservations(limits, given.reservations, workload)
     never = np.zeros(len(workload.jobs), np.bool_)
-    for what, fix, which in _never(limits, workload.jobs.width):
+    for what, fix, which in _never(limits, workload.jobs):
         workload = _noted(workload, what, fix, "dropped", which & ~never, given.strict)
         never |= which
     return _kept(world, workload, limits, ~never)
@@ -177,6 +182,50 @@ def _read_failures(path: str, processors: int) -> Failures:
 Source = TypeVar("Source", Workload, "NodeTrace")
 
 
+def _with_reservations(limits: Limits, path: str, workload: Workload) -> Limits:
+    """Of a file with the columns ``COLUMNS_OF_RESERVATIONS``. ``WrongUseError``."""
+    if {"partitions", "memory"} & set(limits.switches):
+        raise WrongUseError(f"--reservations {path}: does not go with --partitions and --memory; leave one of them out")
+    rows, sha256 = rows_of(path)
+    pool, found = np.zeros(len(workload.jobs), np.int32), list[Reserved]()
+    last_s = int(workload.jobs.submit_s[-1]) + AFTER_S
+    place = {number: at for at, number in enumerate(workload.jobs.number.tolist())}
+    for line, row in rows:
+        try:
+            one, jobs = _reserved(row, last_s), [int(number) for number in row["jobs"].split()]
+        except (KeyError, ValueError):
+            columns = ",".join(COLUMNS_OF_RESERVATIONS)
+            raise TraceError(
+                f"{path}:{line}: a line has whole numbers {columns} (jobs: blanks between); correct it"
+            ) from None
+        if not 0 < one.length_s <= (one.every_s or LONGEST_S) or max(map(abs, one[:3])) > LONGEST_S:
+            raise TraceError(f"{path}:{line}: to_s must be later than from_s, and every_s 0 or no less than that long")
+        if not 0 < one.width <= workload.processors:
+            raise TraceError(f"{path}:{line}: processors must be from 1 to {workload.processors}")
+        found.append(one)
+        for number in jobs:
+            if number in place:
+                pool[place[number]] = len(found)
+    if not found:
+        raise TraceError(f"{path}: has no reservation; leave it out")
+    _check_together(path, found, workload.processors)
+    return replace(limits, reserved=found, pool=pool, reserved_sha256=sha256)
+
+
+def _reserved(row: Mapping[str, str], last_s: int) -> Reserved:
+    """One that comes again does so until ``last_s``, so that every replay ends. ``ValueError``."""
+    numbers = {name: int(row[name] or 0) for name in COLUMNS_OF_RESERVATIONS[:4]}
+    gone_s = int(row["gone_s"]) if row["gone_s"] else last_s if numbers["every_s"] else FOREVER_S
+    return Reserved(**numbers, gone_s=gone_s, width=int(row["processors"]))
+
+
+def _check_together(path: str, found: Sequence[Reserved], processors: int) -> None:
+    for at, one in enumerate(found):
+        if (clash := overlap(one, found[:at], processors)) is not None:
+            raise TraceError(f"{path}: reservation {at + 1} and those before it are more than {processors} processors"
+                             f" together at {clash} s; correct it")  # fmt: skip
+
+
 def _kept(world: Fitted, source: Source, limits: Limits, keeps: Bools) -> Fitted:
     """The world with these limits and jobs. ``TraceError`` if none is left, or one that a state has started."""
     if not keeps.any():
@@ -193,7 +242,7 @@ def _kept(world: Fitted, source: Source, limits: Limits, keeps: Bools) -> Fitted
 
 
 def _names(given: World) -> tuple[str, ...]:
-    found = {"partitions": given.partitions, "limits": given.limits, "memory": given.memory}
+    found = {name: getattr(given, name) for name in ("partitions", "limits", "memory", "reservations")}
     return tuple(name for name, text in found.items() if text is not None)
 
 
@@ -299,10 +348,14 @@ def _beyond(limits: Limits, width: Int32s) -> Bools:
     return found
 
 
-def _never(limits: Limits, width: Int32s) -> list[tuple[str, str, Bools]]:
+def _never(limits: Limits, jobs: Jobs) -> list[tuple[str, str, Bools]]:
     """What could not run even alone: (what, the fix, which jobs)."""
-    has = limits.has[limits.partition]
+    has, width = limits.has[limits.partition], jobs.width
+    most = np.array([(MOST, LONGEST_S), *((one.width, one.length_s) for one in limits.reserved)])
+    most_width, most_s = most[limits.pool].T if limits.reserved else (width, jobs.request_s)
+    exceeds = (width > most_width) | (jobs.request_s > most_s)
     return [
+        ("jobs wider or longer than their reservation", "delete it, or give the reservation more", exceeds),
         ("jobs wider than their partition", "delete it, or give the partition more", width > has[:, 0]),
         ("jobs with more memory than their partition has", "delete it, or give more", limits.memory_kib > has[:, 1]),
         (*_BEYOND, _beyond(limits, width)),
@@ -326,9 +379,8 @@ def _noted(source: Source, what: str, fix: str, done: str, which: Bools, is_stri
 
 def on_nodes_with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
     """With the limits of users and queues; nodes have clusters and memory of their own."""
-    of_processors = {"partitions": given.partitions, "memory": given.memory, "failures": given.failures}
-    for name, text in of_processors.items():
-        if text is not None:
+    for name in ("partitions", "memory", "failures", "reservations"):
+        if (text := getattr(given, name)) is not None:
             raise WrongUseError(f"--{name} {text}: only for a log of processors; leave it out")
     if given.limits is None:
         return world

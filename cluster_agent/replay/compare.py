@@ -142,8 +142,9 @@ def read(folder: Path) -> Run:
         parts["state"] = f"{Path(state['path']).name} {state['sha256'][:8]}" if state else None
         parts["configurations"] = manifest.get("configurations", {}).get("given")
         parts |= {name: manifest.get(name) for name in SWITCHES}  # another machine for the same jobs
-        if of_file := manifest.get("failures_sha256"):
-            parts["failures"] = f"{Path(parts['failures']).name} {of_file[:8]}"
+        for name in ("failures", "reservations"):
+            if of_file := manifest.get(f"{name}_sha256"):
+                parts[name] = f"{Path(parts[name]).name} {of_file[:8]}"
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         is_plain = manifest["machine"].get("given_by") == "MaxProcs" and not any(list(parts.values())[1:])
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])

@@ -59,6 +59,7 @@ class Setting(msgspec.Struct, frozen=True):
     partitions: str | None = None
     memory: str | None = None
     failures: str | None = None
+    reservations: str | None = None
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -212,6 +212,7 @@ def manifest(
         "plan_from": setting.plan_from,
         **{name: getattr(setting, name) for name in SWITCHES},
         "failures_sha256": None if world.failures is None else world.failures.sha256 or None,
+        "reservations_sha256": None if world.limits is None else world.limits.reserved_sha256 or None,
     }
     return {
         "command": list(command),

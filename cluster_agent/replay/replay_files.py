@@ -13,6 +13,7 @@ CAPS: Final = "caps.csv"
 JOB_WATTS: Final = "job-watts.csv"
 WAYS: Final = "configurations.csv"
 FAILURES: Final = "failures.csv"
+RESERVATIONS: Final = "reservations.csv"
 SWITCHES: Final = "switches.txt"
 """An option of a replay in each line, with its value behind a blank."""
 
@@ -22,6 +23,7 @@ OPTIONS: Final = {
     WAYS: "--configurations",
     JOB_WATTS: "--job-watts",
     FAILURES: "--failures",
+    RESERVATIONS: "--reservations",
 }
 
 

@@ -21,6 +21,7 @@ from cluster_agent.jobs.exported_state import state_of
 from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.scheduler.switches.live_reservations import PERIODS, clock
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
@@ -33,13 +34,17 @@ from cluster_agent.serve.people_protocol import (
     JobRow,
     ListJobChanges,
     ListJobs,
+    ListReservations,
     MeasureNode,
     Requeue,
+    ReservationRow,
+    Reserve,
     Resume,
     Sentences,
     ShowJob,
     Submit,
     SwitchPower,
+    Unreserve,
 )
 from cluster_agent.serve.row_changes import PART, RowParts
 from cluster_agent.workloads.state_file import MachineState
@@ -47,7 +52,7 @@ from foundation.shell.errors import nearest
 
 REQUESTS: Final = (
     Submit, MeasureNode, ListJobs, ListJobChanges, ShowJob, CountJobs, ExportState, Cancel, Requeue, Drain, Resume,
-    SwitchPower,
+    SwitchPower, Reserve, Unreserve, ListReservations,
 )  # fmt: skip
 
 
@@ -196,6 +201,9 @@ class JobRequests:
             Drain: self._drain,
             Resume: self._resume,
             SwitchPower: self._power,
+            Reserve: self._reserve,
+            Unreserve: self._unreserve,
+            ListReservations: self._reservations,
         }
 
     def _submit(self, caller: Caller, request: Submit) -> JobNumber:
@@ -334,6 +342,40 @@ class JobRequests:
             node = live.nodes[request.node]
             return [_switch_on(live, node) if request.is_on else _switch_off(live, node)]
 
+    def _reserve(self, caller: Caller, request: Reserve) -> Sentences:
+        new = request.reservation
+        for user in new.users:
+            _check_user(user)
+        with self._side.changing() as live:
+            live.reserve(new)
+        again = {every_s: f", and every {period} again" for period, every_s in PERIODS.items()}.get(new.every_s, "")
+        until = clock(new.from_s + new.length_s)
+        return [f"{new.nodes} nodes are reserved for {new.name} from {clock(new.from_s)} until {until}{again}"]
+
+    def _unreserve(self, caller: Caller, request: Unreserve) -> Sentences:
+        with self._side.changing() as live:
+            live.unreserve(request.name)
+        return [f"reservation {request.name} is deleted"]
+
+    def _reservations(self, caller: Caller, request: ListReservations) -> list[ReservationRow]:
+        live, now_s = self._side.live, self._side.now()
+        jobs: dict[str, list[int]] = {}
+        for job in live.jobs.values():
+            jobs.setdefault(job.spec.reservation, []).append(job.id)
+        return [
+            ReservationRow(
+                name=one.name,
+                nodes=one.nodes,
+                next_s=one.reserved().next_from_s(now_s) or one.from_s,
+                length_s=one.length_s,
+                every_s=one.every_s,
+                users=one.users,
+                is_open=one.reserved().is_open(now_s),
+                jobs=sorted(jobs.get(one.name, [])),
+            )
+            for one in live.reservations.by_name.values()
+        ]
+
     def _own(self, caller: Caller, numbers: list[JobNumber]) -> list[Job]:
         """All of them, each once, or a refusal before anything has been done."""
         jobs = [self._find(number) for number in dict.fromkeys(numbers)]
@@ -404,6 +446,14 @@ def _uid(user: str) -> int:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
         raise WrongUseError(f"no user is called {user!r} on the cluster agent's machine; a uid does as well") from None
+
+
+def _check_user(name: str) -> None:
+    """``WrongUseError`` for a name of no user here: nobody could submit a job to the reservation as that one."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise WrongUseError(f"no user is called {name!r} on the cluster agent's machine") from None
 
 
 def _group(uid: int) -> str:

@@ -22,6 +22,7 @@ from cluster_agent.history.job_history import HistoryRow
 from cluster_agent.jobs.exported_state import PAST
 from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
+from cluster_agent.scheduler.switches.live_reservations import Name, Reservation
 from cluster_agent.serve.why import Why
 from cluster_agent.workloads.state_file import MachineState
 
@@ -345,6 +346,41 @@ class Resume(Request[Sentences], frozen=True):
     kind = "resume"
     role = "admin"
     node: NodeName
+
+
+class Reserve(Request[Sentences], frozen=True):
+    """``clusterctl reserve NAME``."""
+
+    kind = "reserve"
+    role = "admin"
+    reservation: Reservation
+
+
+class Unreserve(Request[Sentences], frozen=True):
+    """``clusterctl reserve NAME --delete``."""
+
+    kind = "unreserve"
+    role = "admin"
+    name: Name
+
+
+class ReservationRow(msgspec.Struct, frozen=True):
+    """One line of ``clusterctl reserve``. ``next_s``: when its present interval began, or the next one does."""
+
+    name: str
+    nodes: int
+    next_s: Finite
+    length_s: int
+    every_s: int
+    users: list[str]
+    is_open: bool
+    jobs: list[int]
+
+
+class ListReservations(Request[list[ReservationRow]], frozen=True):
+    """``clusterctl reserve``."""
+
+    kind = "reservations"
 
 
 # --- jobs of another manager

@@ -48,6 +48,7 @@ SCHEMA: Final = """
                                checksum INTEGER NOT NULL);
     CREATE TABLE node_power (name TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
     CREATE TABLE stored_joules (one INTEGER PRIMARY KEY CHECK (one = 1), body BLOB NOT NULL, checksum INTEGER NOT NULL);
+    CREATE TABLE reservation (name TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
     CREATE TABLE lost_jobs (one INTEGER PRIMARY KEY CHECK (one = 1), unix_s REAL NOT NULL, checksum INTEGER NOT NULL);
 """
 

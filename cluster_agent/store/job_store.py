@@ -16,6 +16,7 @@ from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.jobs.job import ACTIVE, Job, State, in_queue
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.scheduler.energy_window import Stored
+from cluster_agent.scheduler.switches.live_reservations import Reservation
 from cluster_agent.store.database import Database, Writing
 from cluster_agent.store.ledger_store import begin_epoch, check_epoch
 from cluster_agent.store.records import LOST_JOBS, TABLES, problem_of
@@ -138,6 +139,20 @@ class JobStore:
         with self.together() as writing:
             writing.drop("node_power", name)
 
+    def reservations(self) -> list[Reservation]:
+        """Those that are not over."""
+        return [_RESERVATION.decode(body) for (body,) in self._database.rows("SELECT body FROM reservation")]
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Store a reservation."""
+        with self.together() as writing:
+            writing.put("reservation", reservation.name, _ENCODER.encode(reservation))
+
+    def unreserve(self, name: str) -> None:
+        """Forget it."""
+        with self.together() as writing:
+            writing.drop("reservation", name)
+
     def stored_joules(self) -> Stored | None:
         """What the budget of joules had stored that a scheduler had last."""
         rows = self._database.rows("SELECT body FROM stored_joules")
@@ -185,3 +200,4 @@ _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(Job)
 _SWITCHED: Final = msgspec.json.Decoder(Switched)
 _STORED: Final = msgspec.json.Decoder(Stored)
+_RESERVATION: Final = msgspec.json.Decoder(Reservation)

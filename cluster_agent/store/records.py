@@ -19,6 +19,7 @@ from msgspec import Meta
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.power_switching import Switched
 from cluster_agent.scheduler.energy_window import Stored
+from cluster_agent.scheduler.switches.live_reservations import Reservation
 from foundation.wire.power_messages import Count, Declaration
 
 Row: TypeAlias = tuple[Any, ...]
@@ -35,6 +36,7 @@ _DECLARATION: Final = msgspec.json.Decoder(Declaration)
 _JOB: Final = msgspec.json.Decoder(Job)
 _SWITCHED: Final = msgspec.json.Decoder(Switched)
 _STORED: Final = msgspec.json.Decoder(Stored)
+_RESERVATION: Final = msgspec.json.Decoder(Reservation)
 
 
 def _is_member(place: int, name: str, declaration: bytes) -> None:
@@ -80,6 +82,11 @@ def _is_stored_joules(one: int, body: bytes) -> None:
     _STORED.decode(body)
 
 
+def _is_reservation(name: str, body: bytes) -> None:
+    if _RESERVATION.decode(body).name != name:
+        raise ValueError("its column differs from its record")
+
+
 def _is_loss(*row: object) -> None:
     msgspec.convert(row, tuple[Literal[1], Seconds])
 
@@ -109,6 +116,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "drained_node": Table("drained node", ("name", "reason", "uid"), _is_drained_node),
     "node_power": Table("power of node", ("name", "body"), _is_node_power),
     "stored_joules": Table("the joules that a budget has stored", ("one", "body"), _is_stored_joules),
+    "reservation": Table("reservation", ("name", "body"), _is_reservation),
     "lost_jobs": Table("the loss of all jobs", ("one", "unix_s"), _is_loss),
 }  # fmt: skip
 """The tables whose rows carry a checksum."""

@@ -26,6 +26,7 @@ from cluster_agent.fabric.people import (
 )
 from cluster_agent.fabric.router import PeopleRequest
 from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.scheduler.switches.live_reservations import Reservation
 from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import (
     BudgetView,
@@ -47,6 +48,7 @@ from cluster_agent.serve.people_protocol import (
     ListJoules,
     ListNodeChanges,
     ListNodes,
+    ListReservations,
     ListRunning,
     LowerBudget,
     MeasureNode,
@@ -54,6 +56,7 @@ from cluster_agent.serve.people_protocol import (
     NotifyEnd,
     NotifyStart,
     Requeue,
+    Reserve,
     Resume,
     SetBudget,
     SetSchedule,
@@ -61,6 +64,7 @@ from cluster_agent.serve.people_protocol import (
     ShowJob,
     Submit,
     SwitchPower,
+    Unreserve,
 )
 from cluster_agent.serve.server import ROUND_S, Server
 from lab.cluster_demo.emulated_partition import free_port
@@ -83,7 +87,7 @@ ON_THE_WIRE = {
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
          "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False,
          "cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-         "begin_s": 0},
+         "reservation": "", "begin_s": 0},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -112,13 +116,20 @@ ON_THE_WIRE = {
     "history": (ListHistory(5.0, "alice"), {"since_s": 5.0, "user": "alice"}),
     "history-forget": (ForgetHistory("alice"), {"user": "alice"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
+    "reserve": (
+        Reserve(Reservation("maint", 2, 60, 30, ["ada"])),
+        {"reservation": {"name": "maint", "nodes": 2, "from_s": 60, "length_s": 30, "users": ["ada"], "every_s": 0,
+                         "made_s": 0}},
+    ),
+    "unreserve": (Unreserve("maint"), {"name": "maint"}),
+    "reservations": (ListReservations(), {}),
     "measure-node": (
         MeasureNode("n0", JobSpec(["a"], 60, "/")),
         {"node": "n0", "spec": {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "",
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
                                 "grace_s": 30, "requeue": True, "eco": False, "cores": 0, "gpus": 0, "mics": 0,
                                 "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-                                "begin_s": 0}},
+                                "reservation": "", "begin_s": 0}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it: with its defaults."""

@@ -141,7 +141,8 @@ void replay_pause_at(replay_t *r, int64_t at_s)
     r->pause_s = at_s;
 }
 
-/* Partitions have processors of their own, and those that fail are known by their numbers. */
+/* Partitions have processors of their own, those that fail are known by their numbers, and a pass with reservations
+ * counts them only. */
 static void place_processors(replay_t *r)
 {
     r->places = 1;
@@ -152,7 +153,8 @@ int32_t replay_set_limits(replay_t *r, const limits_t *limits)
 {
     int32_t first = 0;
     r->n_parts = limits->n_partitions;
-    if (r->n_parts)
+    r->has_reservations = limits->n_reserved > 0;
+    if (r->n_parts || r->has_reservations)
         place_processors(r);
     r->part_of = limits->partition;
     r->parts = column(&r->memory, r->n_parts, sizeof *r->parts);
@@ -540,6 +542,7 @@ typedef struct {
     int64_t power_s, reading_s, switch_s; /* of the plan; joules are to be read; nodes go off, or are off or on */
     int64_t failure_s;                    /* nodes fail, or are back */
     int64_t cap_s, wake_s;                /* another cap is in force; the caller wants a pass */
+    int64_t reserved_s;                   /* a reservation begins, ends, is made or deleted */
     int64_t first_s;
 } next_t;
 
@@ -561,10 +564,12 @@ static next_t look_ahead(replay_t *r)
         .cap_s = r->caps_begun < r->caps.n && r->ended < r->jobs.n_jobs ? r->caps.from_s[r->caps_begun] : INT64_MAX,
         .wake_s = r->ended < r->jobs.n_jobs ? r->wake_s : INT64_MAX,
         .failure_s = r->n_failures && r->ended < r->jobs.n_jobs ? next_failure(r) : INT64_MAX,
+        .reserved_s = r->has_reservations && r->ended < r->jobs.n_jobs ? scheduler_next_reserved(r->scheduler, r->now_s)
+                                                                       : INT64_MAX,
     };
     next.first_s = earlier(earlier(next.submission_s, next.end_s), earlier(next.overrun_s, next.power_s));
     next.first_s = earlier(earlier(next.first_s, next.cap_s), earlier(next.reading_s, next.switch_s));
-    next.first_s = earlier(earlier(next.first_s, next.wake_s), next.failure_s);
+    next.first_s = earlier(earlier(next.first_s, next.wake_s), earlier(next.failure_s, next.reserved_s));
     int64_t recorded_s = next_recorded(r); /* a start of this instant comes last, and so is none of what comes next */
     if (recorded_s > r->now_s)
         next.first_s = earlier(next.first_s, recorded_s);
@@ -629,6 +634,7 @@ static int32_t move_on(replay_t *r, const next_t *next)
         follow_failures(r);
     if (next->reading_s == r->now_s)
         read_joules(r);
+    r->is_pass_due |= next->reserved_s == r->now_s;
     if (next->cap_s == r->now_s) {
         r->caps_begun++;
         r->is_pass_due = 1;

@@ -16,6 +16,7 @@ struct replay {
     placement_t placement;
     placement_t *parts; /* only with partitions: what is free in each */
     int32_t n_parts;
+    int32_t has_reservations;
     const int32_t *part_of;
 
     int64_t now_s;

@@ -1,4 +1,4 @@
-/* What counts for limits and partitions. See site_limits.h. */
+/* What counts for limits and partitions, and when reservations are. See site_limits.h. */
 #include "resources/site_limits_inside.h"
 
 void limits_count(scheduler_t *s, int32_t job, int sign)
@@ -17,15 +17,49 @@ void limits_count(scheduler_t *s, int32_t job, int sign)
     }
 }
 
-int limits_allow(const scheduler_t *s, int32_t job)
+int limits_allow(const scheduler_t *s, const waiting_t *one)
 {
     const limits_t *given = &s->limited->given;
-    const int32_t *counter = given->counter + (int64_t)job * given->n_keys;
+    const int32_t *counter = given->counter + (int64_t)one->job * given->n_keys;
 
     for (int32_t k = 0; k < given->n_keys; k++) {
         int32_t at = counter[k];
-        if (at >= 0 && s->limited->used[at] + (given->counts_jobs[at] ? 1 : s->jobs.width[job]) > given->most[at])
-            return 0;
+        if (at < 0 || s->limited->used[at] + (given->counts_jobs[at] ? 1 : s->jobs.width[one->job]) <= given->most[at])
+            continue;
+        if (one->width <= s->free)
+            given->changed[one->job] |= CHANGED_BY_LIMITS;
+        return 0;
     }
     return 1;
+}
+
+void scheduler_reserve(scheduler_t *s, const booking_t *reserved, int32_t n_reserved)
+{
+    s->limited->given.reserved = reserved;
+    s->limited->given.n_reserved = n_reserved;
+}
+
+int64_t reserved_from(const booking_t *one, int64_t now_s)
+{
+    if (now_s < one->to_s)
+        return one->from_s;
+    return one->every_s ? one->from_s + ((now_s - one->to_s) / one->every_s + 1) * one->every_s : INT64_MAX;
+}
+
+int64_t scheduler_next_reserved(const scheduler_t *s, int64_t now_s)
+{
+    const limits_t *given = &s->limited->given;
+    int64_t next_s = INT64_MAX;
+    for (int32_t i = 0; i < given->n_reserved; i++) {
+        const booking_t *one = &given->reserved[i];
+        int64_t from_s = reserved_from(one, now_s), at_s;
+        if (one->made_s > now_s)
+            at_s = one->made_s;
+        else if (one->gone_s <= now_s || from_s == INT64_MAX)
+            continue;
+        else
+            at_s = least(from_s > now_s ? from_s : from_s + one->to_s - one->from_s, one->gone_s);
+        next_s = least(next_s, at_s);
+    }
+    return next_s;
 }

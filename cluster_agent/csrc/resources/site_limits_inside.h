@@ -1,4 +1,5 @@
-/* The inside of limits, from the bottom up: site_limits.c, partitions.c, ../limited_pass.c. */
+/* The inside of limits, from the bottom up: site_limits.c, partitions.c, ../limited_pass.c,
+ * ../reserved_pass.c. */
 #ifndef CLUSTER_LIMITS_INSIDE_H
 #define CLUSTER_LIMITS_INSIDE_H
 
@@ -16,6 +17,9 @@ struct limited {
 };
 
 /* site_limits.c */
-int limits_allow(const scheduler_t *s, int32_t job);
+/* Whether the waiting job may start now, as far as limits go; notes what keeps it where there is room. */
+int limits_allow(const scheduler_t *s, const waiting_t *one);
+/* When the interval of the reservation begins that is not over, the present or the next one; INT64_MAX: none is. */
+int64_t reserved_from(const booking_t *one, int64_t now_s);
 
 #endif

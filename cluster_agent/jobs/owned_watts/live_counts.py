@@ -25,7 +25,7 @@ class Counts:
     """A table begins without jobs; each of these functions fills in a row of it, or reads one."""
 
     limits: LiveLimits | None = None
-    """What may run at once, and where; only where the policy owns no watts."""
+    """What may run at once, and where, and what is reserved; only where the policy owns no watts."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Counts:
         switches: LiveSwitches = NONE,
         nodes: Collection[str] = (),
     ) -> None:
-        if switches.names:
+        if switches.names or switches.clash_with_reservations(composition) is None:
             self.limits = LiveLimits(switches, nodes, len(world.jobs), world.jobs.n_users)
             world = msgspec.structs.replace(world, limits=self.limits.limits)
         self.uncapped = world.caps
@@ -80,7 +80,8 @@ class Counts:
 
 def claim_of(job: Job) -> Claim:
     """What counts of it for limits."""
-    return Claim(job.user, len(job.nodes) or job.spec.nodes, job.group, job.spec.queue)
+    spec = job.spec
+    return Claim(job.user, len(job.nodes) or spec.nodes, job.group, spec.queue, spec.reservation)
 
 
 def mw(watts: float) -> int:

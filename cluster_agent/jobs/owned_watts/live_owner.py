@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
+from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
@@ -36,6 +37,7 @@ from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.queue import patient
 from cluster_agent.scheduler.switches.limits import clash_of
 from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
+from cluster_agent.scheduler.switches.reservations import Reserved
 from cluster_agent.scheduler.world import Kind, LiveJobs, World
 
 if TYPE_CHECKING:
@@ -122,6 +124,23 @@ class Owner:
             Watts.of(self._levels_as_planned(1), self._composition.power)
         else:
             check_configurations(self._owned, self.configurations)
+
+    def check_reserves(self, name: str) -> None:
+        """``WrongUseError`` if the policy, or queues, cannot keep a reservation of this name."""
+        owns = "a policy that owns watts does not go with reservations" if self.owns_watts else None
+        if (trouble := owns or self.switches.clash_with_reservations(self._composition)) is not None:
+            raise WrongUseError(f"reservation {name} cannot be kept: {trouble}; choose another policy ([jobs] policy)")
+
+    def reserve(self, reserved: Mapping[str, Reserved]) -> None:
+        """Schedulers that begin keep these reservations."""
+        self.switches = self.switches._replace(reservations=reserved)
+
+    def reserve_now(self, reserved: Mapping[str, Reserved], scheduler: NativeScheduler, now_s: int) -> None:
+        """This scheduler keeps them, too, from now on."""
+        self.reserve(reserved)
+        if self.counts.limits is not None:
+            self.counts.limits.reserve(reserved, now_s)
+            scheduler.reserve(self.counts.limits.reserved)
 
     @property
     def _owned(self) -> Machine:

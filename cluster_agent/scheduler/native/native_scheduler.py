@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.native.own_phases import OwnOrder, OwnPhases
     from cluster_agent.scheduler.plans.looks import Look
     from cluster_agent.scheduler.switches.limits import CLimits
+    from cluster_agent.scheduler.switches.reservations import Reserved
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 
@@ -124,6 +125,12 @@ class NativeScheduler:
         self._limits = limits
         if limits is not None:
             checked(lib.scheduler_set_limits(self._scheduler, limits.c))
+
+    def reserve(self, reserved: Sequence[Reserved]) -> None:
+        """Keep processors for these reservations from now on; with limits, if only empty ones."""
+        assert self._limits is not None
+        self._limits.reserve(reserved)
+        lib.scheduler_reserve(self._scheduler, self._limits.c.reserved, len(reserved))
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""

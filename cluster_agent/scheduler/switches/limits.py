@@ -1,8 +1,9 @@
-"""Limits, partitions and memory as columns of jobs, and as the engine takes them (``csrc/resources/site_limits.h``)."""
+"""Limits, partitions, memory and reservations as columns of jobs, and as the engine takes them
+(``csrc/resources/site_limits.h``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +14,7 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.switches.reservations import Reserved
 
 UNCOUNTED: Final = np.iinfo(np.int64).max
 """Memory of a machine whose memory is not counted."""
@@ -21,6 +23,7 @@ CHANGED: Final = {
     "partitions": lib.CHANGED_BY_PARTITIONS,
     "limits": lib.CHANGED_BY_LIMITS,
     "memory": lib.CHANGED_BY_MEMORY,
+    "reservations": lib.CHANGED_BY_RESERVATIONS,
 }
 
 
@@ -38,13 +41,19 @@ class Limits(msgspec.Struct, frozen=True):
     counts_jobs: Bools
     counter: Int32s
     """``counter[job, key]``: where the job counts; -1: nowhere."""
+    reserved: Sequence[Reserved] = ()
+    pool: Int32s = np.zeros(0, np.int32)
+    """Of each job, only with reservations: 1 + its place in ``reserved``; 0: it has none."""
+    reserved_sha256: str = ""
+    """Of the file that they are in."""
 
     def only(self, rows: Int64s | Bools) -> Limits:
         """Those of the jobs ``rows``."""
         return self._each(lambda column: column[rows])
 
     def _each(self, of: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Limits:
-        columns = {name: of(getattr(self, name)) for name in ("partition", "memory_kib", "counter")}
+        names = ("partition", "memory_kib", "counter", *(["pool"] if self.reserved else []))
+        columns = {name: of(getattr(self, name)) for name in names}
         return msgspec.structs.replace(self, **columns)
 
 
@@ -67,6 +76,7 @@ class CLimits:
             "counts_jobs": ("uint8_t", limits.counts_jobs),
             "counter": ("int32_t", limits.counter),
             "changed": ("uint8_t", self._changed),
+            "pool": ("int32_t", limits.pool),
         }
         counts = {
             "n_partitions": len(limits.has) if has_partitions else 0,
@@ -75,7 +85,15 @@ class CLimits:
         }
         self._pointers = {name: pointer(kind, np.ascontiguousarray(column)) for name, (kind, column) in columns.items()}
         """These keep the columns that are copies."""
-        self.c = ffi.new("limits_t *", counts | self._pointers)
+        self._reserved = ffi.new("booking_t[]", limits.reserved)
+        reserved = {"n_reserved": len(limits.reserved), "reserved": self._reserved}
+        self.c = ffi.new("limits_t *", counts | reserved | self._pointers)
+
+    def reserve(self, reserved: Sequence[Reserved]) -> None:
+        """The reservations that there are now; those before keep their places."""
+        self._reserved = ffi.new("booking_t[]", reserved)
+        self.c.reserved, self.c.n_reserved = self._reserved, len(reserved)
+        self._switches = tuple(dict.fromkeys((*self._switches, "reservations")))
 
     @property
     def switches(self) -> dict[str, int]:
@@ -85,8 +103,10 @@ class CLimits:
 
 def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
     """Why the policy does not go with these switches; None: it does."""
+    can_plan_all = switches == ("reservations",)
+    backfills = ("none", "easy", "list", *(["conservative"] if can_plan_all else []))
     reasons = {
-        f"backfill={composition.backfill}": composition.backfill not in ("none", "easy", "list"),
+        f"backfill={composition.backfill}": composition.backfill not in backfills,
         "ties=sc15": composition.ties == "sc15",
         "guard": composition.guard is not None,
         "a portfolio": composition.portfolio is not None,

@@ -1,4 +1,4 @@
-"""Limits and queues over a table of jobs that grows, for the engine of a live partition.
+"""Limits, queues and reservations over a table of jobs that grows, for the engine of a live partition.
 
 A row of the table is filled in when its job comes. Each user, group and queue has a counter for each kind of limit, so
 the engine's columns have their full size from the start. Queues that have nodes of their own are the engine's
@@ -15,8 +15,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limit_rules import KEYS, LONGEST_QUEUE, Rule
-from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits
+from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
+from cluster_agent.scheduler.switches.reservations import Reserved
 from foundation.shell.errors import UsageError, nearest
 from foundation.shell.names import expanded
 
@@ -28,6 +30,7 @@ class Claim(NamedTuple):
     nodes: int
     group: str = ""
     queue: str = ""
+    reservation: str = ""
 
     def amount(self, what: str) -> int:
         """What it adds to a counter."""
@@ -44,11 +47,17 @@ class LiveSwitches(NamedTuple):
 
     rules: Sequence[Rule] = ()
     queues: Mapping[str, Sequence[str]] = MappingProxyType({})
+    reservations: Mapping[str, Reserved] = MappingProxyType({})
+    """These are not of the settings: administrators make and delete them."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Which of the world's switches these are."""
-        found = {"partitions": self.has_partitions, "limits": bool(self.rules)}
+        found = {
+            "partitions": self.has_partitions,
+            "limits": bool(self.rules),
+            "reservations": bool(self.reservations),
+        }
         return tuple(name for name, is_there in found.items() if is_there)
 
     @property
@@ -60,6 +69,12 @@ class LiveSwitches(NamedTuple):
     def queue_of_node(self) -> Mapping[str, str]:
         """By node, its queue, where each has nodes of its own."""
         return {name: queue for queue, names in self.queues.items() for name in names}
+
+    def clash_with_reservations(self, composition: Composition) -> str | None:
+        """Why the policy, or the queues, can keep no reservations; None: they can."""
+        if self.has_partitions:
+            return "queues with nodes of their own do not go with reservations"
+        return clash_of(composition, tuple(dict.fromkeys((*self.names, "reservations"))))
 
     def queue(self, wanted: str) -> str:
         """The queue of a job that was accepted with this one; after a change of the settings it may have gone."""
@@ -130,7 +145,11 @@ class LiveLimits:
         count = elsewhere + 1 if queue_of_node else 0
         has = np.array([[size[at], UNCOUNTED] for at in range(count)], np.int64).reshape(count, 2)
         partition, memory_kib = np.zeros(rows if count else 0, np.int32), np.zeros(rows if count else 0, np.int64)
-        self.limits = Limits(switches.names, has, partition, memory_kib, most, counts_jobs, counter)
+        self.reserved = list(switches.reservations.values())
+        """A reservation keeps its place in it."""
+        self._pool_of = {name: at for at, name in enumerate(switches.reservations, 1)}
+        columns = has, partition, memory_kib, most, counts_jobs, counter, self.reserved, np.zeros(rows, np.int32)
+        self.limits = Limits(switches.names, *columns)
         """For the engine, which reads what ``add`` writes."""
 
     def add(self, row: int, job: Claim, nodes: Sequence[str] = ()) -> None:
@@ -140,10 +159,20 @@ class LiveLimits:
                 numbers = self._numbers[key]
                 counter = at * self._room + numbers.setdefault(value, len(numbers))
                 self.limits.most[counter], self.limits.counter[row, at] = most, counter
+        self.limits.pool[row] = self._pool_of.get(job.reservation, 0)
         if nodes:
             self.occupy(row, nodes)
         elif self._partition_of_queue:
             self.limits.partition[row] = self._partition_of_queue[job.queue]
+
+    def reserve(self, reserved: Mapping[str, Reserved], now_s: int) -> None:
+        """There are these reservations from now on."""
+        for name in self._pool_of.keys() - reserved.keys():
+            place = self._pool_of.pop(name) - 1
+            self.reserved[place] = self.reserved[place]._replace(gone_s=now_s)
+        for name in [name for name in reserved if name not in self._pool_of]:
+            self.reserved.append(reserved[name])
+            self._pool_of[name] = len(self.reserved)
 
     def occupy(self, row: int, nodes: Sequence[str]) -> None:
         """The row has these nodes, whoever it is: they are of one queue, unless the settings have changed since."""
