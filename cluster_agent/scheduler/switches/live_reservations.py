@@ -139,13 +139,15 @@ class Reservations:
             left = nodes - sum(one.nodes for one in late)
             left -= sum(one.width for one in self.reserved.values() if one.is_open(at_s))
             if wanted > left:
-                jobs, away = [one.job for one in late if one.job], sum(one.nodes for one in late if not one.job)
+                jobs = [one.job for one in late if one.job]
+                away = sum(one.nodes for one in late if not one.job)
                 listed = ", ".join(map(str, jobs[:5])) + ", ..." * (len(jobs) > 5)
                 names = [f"job{'s' * (len(jobs) > 1)} {listed}"] if jobs else []
                 names += [f"{away} that {'are' if away > 1 else 'is'} away"] if away else []
                 raise WrongUseError(
                     f"{wanted} nodes requested, and at {clock(at_s)} only {max(left, 0)} of {nodes} are certain to be"
-                    f" free: {' and '.join(names) or 'reservations'} may have the others; choose a later --start, or fewer nodes"
+                    f" free: {' and '.join(names) or 'reservations'} may have the others; choose a later --start, or fewer"
+                    " nodes"
                 )
 
     def _is_in(self, one: Busy, at_s: float) -> bool:
