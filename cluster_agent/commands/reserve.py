@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
@@ -17,7 +18,10 @@ from foundation.shell.duration import seconds, shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
 
-HEADINGS = ["name", "nodes", "from", "for", "every", "users", "jobs"]
+HEADINGS: Final = ["name", "nodes", "from", "for", "every", "users", "jobs"]
+
+
+Valid = TypeVar("Valid")
 
 
 @click.command()
@@ -45,36 +49,48 @@ def reserve(
 
     No other job starts on them if its walltime reaches into that time. Jobs of the reservation start and end in it.
     """
-    given = {"--nodes": nodes, "--start": start, "--for": duration, "--users": users}
-    if name is None or delete:
-        wrong = next((option for option, value in (given | {"--every": every}).items() if value), "")
-        if wrong or (delete and name is None):
-            raise WrongUseError(f"{wrong or '--delete'}: give the NAME of the reservation" if name is None else
-                                f"--delete and {wrong}: leave one of them out")  # fmt: skip
-        if name is None:
-            _list(ask(socket, ListReservations()), as_json)
-        else:
-            echo(*ask(socket, msgspec.convert({"name": name}, Unreserve)))
-        return
-    if missing := next((option for option, value in given.items() if not value), ""):
+    given = {"--nodes": nodes, "--start": start, "--for": duration, "--users": users, "--every": every}
+    if name is None:
+        _refuse({"--delete": delete} | given, "give the NAME of the reservation")
+        _list(ask(socket, ListReservations()), as_json)
+    elif delete:
+        _refuse(given, "not with --delete; leave one of them out")
+        echo(*ask(socket, _valid({"name": name}, Unreserve)))
+    else:
+        echo(*ask(socket, Reserve(_reservation(name, given))))
+
+
+def _refuse(given: dict[str, Any], why: str) -> None:
+    """``WrongUseError`` for the first of these options that is given."""
+    if option := next((option for option, value in given.items() if value), ""):
+        raise WrongUseError(f"{option}: {why}")
+
+
+def _reservation(name: str, given: dict[str, Any]) -> Reservation:
+    """``WrongUseError`` for one that lacks something, or cannot be."""
+    if missing := next((option for option, value in given.items() if not value and option != "--every"), ""):
         raise WrongUseError(
             f"{missing} is missing: clusterctl reserve NAME --nodes N --start TIME --for TIME --users A,B"
         )
+    length_s = seconds(given["--for"])
+    if length_s == 0:
+        raise WrongUseError(f"--for {given['--for']}: a reservation needs some time")
     new = {
         "name": name,
-        "nodes": nodes,
-        "from_s": begin_s("--start", start, datetime.now()),
-        "length_s": seconds(duration),
-        "users": [user for user in users.split(",") if user],
-        "every_s": PERIODS[every] if every else 0,
+        "nodes": given["--nodes"],
+        "from_s": begin_s("--start", given["--start"], datetime.now()),
+        "length_s": length_s,
+        "users": [user for user in given["--users"].split(",") if user],
+        "every_s": PERIODS.get(given["--every"], 0),
     }
-    if new["length_s"] == 0:
-        raise WrongUseError(f"--for {duration}: a reservation needs some time")
+    return _valid(new, Reservation)
+
+
+def _valid(found: dict[str, Any], kind: type[Valid]) -> Valid:
     try:
-        reservation = msgspec.convert(new, Reservation)
+        return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         raise WrongUseError(f"not a valid reservation: {without_types(str(error)).replace('`', '')}") from None
-    echo(*ask(socket, Reserve(reservation)))
 
 
 def _list(rows: list[ReservationRow], as_json: bool) -> None:

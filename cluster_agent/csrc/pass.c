@@ -429,7 +429,7 @@ backfill_t *const BACKFILLS[] = {
 /* Heads in turn, then whoever may start behind them. How many start; -1: no memory. */
 static int32_t start_jobs(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
-    if (s->limited && s->limited->given.n_reserved)
+    if (s->limited && reserved_is_any(s, now_s))
         return reserved_pass(s, now_s, starts);
     if (s->limited && (s->limited->given.n_partitions || s->limited->given.n_keys))
         return limited_pass(s, now_s, starts);

@@ -15,12 +15,29 @@ static int32_t pool_of(const scheduler_t *s, int32_t job)
     return s->limited->given.pool[job];
 }
 
+static int is_known(const booking_t *one, int64_t now_s)
+{
+    return one->made_s <= now_s && now_s < one->gone_s && reserved_from(one, now_s) < INT64_MAX;
+}
+
+int reserved_is_any(const scheduler_t *s, int64_t now_s)
+{
+    const limits_t *given = &s->limited->given;
+    for (int32_t i = 0; i < given->n_reserved; i++)
+        if (is_known(&given->reserved[i], now_s))
+            return 1;
+    for (int32_t i = s->head; given->n_reserved && i < s->tail; i++)
+        if (pool_of(s, s->queue[i].job) && !s->has_started[s->queue[i].job])
+            return 1;
+    return 0;
+}
+
 /* Takes the intervals of the reservation from the profile (sign 1), or adds them (-1): the next one, and all that begin
  * before `until_s`. 0, or -1: no memory. */
 static int reserve(scheduler_t *s, const booking_t *one, int64_t now_s, int64_t until_s, int sign)
 {
     int64_t from_s = reserved_from(one, now_s), length_s = one->to_s - one->from_s;
-    if (one->made_s > now_s || one->gone_s <= now_s || from_s == INT64_MAX)
+    if (!is_known(one, now_s))
         return 0;
     do {
         int64_t begins_s = greatest(from_s, now_s);

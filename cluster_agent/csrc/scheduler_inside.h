@@ -374,6 +374,7 @@ void limits_count(scheduler_t *s, int32_t job, int sign); /* the job runs (1), o
 int32_t limited_pass(scheduler_t *s, int64_t now_s, int32_t *starts);
 
 /* reserved_pass.c */
+int reserved_is_any(const scheduler_t *s, int64_t now_s); /* something is reserved, or a job waits for what was */
 int32_t reserved_pass(scheduler_t *s, int64_t now_s, int32_t *starts);
 
 /* estimates.c */

@@ -44,7 +44,7 @@ from cluster_agent.scheduler.interfaces import Event, Kind, Meter, unmetered
 from cluster_agent.scheduler.loop import run
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.live_limits import NONE, LiveSwitches
-from cluster_agent.scheduler.switches.live_reservations import Busy, Reservation, Reservations, Wish
+from cluster_agent.scheduler.switches.live_reservations import Busy, JobNeed, Reservation, Reservations
 from cluster_agent.scheduler.switches.reservations import FOREVER_S
 from cluster_agent.scheduler.world import LiveJobs
 from foundation.wire.job_messages import Message, NodeJobs
@@ -174,7 +174,7 @@ class Partition:
         check_runs(job, self.nodes.values())
         if (limits := self.watts.counts.limits) is not None:
             limits.check(claim_of(job))
-        self.reservations.check_job(_wish(job))
+        self.reservations.check_job(_need_of(job))
         self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
@@ -210,7 +210,7 @@ class Partition:
         else:
             if job.attempt == 0:
                 self._postponed.check(job)
-            self.reservations.check_job(_wish(job))
+            self.reservations.check_job(_need_of(job))
             self.jobs[job.id] = job
             self._queue_again(job, "queued again by hand")
         self._store.save(job)
@@ -693,8 +693,8 @@ class Partition:
             return {}
         jobs, running = list(jobs), [claim_of(one.job) for one in self.runs.by_row.values()]
         found = limits.over(((job.id, claim_of(job)) for job in jobs), running)
-        wishes = [(job.id, _wish(job)) for job in jobs]
-        return found | self.reservations.why(wishes, len(self.nodes), self._busy(), self._clock.now_s())
+        needs = [(job.id, _need_of(job)) for job in jobs]
+        return found | self.reservations.why(needs, len(self.nodes), self._busy(), self._clock.now_s())
 
     def _busy(self) -> list[Busy]:
         """The nodes that are taken, and until when at the latest."""
@@ -863,6 +863,6 @@ class Partition:
             self.runs.save()
 
 
-def _wish(job: Job) -> Wish:
+def _need_of(job: Job) -> JobNeed:
     """What it wants of reservations."""
-    return Wish(job.user, job.spec.nodes, job.spec.walltime_s, job.spec.reservation)
+    return JobNeed(job.user, job.spec.nodes, job.spec.walltime_s, job.spec.reservation)

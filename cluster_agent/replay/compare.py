@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +142,7 @@ def read(folder: Path) -> Run:
         parts["state"] = f"{Path(state['path']).name} {state['sha256'][:8]}" if state else None
         parts["configurations"] = manifest.get("configurations", {}).get("given")
         parts |= {name: manifest.get(name) for name in SWITCHES}  # another machine for the same jobs
-        for name in ("failures", "reservations"):
-            if of_file := manifest.get(f"{name}_sha256"):
-                parts[name] = f"{Path(parts[name]).name} {of_file[:8]}"
+        parts |= _files_of_switches(manifest)
         title = Path(trace["path"]).name.removesuffix(".gz").removesuffix(".swf")
         is_plain = manifest["machine"].get("given_by") == "MaxProcs" and not any(list(parts.values())[1:])
         group = ", ".join([title, *(f"{key} {value}" for key, value in parts.items() if value)])
@@ -193,3 +191,9 @@ def _power(folder: Path) -> tuple[Float64s, Float64s, Float64s] | None:
         rows = [[float(one or "inf") for one in row] for row in list(csv.reader(file))[1:]]
     table = np.array(rows, np.float64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
+
+
+def _files_of_switches(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """Those that were given as files, by the name and the first letters of the SHA-256."""
+    marks = {name: manifest.get(f"{name}_sha256") for name in ("failures", "reservations")}
+    return {name: f"{Path(manifest[name]).name} {mark[:8]}" for name, mark in marks.items() if mark}

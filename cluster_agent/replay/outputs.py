@@ -211,8 +211,7 @@ def manifest(
         "state": state,
         "plan_from": setting.plan_from,
         **{name: getattr(setting, name) for name in SWITCHES},
-        "failures_sha256": None if world.failures is None else world.failures.sha256 or None,
-        "reservations_sha256": None if world.limits is None else world.limits.reserved_sha256 or None,
+        **{f"{name}_sha256": mark for name, mark in world.marks.items()},
     }
     return {
         "command": list(command),

@@ -146,6 +146,14 @@ class World(msgspec.Struct, frozen=True):
         return [*(one for one, part in needs if part is not None), *of_kind]
 
     @property
+    def marks(self) -> dict[str, str | None]:
+        """The SHA-256 of the files that failures and reservations are in; None: they are in none."""
+        return {
+            "failures": None if self.failures is None else self.failures.sha256 or None,
+            "reservations": None if self.limits is None else self.limits.reserved_sha256 or None,
+        }
+
+    @property
     def say(self) -> Callable[[str], None] | None:
         """Live: where alarms go."""
         return self.source.say if isinstance(self.source, LiveJobs) else None

@@ -124,6 +124,30 @@ def test_a_drained_node_gets_no_job_and_says_why(cluster):
     assert "nearest: n0" in cluster.ctl("drain", "n00").stderr
 
 
+def test_nodes_are_reserved_for_users_and_the_list_says_for_whom(cluster):
+    given = ["-N", "1", "--start", "2h", "--for", "1h", "--users", "root"]
+    done = cluster.ctl("reserve", "maint", *given, "--every", "week")
+    assert done.stdout.startswith("1 nodes are reserved for maint from ") and "every week again" in done.stdout
+    job = submit(cluster, "true", "-t", "30min", "--reservation", "maint")
+    (listed,) = cluster.ask("reserve")
+    assert (listed["name"], listed["jobs"], listed["users"], listed["is_open"]) == ("maint", [job], ["root"], False)
+    assert "maint" in cluster.ctl("reserve").stdout
+    assert row(cluster, job)["waits_for"].startswith("waits for its reservation maint, from ")
+    assert cluster.ctl("reserve", "maint", "--delete").stderr.count("\n") == 1
+    assert cluster.ctl("cancel", str(job)).returncode == 0
+    assert cluster.ctl("reserve", "maint", "--delete").stdout == "reservation maint is deleted\n"
+    assert cluster.ctl("reserve").stdout == "nothing is reserved\n"
+    for wrong, problem in (
+        ([*given[:-1], "nobody-here"], "no user is called 'nobody-here' on the cluster agent's machine"),
+        (given[2:], "--nodes is missing: clusterctl reserve NAME --nodes N --start TIME --for TIME --users A,B"),
+        ([*given, "--delete"], "--nodes: not with --delete; leave one of them out"),
+        ([*given[:2], "--start", "soon", *given[4:]], "--start soon: give 2h, 20:00 or 2030-01-31T20:00"),
+        ([*given[:4], "--for", "0s", *given[6:]], "--for 0s: a reservation needs some time"),
+    ):
+        refused = cluster.ctl("reserve", "maint", *wrong)
+        assert refused.returncode == 2 and problem in refused.stderr and refused.stderr.count("\n") == 1
+
+
 def test_a_script_brings_its_options_and_the_command_line_wins(cluster):
     script = cluster.at / "work.sh"
     script.write_text("#!/bin/sh\n#NODECTL --nodes 2 --time 90s\n#NODECTL --tag mixed  # a remark\necho $1\n")

@@ -1,5 +1,5 @@
-"""One impossible request stalls nothing: under each policy that ships, all others start although one job never can. Only
-policies that are strict by definition, first come, first served, let others wait behind it."""
+"""One impossible request stalls nothing: under each policy that ships, all others start although one job never can.
+Only policies that are strict by definition, first come, first served, let others wait behind it."""
 
 from __future__ import annotations
 

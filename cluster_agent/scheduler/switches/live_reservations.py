@@ -54,7 +54,7 @@ class Busy(NamedTuple):
     reservation: str = ""
 
 
-class Wish(NamedTuple):
+class JobNeed(NamedTuple):
     """What a job that waits, or is submitted, wants."""
 
     user: str
@@ -96,17 +96,17 @@ class Reservations:
             raise WrongUseError(f"no reservation is called {name!r}{there}")
         return self.by_name[name]
 
-    def check_job(self, wish: Wish) -> None:
+    def check_job(self, need: JobNeed) -> None:
         """``WrongUseError`` for a job that its reservation can never run."""
-        if not wish.reservation:
+        if not need.reservation:
             return
-        one = self.find(wish.reservation)
-        if wish.user not in one.users:
-            raise WrongUseError(f"reservation {one.name} is for {', '.join(one.users)}, not for {wish.user}")
-        if wish.nodes > one.nodes:
-            raise WrongUseError(f"{wish.nodes} nodes requested, and reservation {one.name} has {one.nodes}")
-        if wish.walltime_s > one.length_s:
-            times = f"a walltime of {shown(wish.walltime_s)} is longer than reservation {one.name}"
+        one = self.find(need.reservation)
+        if need.user not in one.users:
+            raise WrongUseError(f"reservation {one.name} is for {', '.join(one.users)}, not for {need.user}")
+        if need.nodes > one.nodes:
+            raise WrongUseError(f"{need.nodes} nodes requested, and reservation {one.name} has {one.nodes}")
+        if need.walltime_s > one.length_s:
+            times = f"a walltime of {shown(need.walltime_s)} is longer than reservation {one.name}"
             raise WrongUseError(f"{times}, which lasts {shown(one.length_s)}: give a shorter --time")
 
     def check_new(self, new: Reservation, nodes: int, busy: Collection[Busy], now_s: int) -> None:
@@ -139,15 +139,9 @@ class Reservations:
             left = nodes - sum(one.nodes for one in late)
             left -= sum(one.width for one in self.reserved.values() if one.is_open(at_s))
             if wanted > left:
-                jobs = [one.job for one in late if one.job]
-                away = sum(one.nodes for one in late if not one.job)
-                listed = ", ".join(map(str, jobs[:5])) + ", ..." * (len(jobs) > 5)
-                names = [f"job{'s' * (len(jobs) > 1)} {listed}"] if jobs else []
-                names += [f"{away} that {'are' if away > 1 else 'is'} away"] if away else []
                 raise WrongUseError(
                     f"{wanted} nodes requested, and at {clock(at_s)} only {max(left, 0)} of {nodes} are certain to be"
-                    f" free: {' and '.join(names) or 'reservations'} may have the others; choose a later --start, or fewer"
-                    " nodes"
+                    f" free: {_named(late)} may have the others; choose a later --start, or fewer nodes"
                 )
 
     def _is_in(self, one: Busy, at_s: float) -> bool:
@@ -156,43 +150,53 @@ class Reservations:
         return reservation is not None and reservation.reserved().is_open(at_s)
 
     def why(
-        self, waiting: Sequence[tuple[int, Wish]], nodes: int, busy: Collection[Busy], now_s: int
+        self, waiting: Sequence[tuple[int, JobNeed]], nodes: int, busy: Collection[Busy], now_s: int
     ) -> dict[int, str]:
         """Why each of the waiting jobs, by number, may not start now, however many nodes are idle; others are left
         out."""
         found = {}
-        for number, wish in waiting if self.by_name else ():
-            if reason := self._of_own(wish, now_s) if wish.reservation else self._of_others(wish, nodes, busy, now_s):
+        for number, need in waiting if self.by_name else ():
+            if reason := self._of_own(need, now_s) if need.reservation else self._of_others(need, nodes, busy, now_s):
                 found[number] = reason
         return found
 
-    def _of_own(self, wish: Wish, now_s: int) -> str:
-        one = self.by_name.get(wish.reservation)
+    def _of_own(self, need: JobNeed, now_s: int) -> str:
+        one = self.by_name.get(need.reservation)
         if one is None or (from_s := (mine := one.reserved()).next_from_s(now_s)) is None:
             return "about to be cancelled, since its reservation is over"
         if from_s > now_s:
             return f"waits for its reservation {one.name}, from {clock(from_s)}"
-        if now_s + wish.walltime_s <= from_s + one.length_s:
+        if now_s + need.walltime_s <= from_s + one.length_s:
             return ""
-        words = f"needs {shown(wish.walltime_s)}, and its reservation {one.name} ends at {clock(from_s + one.length_s)}"
+        words = f"needs {shown(need.walltime_s)}, and its reservation {one.name} ends at {clock(from_s + one.length_s)}"
         again_s = mine.next_from_s(from_s + one.length_s)
         return words if again_s is None else f"{words}; it waits for the next one, from {clock(again_s)}"
 
-    def _of_others(self, wish: Wish, nodes: int, busy: Collection[Busy], now_s: int) -> str:
+    def _of_others(self, need: JobNeed, nodes: int, busy: Collection[Busy], now_s: int) -> str:
         """With the first reservation into which it could run, and that leaves too few nodes for it then."""
         begins = sorted((one.next_from_s(now_s) or 0, name) for name, one in self.reserved.items())
         for from_s, name in begins:
             at_s = max(from_s, now_s)
-            if at_s >= now_s + wish.walltime_s:
+            if at_s >= now_s + need.walltime_s:
                 break
             late = sum(one.nodes for one in busy if one.until_s > at_s and not self._is_in(one, at_s))
             kept = sum(one.width for one in self.reserved.values() if one.is_open(at_s))
-            if late + kept + wish.nodes > nodes:
+            if late + kept + need.nodes > nodes:
                 words = f"{self.by_name[name].nodes} nodes are reserved for {name} from {clock(from_s)}"
-                return f"{words}, and it may run until {clock(now_s + wish.walltime_s)}"
+                return f"{words}, and it may run until {clock(now_s + need.walltime_s)}"
         return ""
 
 
 def clock(unix_s: float) -> str:
     """Local time, with the day."""
     return datetime.fromtimestamp(unix_s).strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
+
+
+def _named(busy: Collection[Busy]) -> str:
+    """Who has these nodes."""
+    jobs = [one.job for one in busy if one.job]
+    away = sum(one.nodes for one in busy if not one.job)
+    listed = ", ".join(map(str, jobs[:5])) + ", ..." * (len(jobs) > 5)
+    names = [f"job{'s' * (len(jobs) > 1)} {listed}"] if jobs else []
+    names += [f"{away} that {'are' if away > 1 else 'is'} away"] if away else []
+    return " and ".join(names) or "reservations"
