@@ -12,7 +12,7 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.commands.submit import begin_s
 from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.scheduler.switches.live_reservations import PERIODS, Reservation, clock
+from cluster_agent.scheduler.switches.live_reservations import LONGEST_S, NAME, PERIODS, Reservation, clock
 from cluster_agent.serve.people_protocol import ListReservations, ReservationRow, Reserve, Unreserve
 from foundation.shell.duration import seconds, shown
 from foundation.shell.plain_text import echo, echo_block, json_text
@@ -73,8 +73,10 @@ def _reservation(name: str, given: dict[str, Any]) -> Reservation:
             f"{missing} is missing: clusterctl reserve NAME --nodes N --start TIME --for TIME --users A,B"
         )
     length_s = seconds(given["--for"])
-    if length_s == 0:
-        raise WrongUseError(f"--for {given['--for']}: a reservation needs some time")
+    if not 0 < length_s <= LONGEST_S:
+        raise WrongUseError(f"--for {given['--for']}: a reservation needs some time, and lasts a year at most")
+    if NAME.fullmatch(name) is None:
+        raise WrongUseError(f"{name!r} is no name of a reservation: 64 letters, digits, dots and hyphens at most")
     new = {
         "name": name,
         "nodes": given["--nodes"],

@@ -21,7 +21,7 @@ from cluster_agent.jobs.exported_state import state_of
 from cluster_agent.jobs.job import ACTIVE, STATES, Account, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.scheduler.switches.live_reservations import PERIODS, clock
+from cluster_agent.scheduler.switches.live_reservations import PERIODS, are_reserved, clock
 from cluster_agent.serve.job_service import JobService
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
@@ -350,7 +350,7 @@ class JobRequests:
             live.reserve(new)
         again = {every_s: f", and every {period} again" for period, every_s in PERIODS.items()}.get(new.every_s, "")
         until = clock(new.from_s + new.length_s)
-        return [f"{new.nodes} nodes are reserved for {new.name} from {clock(new.from_s)} until {until}{again}"]
+        return [f"{are_reserved(new)} from {clock(new.from_s)} until {until}{again}"]
 
     def _unreserve(self, caller: Caller, request: Unreserve) -> Sentences:
         with self._side.changing() as live:

@@ -127,7 +127,7 @@ def test_a_drained_node_gets_no_job_and_says_why(cluster):
 def test_nodes_are_reserved_for_users_and_the_list_says_for_whom(cluster):
     given = ["-N", "1", "--start", "2h", "--for", "1h", "--users", "root"]
     done = cluster.ctl("reserve", "maint", *given, "--every", "week")
-    assert done.stdout.startswith("1 nodes are reserved for maint from ") and "every week again" in done.stdout
+    assert done.stdout.startswith("1 node is reserved for maint from ") and "every week again" in done.stdout
     job = submit(cluster, "true", "-t", "30min", "--reservation", "maint")
     (listed,) = cluster.ask("reserve")
     assert (listed["name"], listed["jobs"], listed["users"], listed["is_open"]) == ("maint", [job], ["root"], False)
@@ -143,6 +143,7 @@ def test_nodes_are_reserved_for_users_and_the_list_says_for_whom(cluster):
         ([*given, "--delete"], "--nodes: not with --delete; leave one of them out"),
         ([*given[:2], "--start", "soon", *given[4:]], "--start soon: give 2h, 20:00 or 2030-01-31T20:00"),
         ([*given[:4], "--for", "0s", *given[6:]], "--for 0s: a reservation needs some time"),
+        ([*given[:4], "--for", "400d", *given[6:]], "and lasts a year at most"),
     ):
         refused = cluster.ctl("reserve", "maint", *wrong)
         assert refused.returncode == 2 and problem in refused.stderr and refused.stderr.count("\n") == 1

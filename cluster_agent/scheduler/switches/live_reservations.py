@@ -6,6 +6,7 @@ which ones these are is decided when its jobs start. So a node that fails takes 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -26,7 +27,11 @@ PERIODS: Final = {"day": DAY_S, "week": 7 * DAY_S}
 KEPT: Final = 1000
 """Ours: how many reservations that are over or deleted are remembered, for a replay."""
 
-Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,63}\Z")]
+NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+LONGEST_S: Final = 366 * DAY_S
+"""Ours: of an interval."""
+
+Name: TypeAlias = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
 
 
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +40,7 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     nodes: Annotated[int, Meta(ge=1, le=1 << 20)]
     from_s: Annotated[int, Meta(ge=0, le=1 << 40)]
-    length_s: Annotated[int, Meta(ge=1, le=366 * DAY_S)]
+    length_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
     users: Annotated[list[Annotated[str, Meta(min_length=1, max_length=96)]], Meta(min_length=1, max_length=1000)]
     every_s: Literal[0, 86_400, 604_800] = 0
     made_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
@@ -182,9 +187,14 @@ class Reservations:
             late = sum(one.nodes for one in busy if one.until_s > at_s and not self._is_in(one, at_s))
             kept = sum(one.width for one in self.reserved.values() if one.is_open(at_s))
             if late + kept + need.nodes > nodes:
-                words = f"{self.by_name[name].nodes} nodes are reserved for {name} from {clock(from_s)}"
+                words = f"{are_reserved(self.by_name[name])} from {clock(from_s)}"
                 return f"{words}, and it may run until {clock(now_s + need.walltime_s)}"
         return ""
+
+
+def are_reserved(one: Reservation) -> str:
+    """So many nodes are."""
+    return f"{one.nodes} node{'s are' if one.nodes > 1 else ' is'} reserved for {one.name}"
 
 
 def clock(unix_s: float) -> str:
