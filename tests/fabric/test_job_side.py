@@ -514,7 +514,8 @@ def test_whatever_is_requested_of_jobs_is_answered_and_breaks_nothing(tmp_path):
         "submit": {"command": ["a"], "walltime_s": 10, "workdir": "/"}, "jobs": {"everything": True},
         "job-changes": {}, "job": {"job": job}, "job-tally": {}, "state-export": {},
         "cancel": {"jobs": [job]}, "requeue": {"jobs": [job]}, "drain": {"node": "n0"}, "resume": {"node": "n0"},
-        "power": {"node": "n0", "is_on": False},
+        "power": {"node": "n0", "is_on": False}, "reservations": {}, "unreserve": {"name": "a"},
+        "reserve": {"reservation": {"name": "a", "nodes": 1, "from_s": 1 << 31, "length_s": 60, "users": ["root"]}},
         "measure-node": {"node": "n0", "spec": {"command": ["a"], "walltime_s": 10, "workdir": "/"}},
     }  # fmt: skip
     made.side.can_switch = True

@@ -30,6 +30,8 @@ KEPT: Final = 1000
 NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 LONGEST_S: Final = 366 * DAY_S
 """Ours: of an interval."""
+LATEST_S: Final = 4_102_444_800
+"""Ours: no reservation begins later, at the end of 2099 (UTC)."""
 
 Name: TypeAlias = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
 
@@ -39,11 +41,11 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Name
     nodes: Annotated[int, Meta(ge=1, le=1 << 20)]
-    from_s: Annotated[int, Meta(ge=0, le=1 << 40)]
+    from_s: Annotated[int, Meta(ge=0, le=LATEST_S)]
     length_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
     users: Annotated[list[Annotated[str, Meta(min_length=1, max_length=96)]], Meta(min_length=1, max_length=1000)]
     every_s: Literal[0, 86_400, 604_800] = 0
-    made_s: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+    made_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
 
     def reserved(self, gone_s: int = FOREVER_S) -> Reserved:
         """As the engine has it."""
