@@ -55,7 +55,7 @@ def limits_of(jobs: Jobs, reserved: list[Reserved], pool: list[int]) -> Limits:
     return Limits(("reservations",), none, *places, *no_limits, reserved, np.array(pool, np.int32))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(jobs=traces(12), composition=COMPOSITIONS, reserved=reservations(), data=st.data())
 def test_the_engine_and_the_plain_machine_start_the_same_jobs_around_reservations(
     jobs: Jobs, composition: Composition, reserved: list[Reserved], data: st.DataObject

@@ -31,7 +31,7 @@ class ReservedMachine(ReferenceScheduler):
         due = {int(at_s) for at_s in self.jobs.submit_s}
         for one in self.reserved:
             due |= {one.made_s, min(one.gone_s, END_S)}
-            for from_s in range(one.from_s, min(one.gone_s, END_S), one.every_s or END_S):
+            for from_s in range(one.from_s, min(one.gone_s, END_S), one.every_s or NEVER_S):
                 due |= {from_s, from_s + one.length_s}
         while due:
             due.remove(now_s := min(due))
@@ -97,7 +97,7 @@ class ReservedMachine(ReferenceScheduler):
         for number, one in enumerate(self.reserved, 1):
             if not one.made_s <= now_s < one.gone_s or pool not in (0, number):
                 continue
-            for from_s in range(one.from_s, max(now_s + AHEAD_S, one.from_s + 1), one.every_s or END_S):
+            for from_s in range(one.from_s, max(now_s + AHEAD_S, one.from_s + 1), one.every_s or NEVER_S):
                 to_s = from_s + one.length_s
                 if to_s > now_s:
                     width = one.width if pool == 0 else -one.width
