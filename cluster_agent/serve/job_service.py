@@ -343,7 +343,7 @@ class JobService:
         except ClusterError as error:
             # of a disk that is full or fails the partition's alarm speaks
             if not self._why_shut and not isinstance(error, StoreError):
-                self._say(f"ALARM: {error}; no job is started or accepted until it can be written again")
+                self._say(f"ALARM: {error}; no job is started or accepted until that is mended")
                 self._is_alarmed = True
             self._live, self._why_shut, self._back_s = None, str(error), self.now() + STORE_RETRY_S
             if is_urgent:
