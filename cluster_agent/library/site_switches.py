@@ -16,7 +16,7 @@ from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.switches.failures import AFTER_S, DRAWN, Failure, Failures, are_drawn, drawn
 from cluster_agent.scheduler.switches.limit_rules import MOST, is_number, rules_of
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
-from cluster_agent.scheduler.switches.reservations import FOREVER_S, Reserved, overlap
+from cluster_agent.scheduler.switches.reservations import DAY_S, FOREVER_S, WEEK_S, Reserved, overlap
 from cluster_agent.workloads import swf
 from cluster_agent.workloads.job_log import LONGEST_S, Workload
 from cluster_agent.workloads.swf import Finding, Log, TraceError
@@ -186,10 +186,18 @@ def _with_reservations(limits: Limits, path: str, workload: Workload) -> Limits:
     """Of a file with the columns ``COLUMNS_OF_RESERVATIONS``. ``WrongUseError``."""
     if {"partitions", "memory"} & set(limits.switches):
         raise WrongUseError(f"--reservations {path}: does not go with --partitions and --memory; leave one of them out")
-    rows, sha256 = rows_of(path)
-    pool, found = np.zeros(len(workload.jobs), np.int32), list[Reserved]()
-    last_s = int(workload.jobs.submit_s[-1]) + AFTER_S
+    found, jobs_of, sha256 = _read_reservations(path, workload.processors, int(workload.jobs.submit_s[-1]) + AFTER_S)
     place = {number: at for at, number in enumerate(workload.jobs.number.tolist())}
+    pool = np.zeros(len(workload.jobs), np.int32)
+    for at, jobs in enumerate(jobs_of, 1):
+        pool[[place[number] for number in jobs if number in place]] = at
+    return replace(limits, reserved=found, pool=pool, reserved_sha256=sha256)
+
+
+def _read_reservations(path: str, processors: int, last_s: int) -> tuple[list[Reserved], list[list[int]], str]:
+    """With the numbers of the jobs of each, and the file's SHA-256. Those that come again do so until ``last_s``."""
+    rows, sha256 = rows_of(path)
+    found, jobs_of = list[Reserved](), list[list[int]]()
     for line, row in rows:
         try:
             one, jobs = _reserved(row, last_s), [int(number) for number in row["jobs"].split()]
@@ -198,18 +206,20 @@ def _with_reservations(limits: Limits, path: str, workload: Workload) -> Limits:
             raise TraceError(
                 f"{path}:{line}: a line has whole numbers {columns} (jobs: blanks between); correct it"
             ) from None
-        if not 0 < one.length_s <= (one.every_s or LONGEST_S) or max(map(abs, one[:3])) > LONGEST_S:
-            raise TraceError(f"{path}:{line}: to_s must be later than from_s, and every_s 0 or no less than that long")
-        if not 0 < one.width <= workload.processors:
-            raise TraceError(f"{path}:{line}: processors must be from 1 to {workload.processors}")
+        if one.every_s not in (0, DAY_S, WEEK_S):
+            raise TraceError(f"{path}:{line}: every_s must be 0, {DAY_S} or {WEEK_S}")
+        if not 0 < one.length_s <= (one.every_s or LONGEST_S):
+            raise TraceError(f"{path}:{line}: to_s must be later than from_s, and by no more than every_s")
+        if max(abs(int(row[name] or 0)) for name in COLUMNS_OF_RESERVATIONS[:5]) > LONGEST_S:
+            raise TraceError(f"{path}:{line}: no time may be beyond {LONGEST_S} s")
+        if not 0 < one.width <= processors:
+            raise TraceError(f"{path}:{line}: processors must be from 1 to {processors}")
         found.append(one)
-        for number in jobs:
-            if number in place:
-                pool[place[number]] = len(found)
+        jobs_of.append(jobs)
     if not found:
         raise TraceError(f"{path}: has no reservation; leave it out")
-    _check_together(path, found, workload.processors)
-    return replace(limits, reserved=found, pool=pool, reserved_sha256=sha256)
+    _check_together(path, found, processors)
+    return found, jobs_of, sha256
 
 
 def _reserved(row: Mapping[str, str], last_s: int) -> Reserved:

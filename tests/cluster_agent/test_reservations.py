@@ -126,8 +126,10 @@ def test_a_file_keeps_processors_for_its_jobs(
     ("rows", "problem"),
     [
         ("90,300,,,,x,3\n", ":2: a line has whole numbers from_s,to_s,every_s,made_s,gone_s,processors,jobs"),
-        ("90,90,,,,6,3\n", ":2: to_s must be later than from_s, and every_s 0 or no less than that long"),
-        ("90,300,100,,,6,3\n", ":2: to_s must be later than from_s, and every_s 0 or no less than that long"),
+        ("90,90,,,,6,3\n", ":2: to_s must be later than from_s, and by no more than every_s"),
+        ("90,90000,86400,,,6,3\n", ":2: to_s must be later than from_s, and by no more than every_s"),
+        ("90,300,1000,,,6,3\n", ":2: every_s must be 0, 86400 or 604800"),
+        ("90,300,,1{},,6,3\n".format("0" * 30), ":2: no time may be beyond 1099511627776 s"),
         ("90,300,,,,11,3\n", ":2: processors must be from 1 to 10"),
         ("90,300,,,,6,3\n200,400,,,,5,\n", ": reservation 2 and those before it are more than 10 processors"),
         ("", ": has no reservation; leave it out"),
@@ -164,10 +166,10 @@ def test_jobs_that_their_reservation_can_never_run_are_dropped_and_one_that_come
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, out = tmp_path / "reserved.csv", tmp_path / "out"
-    table.write_text(COLUMNS + "90,180,200,,,6,3\n")
+    table.write_text(COLUMNS + "90,180,86400,,,6,3\n")
     status, found, err = replayed(capsys, log, "--reservations", table, "--out", out)
     assert (status, found["ended"]) == (0, 2) and "wider or longer than their reservation: 1 dropped" in err
-    table.write_text(COLUMNS + "50,60,90,,,5,\n")
+    table.write_text(COLUMNS + "50,86440,86400,,,5,\n")
     status, found, err = replayed(capsys, log, "--reservations", table, "--out", out)
     assert (status, starts(out)["1"]) == (0, str(30 * 86_400)), "30 days after the last submission it ends"
 

@@ -146,6 +146,7 @@ GPU_JOBS: Final = "cluster_agent.sharing.gpu_jobs"
 CLUSTERS: Final = "cluster_agent.workloads.clusters.cluster_table"
 REQUESTS: Final = "cluster_agent.workloads.clusters.node_requests"
 SWITCHES: Final = "cluster_agent.library.site_switches"
+FAILURE: Final = "one = Failure(*(int(row[name]) for name in Failure._fields))\n        "
 FACTORS: Final = "cluster_agent.budget.sharers.node_factors"
 MQTT: Final = "foundation.mqtt.mqtt_settings"
 QUEUE: Final = "cluster_agent.slurm.queue_json"
@@ -340,7 +341,14 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         MARK, WIDE,
         (SWITCHES, "if not 0 <= one.at_s <= one.back_s <= LONGEST_S:", "if False:"),
         (SWITCHES, "if not 0 <= one.first <= one.last < processors:", "if False:"),
-        (SWITCHES, "except (KeyError, ValueError):", "except KeyError:"),
+        (SWITCHES, f"{FAILURE}except (KeyError, ValueError):", f"{FAILURE}except KeyError:"),
+    ),
+    "reservations": (
+        (SWITCHES, "if one.every_s not in (0, DAY_S, WEEK_S):", "if False:"),
+        (SWITCHES, "[int(number) for number in row[\"jobs\"].split()]", "[int(row[\"jobs\"])]"),
+        (SWITCHES, "COLUMNS_OF_RESERVATIONS[:5]) > LONGEST_S:", "COLUMNS_OF_RESERVATIONS[:5]) < 0:"),
+        (SWITCHES, "if not 0 < one.width <= processors:", "if False:"),
+        (SWITCHES, "overlap(one, found[:at], processors)) is not None:", "overlap(one, [], processors)) is not None:"),
     ),
     "node factors": (
         MARK, WIDE,

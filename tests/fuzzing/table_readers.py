@@ -17,10 +17,11 @@ import numpy as np
 from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import ClusterError
-from cluster_agent.library.site_switches import _read_failures
+from cluster_agent.library.site_switches import _read_failures, _read_reservations
 from cluster_agent.prices.cooling import read_pue, read_temperatures
 from cluster_agent.prices.price_table import read_spells
 from cluster_agent.scheduler.power_cap import UNCAPPED
+from cluster_agent.scheduler.switches.reservations import DAY_S, WEEK_S
 from cluster_agent.sharing.gpu_jobs import EXCLUSIVE, read_jobs
 from cluster_agent.sharing.pair_table import read_pairs
 from cluster_agent.slurm.queue_json import jobs_on_nodes
@@ -137,6 +138,27 @@ def _failures(path: Path) -> Any:
     return found
 
 
+RESERVATIONS: Final = """\
+from_s,to_s,every_s,made_s,gone_s,processors,jobs
+100,200,0,0,,7,1 2
+150,900,86400,100,5000,32,
+1000,1100,604800,-5,,16,3
+"""
+
+
+def _reservations(path: Path) -> Any:
+    found, jobs, _ = _read_reservations(str(path), 64, 10 * WEEK_S)
+    sound(
+        all(0 < one.length_s <= (one.every_s or LONGEST_S) and one.every_s in (0, DAY_S, WEEK_S) for one in found),
+        "times",
+    )
+    sound(all(max(map(abs, one[:4])) <= LONGEST_S and 0 < one.width <= 64 for one in found), "beyond")
+    for at_s in [at_s for one in found for at_s in (one.from_s, one.to_s - 1, one.from_s + WEEK_S)]:
+        is_open = [one for one in found if one.is_open(at_s) and one.made_s <= at_s < one.gone_s]
+        sound(sum(one.width for one in is_open) <= 64, "too many together")
+    return found, jobs
+
+
 FACTORS: Final = 'model = "x"\n[n1]\nwatts = 1.04\nhalf = 0.01\n[n2]\nwatts = 0.97\nhalf = 0.05\n'
 
 
@@ -231,6 +253,7 @@ def of_tables() -> dict[str, Reader]:
         "clusters": Reader((CLUSTERS,), _clusters, trouble, "\t"),
         "requests of clusters": Reader((REQUESTS, REQUESTS.partition("\n")[2]), _requests, trouble, " "),
         "failures": Reader((FAILURES,), _failures, trouble, ","),
+        "reservations": Reader((RESERVATIONS,), _reservations, trouble, ","),
         "node factors": Reader((FACTORS,), _factors, (NodectlError,)),
         "MQTT settings": Reader((MQTT,), _mqtt, (NodectlError,)),
         "queue of Slurm": Reader((QUEUE,), _queue, trouble),

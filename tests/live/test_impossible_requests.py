@@ -60,7 +60,7 @@ def is_strict(policy: str) -> bool:
     return composed.backfill == "none" and composed.choose is None
 
 
-def check(policy: str, found: dict[int, float | None], without: dict[int, float | None]) -> None:
+def check_starts(policy: str, found: dict[int, float | None], without: dict[int, float | None]) -> None:
     assert None not in without.values()
     if is_strict(policy):
         assert found == {0: without[0]} | dict.fromkeys(range(1, len(OTHERS))), "first come, first served"
@@ -76,7 +76,7 @@ def test_a_job_that_wants_more_nodes_than_are_up_stalls_nobody(policy: str) -> N
         fake.partition.drain("n03", "a fan")
         fake.settle()
         found.append(starts(fake, impossible))
-    check(policy, found[1], found[0])
+    check_starts(policy, found[1], found[0])
 
 
 OWN_WATTS = [name for name in POLICIES if name != "rmap" and registry.choose(name).live.owns_watts]
@@ -89,7 +89,7 @@ def test_a_job_that_wants_more_watts_than_the_budget_ever_has_stalls_nobody(poli
     without, found = (
         starts(under(policy, 300.0), impossible) for impossible in (None, {"nodes": NODES, "walltime_s": 100})
     )
-    check(policy, found, without)
+    check_starts(policy, found, without)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -158,7 +158,8 @@ def test_a_schedule_follows_the_wall_clock_when_that_is_set(tmp_path: Path) -> N
         n_said = len(site.said)
         site.now_s += 1800.0
         wall_s[0] += 0.5
-        assert in_force() == 1_000_000 and len(site.said) == n_said, "no step of the clock"
+        assert in_force() == 1_000_000
+        assert not any("the clock was set" in one for one in site.said[n_said:]), "no step of the clock"
     finally:
         site.server.close()
 

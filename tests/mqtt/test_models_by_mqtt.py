@@ -179,7 +179,8 @@ def test_a_flood_is_fetched_up_to_a_limit_and_the_next_run_has_the_rest(
 
     assert within(PATIENCE_S, is_done)
     is_done()  # the jobs may be the last that came
-    assert sum(map(int, re.findall(r"(\d+) malformed", said))) == 1500
+    again = sum(map(int, re.findall(r"(\d+) malformed", said))) - 1500
+    assert 0 <= again <= 20, "QoS 1: what was not acknowledged when the first run left comes twice"
     assert sum(map(int, re.findall(r"(\d+) jobs have ended", said))) == 5
     assert "has more than 1" in said and "jobs: the next run fetches the rest" in said
 

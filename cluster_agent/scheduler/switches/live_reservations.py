@@ -16,12 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.switches.reservations import FOREVER_S, Reserved, overlap
+from cluster_agent.scheduler.switches.reservations import DAY_S, FOREVER_S, WEEK_S, Reserved, overlap
 from foundation.shell.duration import shown
 from foundation.shell.errors import nearest
 
-DAY_S: Final = 86_400
-PERIODS: Final = {"day": DAY_S, "week": 7 * DAY_S}
+PERIODS: Final = {"day": DAY_S, "week": WEEK_S}
 """After how many seconds a reservation comes again. Where clocks change, its local time does."""
 
 KEPT: Final = 1000

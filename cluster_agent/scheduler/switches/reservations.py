@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 FOREVER_S: Final = 1 << 62
-WEEK_S: Final = 7 * 86_400
+DAY_S: Final = 86_400
+WEEK_S: Final = 7 * DAY_S
 
 
 class Reserved(NamedTuple):
@@ -47,7 +48,9 @@ class Reserved(NamedTuple):
 def overlap(one: Reserved, others: Iterable[Reserved], processors: int) -> int | None:
     """When this one and those of the others that are known at the same time are more than there are; None: never. Where
     two intervals overlap one of them begins, and after a week all begin again as before."""
-    there = [other for other in others if other.made_s < one.gone_s and one.made_s < other.gone_s]
+    there = [other for other in others if _may_meet(one, other)]
+    if one.width + sum(other.width for other in there) <= processors:
+        return None
     for at_s in sorted(
         {at_s for first in (one, *there) for second in (one, *there) for at_s in _begins(first, second)}
     ):
@@ -56,10 +59,16 @@ def overlap(one: Reserved, others: Iterable[Reserved], processors: int) -> int |
     return None
 
 
+def _may_meet(one: Reserved, other: Reserved) -> bool:
+    """Whether both are known at some time, and none is over before the other begins."""
+    ends_first = not one.every_s and one.to_s <= other.from_s, not other.every_s and other.to_s <= one.from_s
+    return other.made_s < one.gone_s and one.made_s < other.gone_s and not any(ends_first)
+
+
 def _begins(one: Reserved, other: Reserved) -> list[int]:
-    """When one begins for the first time, and in a week after the other has begun, or while that lasts."""
+    """When one begins for the first time, and in the week after the other has begun."""
     found, from_s = [one.from_s], one.next_from_s(other.from_s)
-    while one.every_s and from_s is not None and from_s < other.from_s + max(WEEK_S, other.length_s):
+    while one.every_s and from_s is not None and from_s < other.from_s + WEEK_S:
         found.append(from_s)
         from_s += one.every_s
     return found
