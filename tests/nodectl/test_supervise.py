@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodectl.build_restorer import build
@@ -182,11 +183,14 @@ def test_what_a_stopped_writer_has_begun_is_put_back_in_the_reverse_order_too(su
     assert within(PATIENCE_S, lambda: all(MAX_KHZ > khz > 0 for khz in supervised.khz))
     ours = supervised.khz
     assert_comes(supervised.is_back, "the knobs are put back")
-    files = supervised.node.files
+    files, restorer = supervised.node.files, psutil.Process(supervised.process.pid)
+    restorer.suspend()  # it looks again by itself: between two of these writes it would find only one
+    assert within(PATIENCE_S, lambda: restorer.status() == psutil.STATUS_STOPPED)
     for policy, khz in enumerate(ours):  # as a write that was in flight would leave them
         files.put(limit_path(policy), khz)
     writes = _Writes([Path(str(files.root) + limit_path(policy)) for policy in range(2)])
     try:
+        restorer.resume()
         os.kill(supervised.writer, signal.SIGCONT)
         assert_comes(lambda: supervised.khz == [MAX_KHZ] * 2, "they are put back again")
         supervised.assert_is_refused()
