@@ -47,7 +47,7 @@ from cluster_agent.serve.people_protocol import (
 from cluster_agent.serve.why import Why
 
 POLL_S: Final = 0.8
-NODES_S: Final = 0.6
+NODES_S: Final = 0.5
 LONGEST_POLL_S: Final = 5.0
 OWN_SHARE: Final = 0.19
 """Ours: of one processor, this process takes about so much: with many viewers of costly views rows move less often."""
