@@ -94,6 +94,12 @@ def test_what_a_request_says() -> None:
     assert parsed("1:ppn=1+2:ppn=2", 5, both) == Requested(5, 1, 2, both, (UNLIKE_UNITS,))
     assert parsed("2", 2, both) == Requested(2, 1, 2, both, ())
     assert parsed("", 3, both) == Requested(1, 3, 1, both, ())
+    assert (
+        parsed("9" * 5000, 3, both)
+        == parsed("3:ppn=" + "9" * 5000, 3, both)
+        == Requested(3, 1, 3, both, (UNLIKE_UNITS,))
+    )
+    assert parsed("0" * 5000 + "2", 2, both) == Requested(2, 1, 2, both, ())
     assert parsed("1:cl_small:^cl_small", 1, both).within == ()
 
 

@@ -332,9 +332,9 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "requests of clusters": (
         MARK,
-        (REQUESTS, "units = int(word)", "units = 1 + int(word)"),
+        (REQUESTS, "units = _count(word)", "units = 1 + _count(word)"),
         (REQUESTS, "units * cores != width", "units * cores == width"),
-        (REQUESTS, "cores = int(found[0]) if", "cores = 1 + int(found[0]) if"),
+        (REQUESTS, "cores = _count(found[0]) if", "cores = 1 + _count(found[0]) if"),
         (REQUESTS, '"memory_kib": memory_kib,', '"memory_kib": memory_kib // 2,'),
     ),
     "failures": (

@@ -90,9 +90,9 @@ def parsed(request: str, width: int, clusters: Sequence[str]) -> Requested:
     may, must_not = set[str](), set[str]()
     for word in filter(None, re.split(r"[:#]", chunks[0])):
         if word.isdecimal():
-            units = int(word)
+            units = _count(word)
         elif word.startswith("ppn="):
-            cores = int(found[0]) if (found := re.match(r"\d+", word[4:])) else 0
+            cores = _count(found[0]) if (found := re.match(r"\d+", word[4:])) else 0
         elif word == "excl":
             ignored.add(ALONE)
         elif not word.startswith("mem="):  # column 10 has it
@@ -103,6 +103,11 @@ def parsed(request: str, width: int, clusters: Sequence[str]) -> Requested:
         units, cores = width, 1
     within = tuple(one for one in clusters if (one in may or not may) and one not in must_not)
     return Requested(units, cores, min(max(nodes, 1), width), within, tuple(sorted(ignored)))
+
+
+def _count(digits: str) -> int:
+    """One with more digits than any log has jobs or cores is only far too large."""
+    return int(digits.lstrip("0")[:20] or 0)
 
 
 def _place(word: str, clusters: Sequence[str], may: set[str], must_not: set[str], ignored: set[str]) -> None:
