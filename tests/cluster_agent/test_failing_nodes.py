@@ -22,20 +22,10 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.failures import CFailures, Failure
 from tests.cluster_agent.power_traces import cap_lists, machine
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, compositions, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, plain_compositions, traces
 from tests.oracle.failing_nodes import FailingMachine
 
-COMPOSITIONS = st.sampled_from(["none", "easy", "list"]).flatmap(
-    lambda backfill: compositions(
-        backfill=backfill,
-        ties="instant",
-        guard=None,
-        estimate="requested",
-        correct="requested",
-        shadow=1.0,
-        passes_if_new_fits=False,
-    )
-)
+COMPOSITIONS = plain_compositions("none", "easy", "list")
 
 
 @st.composite

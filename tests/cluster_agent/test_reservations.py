@@ -17,20 +17,10 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limits import CLimits, Limits
 from cluster_agent.scheduler.switches.reservations import FOREVER_S, Reserved
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, compositions, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, plain_compositions, traces
 from tests.oracle.reserved_machine import ReservedMachine
 
-COMPOSITIONS = st.sampled_from(["none", "easy", "list", "conservative"]).flatmap(
-    lambda backfill: compositions(
-        backfill=backfill,
-        ties="instant",
-        guard=None,
-        estimate="requested",
-        correct="requested",
-        shadow=1.0,
-        passes_if_new_fits=False,
-    )
-)
+COMPOSITIONS = plain_compositions("none", "easy", "list", "conservative")
 
 
 @st.composite

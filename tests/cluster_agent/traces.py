@@ -129,6 +129,21 @@ def compositions(**fixed: Any) -> st.SearchStrategy[Composition]:
     return st.builds(composition, **{**choices, **{name: st.just(value) for name, value in fixed.items()}})
 
 
+def plain_compositions(*backfills: Backfill) -> st.SearchStrategy[Composition]:
+    """Those that the plain machines of the oracle know."""
+    return st.sampled_from(backfills).flatmap(
+        lambda backfill: compositions(
+            backfill=backfill,
+            ties="instant",
+            guard=None,
+            estimate="requested",
+            correct="requested",
+            shadow=1.0,
+            passes_if_new_fits=False,
+        )
+    )
+
+
 def native_starts(composition: Composition, jobs: Jobs) -> dict[int, int]:
     """Start times by the native replay."""
     replay = NativeReplay(composition, jobs, PROCESSORS)
