@@ -26,7 +26,7 @@ def alarm_list(context: Context) -> Html:
 
 
 def unheard_nodes(context: Context) -> Html:
-    """Nodes that do not report, which is no alarm of the cluster agent as long as the budget is kept; empty: all do."""
+    """Nodes that do not report, which the cluster agent has an alarm of after a minute only; empty: all do."""
     silent = _unheard(context.snapshot.nodes)
     if not silent:
         return Html("")
