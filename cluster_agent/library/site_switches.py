@@ -179,9 +179,6 @@ def _read_failures(path: str, processors: int) -> Failures:
     return Failures([one for _, one in found], sha256)
 
 
-Source = TypeVar("Source", Workload, "NodeTrace")
-
-
 def _with_reservations(limits: Limits, path: str, workload: Workload) -> Limits:
     """Of a file with the columns ``COLUMNS_OF_RESERVATIONS``. ``WrongUseError``."""
     if {"partitions", "memory"} & set(limits.switches):
@@ -234,6 +231,9 @@ def _check_together(path: str, found: Sequence[Reserved], processors: int) -> No
         if (clash := overlap(one, found[:at], processors)) is not None:
             raise TraceError(f"{path}: reservation {at + 1} and those before it are more than {processors} processors"
                              f" together at {clash} s; correct it")  # fmt: skip
+
+
+Source = TypeVar("Source", Workload, "NodeTrace")
 
 
 def _kept(world: Fitted, source: Source, limits: Limits, keeps: Bools) -> Fitted:

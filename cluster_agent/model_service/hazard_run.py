@@ -21,6 +21,7 @@ from cluster_agent.model_service.room_model import RoomModel
 from cluster_agent.thermal_hazard.hazard_features import Places, Readings, features, labels
 from cluster_agent.thermal_hazard.hazard_label import Bools, Floats, shares, stuck, window_steps
 from cluster_agent.thermal_hazard.hazard_parts import CHOSEN, judged
+from foundation.shell.names import first_of
 
 SEEN_H: Final = 32
 """Hours of readings from which all features of the last one are known."""
@@ -90,8 +91,7 @@ def _sound(room: RoomModel, readings: Readings, nodes: list[str], lines: list[st
     own = room.of(readings, nodes)
     is_stuck = stuck(own.inlet_c, room.threshold_c, own.step_s)
     if now := [room.nodes[place] for place in np.flatnonzero(is_stuck[-1])]:
-        more = f" and {len(now) - NAMED} more" if len(now) > NAMED else ""
-        lines.append(f"the inlets of {', '.join(now[:NAMED])}{more} have been the same for a day and are left out")
+        lines.append(f"the inlets of {first_of(now, NAMED)} have been the same for a day and are left out")
     own.inlet_c[is_stuck] = np.nan
     return own
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from cluster_agent.budget.sharers.gap import Event
@@ -31,7 +31,7 @@ from cluster_agent.serve.people_protocol import (
     Sentences,
 )
 from cluster_agent.slurm.job_joules import JobJoules, counter, row
-from foundation.shell.names import expanded
+from foundation.shell.names import expanded, first_of
 from foundation.wire.power_messages import Grant
 
 MOST_WAITING: Final = 1024
@@ -90,7 +90,7 @@ class ForeignStarts:
         words = [self._jobs.start(job, partition.ledger.accounts.places)]
         ours = [node for node in nodes if node in partition.ledger.accounts.places]
         if foreign := [node for node in nodes if node not in partition.ledger.accounts.places]:
-            words.append(f"not nodes of this cluster agent: {_named(foreign)}")
+            words.append(f"not nodes of this cluster agent: {first_of(foreign, NAMED)}")
         self._happened(now_s, "start")
         if not ours:
             return Noticed("not ours", words)
@@ -118,9 +118,9 @@ class ForeignStarts:
         assured_mw = accounts.assured_mw(accounts.at(planned)).tolist()
         late = [name for name, mw in zip(planned, assured_mw, strict=True) if mw < caps_mw[name]]
         silent = [name for name in nodes if name not in caps_mw]
-        lines = [f"not heard, and not waited for: {_named(silent)}"] if silent else []
+        lines = [f"not heard, and not waited for: {first_of(silent, NAMED)}"] if silent else []
         if late:
-            lines.append(f"caps still to be raised: {_named(late)} (`clusterctl why {late[0]}`)")
+            lines.append(f"caps still to be raised: {first_of(late, NAMED)} (`clusterctl why {late[0]}`)")
         return Noticed("waiting" if late else "in force", [*words, *lines])
 
     def _end(self, caller: Caller, request: NotifyEnd) -> Sentences:
@@ -170,9 +170,3 @@ class ForeignStarts:
         partition = self._partition()
         partition.happened(now_s, what)
         self._send(partition.turn(now_s))
-
-
-def _named(nodes: Iterable[str]) -> str:
-    names = list(nodes)
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

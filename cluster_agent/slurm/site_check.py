@@ -14,7 +14,10 @@ from cluster_agent.serve.people_protocol import ListNodes, NotifyEnd
 from cluster_agent.slurm.queue_source import REST
 from cluster_agent.slurm.site_files import FOLDER, LUA, SCRIPTS, deferred, read_conf, setting, slow_parameters, taken
 from foundation.shell.errors import UsageError
-from foundation.shell.names import expanded, with_domain
+from foundation.shell.names import expanded, first_of, with_domain
+
+NAMED: Final = 5
+"""Ours: how many nodes a line names."""
 
 _PARTITION: Final = re.compile(r"^[ \t]*PartitionName[ \t]*=[ \t]*(\S+)(.*)$", re.I | re.MULTILINE)
 
@@ -77,9 +80,11 @@ def _of_agent(conf: str, place: Place) -> list[str]:
         for node, called in list(with_domain(sorted(theirs - ours), ours - theirs).items())[:1]
     ]
     if theirs and (alone := sorted(ours - theirs)):
-        lines.append(f"not nodes of this Slurm: {_some(alone)}: jobs there are notified by nobody")
+        lines.append(f"not nodes of this Slurm: {first_of(alone, NAMED)}: jobs there are notified by nobody")
     if alone := sorted(theirs - ours):
-        lines.append(f"nodes of Slurm without an agent: {_some(alone)}: their jobs start uncapped and are not counted")
+        lines.append(
+            f"nodes of Slurm without an agent: {first_of(alone, NAMED)}: their jobs start uncapped and are not counted"
+        )
     return lines
 
 
@@ -92,7 +97,3 @@ def slurm_nodes(conf: str) -> set[str]:
         except UsageError:
             continue
     return found - {"DEFAULT"}
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -6,7 +6,7 @@ A list has names with any number of brackets, and commas between: ``n7,rack[0-1]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from foundation.shell.errors import UsageError
@@ -30,6 +30,12 @@ def expanded(text: str) -> list[str]:
         found += _of_entry(text, entry)
         _refuse_many(text, len(found))
     return found
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """``n1, n2 and 7 more``: at most so many are named."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def with_domain(requested: Iterable[str], known: Iterable[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.shell.errors import UsageError
-from foundation.shell.names import MOST, expanded
+from foundation.shell.names import MOST, expanded, first_of
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,8 @@ def test_any_text_is_a_list_or_refused(text: str) -> None:
         return
     assert 0 < len(names) <= MOST
     assert not set("[],") & set("".join(names))
+
+
+def test_of_many_names_the_first_are_given_and_how_many_more_there_are() -> None:
+    assert first_of([], 2) == "" and first_of(["n1", "n2"], 2) == "n1, n2"
+    assert first_of(["n1", "n2", "n3", "n4"], 2) == "n1, n2 and 2 more"

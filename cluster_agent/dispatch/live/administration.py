@@ -20,6 +20,7 @@ from cluster_agent.dispatch.live.manager_links import dealer, key_of
 from cluster_agent.dispatch.live.partition_file import read_nodes
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.allowed import Allowed
+from foundation.shell.names import first_of
 from foundation.wire.keys import read_pair
 from foundation.wire.power_messages import WireError
 
@@ -106,8 +107,7 @@ class Administration:
         return answers
 
     def _names(self, nodes: Sequence[int]) -> str:
-        more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-        return ", ".join(self._nodes.nodes[node].name for node in nodes[:NAMED]) + more
+        return first_of([self._nodes.nodes[node].name for node in nodes], NAMED)
 
     def _note(self, line: str) -> None:
         """Not the same line again and again."""

@@ -20,7 +20,7 @@ from cluster_agent.scheduler.switches.limit_rules import KEYS, LONGEST_QUEUE, Ru
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
 from cluster_agent.scheduler.switches.reservations import Reserved
 from foundation.shell.errors import UsageError, nearest
-from foundation.shell.names import expanded
+from foundation.shell.names import expanded, first_of
 
 
 class Claim(NamedTuple):
@@ -88,11 +88,9 @@ class LiveSwitches(NamedTuple):
 
     def unknown_nodes(self, known: Collection[str]) -> str:
         """Which nodes of queues are none of these, in words: jobs there may wait for ever. "": all are."""
-        unknown = [(queue, name) for name, queue in self.queue_of_node.items() if name not in known]
-        named = ", ".join(f"{name} of queue {queue}" for queue, name in unknown[:NAMED])
-        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        unknown = [f"{name} of queue {queue}" for name, queue in self.queue_of_node.items() if name not in known]
         what = "is no node of this partition" if len(unknown) == 1 else "are no nodes of this partition"
-        return f"{named}{more} {what}" if unknown else ""
+        return f"{first_of(unknown, NAMED)} {what}" if unknown else ""
 
 
 NAMED: Final = 3
