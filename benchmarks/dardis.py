@@ -101,9 +101,21 @@ def shape() -> list[Cap]:
     return [Cap(hour * 3600, (hour + 1) * 3600, float(watts[hour % 24])) for hour in range(24 * 400)]
 
 
+class Progress:
+    """A line a minute on stderr, for rows that take hours."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs, self._said_s = jobs, time.monotonic()
+
+    def __call__(self, ended: int) -> None:
+        if time.monotonic() - self._said_s > 60:
+            self._said_s = time.monotonic()
+            print(f"{ended} of {self._jobs} jobs have ended", file=sys.stderr)
+
+
 def by_dardis(name: str, given: DispatchWorld, asks: int, label: str) -> Row:
     begun = time.process_time()
-    schedule, outcome = dispatched(given, replace(SETUPS[name], asks=asks), 0)
+    schedule, outcome = dispatched(given, replace(SETUPS[name], asks=asks), 0, Progress(len(given.jobs)))
     spent_s = time.process_time() - begun
     assert not outcome.twice and not outcome.over_capacity and not outcome.lost
     result_of(given, schedule)  # the engine checks that every job had room

@@ -160,7 +160,7 @@ class Simulation:
         self._draw_mw = [0] * len(nodes)
         self._total_mw = 0
         self.budget_mw = sum(node.grant.cap_mw for node in nodes)
-        self._count = 0
+        self._count = self._ended = 0
         self.now_us = 0
         self._foresee(lease_us)
 
@@ -176,14 +176,14 @@ class Simulation:
             self._at(0, self._renew)
 
     def run(self, progress: Callable[[int], None] = lambda ended: None) -> Outcome:
-        """All events."""
-        events, outcome, ended = self._events, self.outcome, 0
+        """All events. ``progress`` is called now and then, with how many programs have ended."""
+        events, outcome = self._events, self.outcome
         while events:
             self.now_us, _, _, happens, given = heappop(events)
             outcome.events += 1
             happens(*given)
             if outcome.events % 4096 == 0:
-                progress(ended)
+                progress(self._ended)
         return outcome
 
     # --- events
@@ -415,6 +415,7 @@ class Simulation:
 
     def _stop(self, job: int) -> None:
         self.outcome.end_us[job] = self.now_us
+        self._ended += 1
         for node in self.outcome.nodes[job]:
             if self._running[node].pop(job, None) is not None:
                 self._measure(node)

@@ -518,8 +518,10 @@ def world(profile: list[Cap] | None = None, cap_w: float | None = None) -> Dispa
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_schedule_of_each_setup_has_room_in_the_engine_and_is_measured_by_it(name: str) -> None:
-    found = world()
-    schedule, outcome = dispatched(found, SETUPS[name], 1)
+    found, said = world(), [0]
+    schedule, outcome = dispatched(found, SETUPS[name], 1, said.append)
+    assert said == sorted(said), "what has ended is said, never fewer"
+    assert 0 < said[-1] <= 60
     result = result_of(found, schedule)
     assert result.start_s.tolist() == schedule.start_s.tolist()
     measured = measure(result)
