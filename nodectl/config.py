@@ -169,6 +169,13 @@ class Dispatch(msgspec.Struct, frozen=True):
     keys: Annotated[
         str, Meta(description="The directory of `nodes.toml` and `allowed`, which are equal on all nodes.")
     ] = "/etc/nodectl/dispatch"
+    user: Annotated[
+        str,
+        Meta(
+            description="Whom the node manager becomes, if the agent is root and there is such a user. It needs to read"
+            " `allowed`. Empty: it runs as the agent does."
+        ),
+    ] = "nodectl-dispatch"
 
 
 class GpuSettings(msgspec.Struct, frozen=True):

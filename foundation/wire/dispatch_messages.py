@@ -32,7 +32,8 @@ class Lease(msgspec.Struct, frozen=True):
 
 class ManagerSettings(msgspec.Struct, frozen=True):
     """What a node manager is started with. ``directory``: of ``nodes.toml`` and ``allowed``; ``key``: the node's own
-    pair; ``journal``: a directory of its own; powers in mW, as the node declares them."""
+    pair; ``journal``: a directory of its own; powers in mW, as the node declares them. ``user``: whom the node manager
+    becomes if its agent is root; "": nobody else."""
 
     node: str
     listen: str
@@ -41,6 +42,7 @@ class ManagerSettings(msgspec.Struct, frozen=True):
     journal: str
     tdp_mw: int
     safe_mw: int
+    user: str = ""
 
 
 _KINDS: Final[dict[str, type[Any]]] = {**KINDS, "lease": Lease}

@@ -145,7 +145,7 @@ def node_config(plan: NodePlan, state_dir: str) -> Config:
         listen = {one.name: one.url for one in read_nodes(plan.dispatch).nodes}
         if plan.name not in listen:
             raise UsageError(f"{plan.dispatch / 'nodes.toml'}: {plan.name} is not in it")
-        own["dispatch"] = {"listen": listen[plan.name], "keys": str(plan.dispatch)}
+        own["dispatch"] = {"listen": listen[plan.name], "keys": str(plan.dispatch), "user": ""}
         own["state_dir"] = f"{plan.dispatch}/disks/{plan.name}"
     if not plan.machine.gpus:
         own["gpu_policy"] = {"name": "none"}

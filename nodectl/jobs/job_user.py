@@ -22,7 +22,7 @@ KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
 """The number of keyctl(2), by machine."""
 JOIN_SESSION_KEYRING: Final = 1
 
-OWN_USERS: Final = ("nodectl", "clusterctl")
+OWN_USERS: Final = ("nodectl", "nodectl-dispatch", "clusterctl")
 """Users of the product's services; one of them may speak to the writer of knobs."""
 
 

@@ -166,6 +166,6 @@ def open_dispatch(config: Config, jobs: JobThread | None, log: Callable[[str], N
     settings = ManagerSettings(
         node=cluster.name, listen=own.listen, directory=str(Path(own.keys).absolute()),
         key=str(Path(cluster.key).absolute()), journal=str(Path(config.state_dir, "dispatch").absolute()),
-        tdp_mw=round(1000 * cluster.tdp_w), safe_mw=round(1000 * cluster.safe_w),
+        tdp_mw=round(1000 * cluster.tdp_w), safe_mw=round(1000 * cluster.safe_w), user=own.user,
     )  # fmt: skip
     return DispatchThread(settings, jobs, log)

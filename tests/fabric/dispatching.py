@@ -40,13 +40,14 @@ class Dispatching:
         count: int,
         commands: dict[str, Sequence[str]] | None = None,
         urls: dict[str, Callable[[int], str]] | None = None,
+        user: str = "",
         **file: float,
     ) -> None:
         self.at, self.keys, self.files = at, at / "dispatch", at / "files"
         self.names = [f"n{number}" for number in range(count)]
         self.said: list[str] = []
         self.log: list[str] = []
-        self._commands = commands or {}
+        self._commands, self._user = commands or {}, user
         main(["keys", "new", *self.names, "--role", "node", "--dir", str(self.keys)])
         main(["keys", "new", "alice", "bob", "--role", "submitter", "--dir", str(self.keys)])
         ports = {name: free_port() for name in self.names}
@@ -65,7 +66,7 @@ class Dispatching:
         self.jobs[name] = JobThread(JobRunner(folder / "jobs", name), name, "boot", self.log.append)
         settings = ManagerSettings(
             name, self._listen[name], str(self.keys), str(self.keys / f"{name}.key"), str(folder / "journal"), TDP_MW,
-            SAFE_MW,
+            SAFE_MW, self._user,
         )  # fmt: skip
         more: dict[str, Any] = {"command": self._commands[name]} if name in self._commands else {}
         self.threads[name] = DispatchThread(settings, self.jobs[name], self.log.append, **more)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pwd
+import re
 import signal
 import sys
+import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 import zmq
 
@@ -244,6 +248,47 @@ def test_a_node_manager_that_restarts_does_not_start_a_unit_that_was_cancelled_i
         assert within(PATIENCE_S, lambda: '"phase":"done"' in str(nodes.journal("n0")))
         assert nodes.jobs["n0"].news().parts == []
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_node_manager_becomes_a_user_of_its_own_that_writes_its_journal_and_does_all_its_work(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    uid = pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory() as name:
+        at, said = Path(name), ""
+        at.chmod(0o755)
+        (at / "n0").mkdir(mode=0o755)
+        (secret := at / "secret").write_text("root's")
+        nodes, journal = Dispatching(at, 1, user="nobody"), at / "n0" / "journal"
+        nodes.keys.chmod(0o755)
+        (nodes.keys / "allowed").chmod(0o644)
+        with nodes:
+            assert nodes.submit("echo 1 >> ran") == 0
+            [status] = [Path(f"/proc/{one.pid}/status").read_text() for one in psutil.Process().children()
+                        if "cluster_agent.dispatch.live.node_service" in one.cmdline()]  # fmt: skip
+            assert f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}" in status and "NoNewPrivs:\t1" in status
+            assert re.search(r"CapEff:\t0+\n", status) and re.search(r"Groups:\s*\n[^ ]", status)
+            assert journal.stat().st_uid == uid
+            nodes.end("n0")
+            os.chown(journal, 0, 0)  # as an agent without this setting left it
+            (journal / "7.1.json").write_text("{}")
+            (journal / "link").symlink_to(secret)
+            os.link(secret, journal / "hard")
+            nodes.keys.chmod(0o700)
+            nodes.begin("n0")
+
+            def refused() -> bool:
+                nonlocal said
+                said += capfd.readouterr().err
+                return "allowed: nobody ([dispatch] user) may not read it: `chmod a+rX` it and its folder" in said
+
+            assert within(PATIENCE_S, refused), said
+            nodes.keys.chmod(0o755)
+            assert within(PATIENCE_S, lambda: (journal / "7.1.damaged").exists())
+            assert (journal / "7.1.damaged").stat().st_uid == uid and secret.stat().st_uid == 0
+            assert nodes.submit("echo 2 >> ran") == 0
+        assert lines_of(at / "ran") == ["1", "2"]
 
 
 def test_a_network_that_is_cut_loses_no_job(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ by what is on the disk.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import signal
 import socket
@@ -31,9 +30,11 @@ from cluster_agent.dispatch.fitting_index import Desired, Need, Profile
 from cluster_agent.dispatch.live.dispatch_frames import FROM_NODES, FROM_TASKS, Program, frame_of, read_frame
 from cluster_agent.dispatch.live.manager_links import Came, ManagerLinks
 from cluster_agent.dispatch.live.node_journal import Entry, NodeJournal
+from cluster_agent.dispatch.live.own_user import become, end_with_parent
 from cluster_agent.dispatch.live.partition_file import read_nodes
 from cluster_agent.dispatch.node_state import RUNS, NodeState
 from cluster_agent.errors import ClusterError
+from cluster_agent.fabric.allowed import FILE as ALLOWED
 from cluster_agent.fabric.allowed import Allowed
 from foundation.shell.errors import NodectlError
 from foundation.shell.log import logger
@@ -49,7 +50,6 @@ KEEP_US: Final = 7 * 86_400_000_000
 """Ours: for so long the end of a job waits for its task manager."""
 MOST_OWNERS: Final = 4096
 PACKET: Final = 1 << 19
-PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 Key = tuple[int, int]
 
@@ -377,13 +377,15 @@ def _why(node: str, part: JobPart) -> str:
 
 def main() -> int:
     """Until the agent ends, or wants it to end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # they are for the agent
         signal.signal(number, signal.SIG_IGN)
     settings = msgspec.json.decode(sys.argv[2].encode(), type=ManagerSettings)
     say = functools.partial(_say_of, settings.node)
     try:
-        NodeService(settings, socket.socket(fileno=int(sys.argv[1])), say, wall_us).run()
+        service = NodeService(settings, socket.socket(fileno=int(sys.argv[1])), say, wall_us)
+        become(settings.user, Path(settings.journal), Path(settings.directory, ALLOWED), say)
+        service.run()
     except AgentGoneError:
         return 0
     except (NodectlError, OSError) as error:
