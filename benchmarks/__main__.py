@@ -42,6 +42,7 @@ NAMES = (
     "bridi_tables",
     "profit",
     "dardis",
+    "elastic",
     "nodes_ahead",
     "power_prediction",
     "models_service",

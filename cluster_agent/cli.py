@@ -61,6 +61,7 @@ COMMANDS: Final = {
         "models",
         "Models of the power of jobs: train, run, promote, roll back.",
     ),
+    "elastic": ("cluster_agent.commands.elastic", "elastic", "Pods and Dask workers make room for jobs."),
     "slurm": (
         "cluster_agent.commands.beside_slurm.slurm_site",
         "slurm",

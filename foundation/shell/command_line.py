@@ -28,8 +28,8 @@ Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 """By the name of a command: its module, the name of its function there, and its summary."""
 
 EXTRAS: Final = {
-    "distributed": "dask", "gymnasium": "gym", "matplotlib": "plots", "mfusepy": "twin", "paho": "mqtt",
-    "pandas": "notebook", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
+    "distributed": "dask", "gymnasium": "gym", "kubernetes": "kubernetes", "matplotlib": "plots", "mfusepy": "twin",
+    "paho": "mqtt", "pandas": "notebook", "prometheus_client": "cluster", "pyarrow": "export", "pynvml": "nvidia",
     "pyRAPL": "compare", "rich": "cli", "serial": "serial", "textual": "cli", "zmq": "cluster",
 }  # fmt: skip
 """Modules that come with an extra of this package (pyproject.toml), and which."""
