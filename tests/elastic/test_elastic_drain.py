@@ -16,10 +16,10 @@ import pytest
 from distributed import Client
 
 from cluster_agent.cli import main
+from cluster_agent.elastic.drained_nodes import NodeDrain, Record
 from cluster_agent.elastic.elastic_settings import ElasticSettings, KubernetesSettings
 from cluster_agent.elastic.engines import Cleared, Deadline, EngineError
 from cluster_agent.elastic.kubernetes_pods import KubernetesPods, _count, _Going
-from cluster_agent.elastic.drained_nodes import NodeDrain, Record
 from lab.emulated.emulated_kubernetes import EmulatedKubernetes, EmulatedPod
 from tests.waiting import PATIENCE_S, within
 
