@@ -82,6 +82,7 @@ NAMES = (
     "published_facts",
     "gpu_pairs",
     "gpu_stage_clocks",
+    "gpu_limit_ripple",
     "pipeline_frontier",
     "cap_curves",
     "cpu_savings",

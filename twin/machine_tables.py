@@ -289,8 +289,9 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A GPU model: identity as NVML shows it, clock ladder, power, heat.
 
     Under a power limit that binds, the shown watts settle on ``limit_share`` of it with the time constant
-    ``limit_settle_ms``; 0: at once, at whole clocks. Without kernels an unlocked card falls to its idle clock after
-    ``idle_after_ms`` and takes ``wake_ms`` to leave it for work.
+    ``limit_settle_ms``; 0: at once, at whole clocks. The clock then swings about its mean by ``limit_ripple`` of what
+    the limit takes from it. Without kernels an unlocked card falls to its idle clock after ``idle_after_ms`` and takes
+    ``wake_ms`` to leave it for work.
     """
 
     count: Count
@@ -322,6 +323,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_over_die_c: float = 6.0
     limit_share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
     limit_settle_ms: NotNegative = 0.0
+    limit_ripple: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
     idle_after_ms: NotNegative = 500.0  # ours
     wake_ms: NotNegative = 0.0
     fit: Fit | None = None

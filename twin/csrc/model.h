@@ -52,6 +52,7 @@ typedef struct {
     double lock_spread;                /* deviation of the logarithm of the lock's latency; 0: uniform about it */
     double idle_after_s, wake_s;       /* until the idle clock after the last kernel, and from it for the next */
     double limit_share, limit_settle_s; /* what of a limit it regulates to; time constant, 0: at once, whole levels */
+    double limit_ripple;              /* its swing about that, as a share of what the limit takes from the clock */
     double lock_latency_s, power_update_s, power_window_s, energy_update_s, utilization_window_s;
     double power_gain, power_offset_w; /* shown over true watts, of all power readings and the energy counter */
     double instant_window_s;           /* of the instantaneous power, at each power update; 0: the last tick */

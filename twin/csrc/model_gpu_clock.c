@@ -18,6 +18,14 @@
  * and the card has the level above c for the share of ticks that c is above the level below. Its mean watts are then
  * those of the line, so the mean is limit_share * limit once c has settled. O(levels between two ticks' c*), mostly 1.
  *
+ * Ripple. A limiter does not stay at c: half of the time it is above, half below, the further the more it takes away
+ * from the clock h that the card would have,
+ *
+ *     d = limit_ripple * (h - c),        c*: where the mean watts of c* - d and c* + d are limit_share * limit.
+ *
+ * Watts are convex in the clock, so c* is lower than without; work that waits for memory loses in the lower half what
+ * the upper half does not bring back. Both ends rise with c, so c* is found by bisection, O(log levels), in some ticks.
+ *
  * Idle. A card keeps its clock for `idle_after_s` after its last kernel, then falls to its idle clock if no lock keeps
  * it higher. With `wake_s` it stays there for so long once work is back.
  */
@@ -25,7 +33,9 @@
 
 #include "model_internal.h"
 
-#define SETTLED 0.01 /* ours: levels from c*, from which on the limiter is there */
+#define SETTLED 0.01           /* ours: levels from c*, from which on the limiter is there */
+#define RIPPLE_TICKS 8         /* ours: it is looked for again after so many, for the limiter's sake: it takes 100 */
+#define RIPPLE_TURN 0.61803399 /* ours: of a swing in a tick; no rhythm of readings meets one half only */
 
 /* --- watts --- */
 
@@ -174,11 +184,58 @@ static double level_of_w(const twin_model_t *m, int32_t g, double target_w)
     return level + (target_w - below_w) / (kernel_w(m, g, level + 1) - below_w);
 }
 
+static double watts_at(const twin_model_t *m, int32_t g, double at)
+{
+    int32_t level = (int32_t)at;
+    double below_w = kernel_w(m, g, level);
+
+    return at > level ? below_w + (at - level) * (kernel_w(m, g, level + 1) - below_w) : below_w;
+}
+
+/* d, in levels: how far the limiter swings about `at`. It does not swing below the lowest level. */
+static double swing(const gpu_t *gpu, double at, double high)
+{
+    double d = gpu->card.limit_ripple * (high - at);
+
+    return d < at ? d : at;
+}
+
+/* c* with its ripple, below `high`, whose watts are above the target. */
+static double rippling_level_of_w(const twin_model_t *m, int32_t g, int32_t high, double target_w)
+{
+    double low = 0, top = high;
+
+    while (top - low > SETTLED) {
+        double at = (low + top) / 2, d = swing(&m->gpus[g], at, high);
+        if ((watts_at(m, g, at - d) + watts_at(m, g, at + d)) / 2 > target_w)
+            top = at;
+        else
+            low = at;
+    }
+    return low;
+}
+
+/* Where the limiter goes; at or above `level`, the clock without it, where the limit does not bind. */
+static double goal_of(twin_model_t *m, int32_t g, int32_t level, double target_w)
+{
+    gpu_t *gpu = &m->gpus[g];
+
+    if (!gpu_has_work(m, g))
+        return gpu->card.n_levels - 1;
+    if (gpu->card.limit_ripple == 0 || kernel_w(m, g, level) <= target_w)
+        return level_of_w(m, g, target_w);
+    if (m->step / TICK_STEPS % RIPPLE_TICKS == 0 || gpu->cap_high != level) {
+        gpu->cap_high = level;
+        gpu->cap_goal = rippling_level_of_w(m, g, level, target_w);
+    }
+    return gpu->cap_goal;
+}
+
 /* Moves the limiter by a tick; the level that it has the card in, or `level` where that is lower. */
 static int32_t settling_level(twin_model_t *m, int32_t g, int32_t level, double target_w)
 {
     gpu_t *gpu = &m->gpus[g];
-    double goal = gpu_has_work(m, g) ? level_of_w(m, g, target_w) : gpu->card.n_levels - 1;
+    double goal = goal_of(m, g, level, target_w);
     double follow = TICK_S / gpu->card.limit_settle_s;
 
     gpu->cap_level += (goal - gpu->cap_level) * (follow < 1.0 ? follow : 1.0);
@@ -187,8 +244,10 @@ static int32_t settling_level(twin_model_t *m, int32_t g, int32_t level, double 
     if (!gpu_has_work(m, g) || gpu->cap_level >= level)
         return level;
     gpu->reasons |= GPU_REASON_POWER_CAP;
-    int32_t below = (int32_t)gpu->cap_level;
-    gpu->cap_carry += gpu->cap_level - below;
+    double turn = (double)(m->step / TICK_STEPS) * RIPPLE_TURN, d = swing(gpu, gpu->cap_level, level);
+    double at = turn - floor(turn) < 0.5 ? gpu->cap_level + d : gpu->cap_level - d;
+    int32_t below = (int32_t)at;
+    gpu->cap_carry += at - below;
     if (gpu->cap_carry < 1.0)
         return below;
     gpu->cap_carry -= 1.0;

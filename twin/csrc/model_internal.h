@@ -70,6 +70,8 @@ typedef struct {
     int64_t kernel_step; /* last time a kernel ran */
     int64_t awake_step;  /* when it has left its idle clock for work; NEVER: it has fallen asleep */
     double cap_level, cap_carry; /* the limiter's level with its fraction; ticks owed to the level above */
+    double cap_goal;             /* where a rippling limiter goes, as long as the card would have cap_high without it */
+    int32_t cap_high;
     int32_t level;
     uint64_t reasons;
     double limit_w, limited_s, overheated_s;

@@ -122,6 +122,7 @@ def _fill_card(card: Any, gpu: Gpu, keep: list[Any]) -> None:
     card.lock_latency_s, card.lock_spread = sensors.lock_latency_ms * 1e-3, sensors.lock_spread
     card.idle_after_s, card.wake_s = gpu.idle_after_ms * 1e-3, gpu.wake_ms * 1e-3
     card.limit_share, card.limit_settle_s = gpu.limit_share, gpu.limit_settle_ms * 1e-3
+    card.limit_ripple = gpu.limit_ripple
     card.power_update_s, card.power_window_s = sensors.power_update_ms * 1e-3, sensors.power_window_ms * 1e-3
     card.energy_update_s = sensors.energy_update_ms * 1e-3
     card.utilization_window_s = sensors.utilization_window_ms * 1e-3
