@@ -11,7 +11,6 @@ linear between (thesis §4.5), or measured per frequency.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.errors import WrongUseError, without_types
+from foundation.digest import sha256_hex
 from foundation.shell.errors import nearest
 from foundation.shell.plain_text import foreign_text
 from foundation.shell.settings import decode_toml, line_of
@@ -210,7 +210,7 @@ def read(path: Path) -> tuple[MachineFile, str]:
         raise WrongUseError(f"{path}: {error}") from None
     for key, problem in _problems(found):
         raise WrongUseError(f"{path}:{line_of(text, tuple(key.split('.')))}: {key}: {problem}")
-    return found, hashlib.sha256(raw).hexdigest()
+    return found, sha256_hex(raw)
 
 
 def build(found: MachineFile, file_sha256: str, changes: dict[str, int], where: str) -> Machine:

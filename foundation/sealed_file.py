@@ -5,12 +5,11 @@ A file that was cut off, edited or damaged is noticed by that line, so no policy
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
+from foundation.digest import sha256_hex
 from foundation.shell.errors import NodectlError
 from foundation.shell.plain_text import read_text
 
@@ -25,11 +24,13 @@ class SealedFileError(NodectlError):
 
 def sealed(text: str) -> str:
     """The text with its last line."""
-    return f"{text}{SEAL}{_digest(text)}\n"
+    return f"{text}{SEAL}{sha256_hex(text.encode())}\n"
 
 
 def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """A file that is there whole or not at all (rename(2))."""
+    import tempfile  # and with it bz2, lzma and random, where most processes only read such files
+
     temporary = ""
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -61,10 +62,6 @@ def text_of(whole: str, name: str) -> str:
     text, seal, digest = whole.rpartition(SEAL)
     if not seal or not digest.endswith("\n"):
         raise SealedFileError(f"{name}: is no table, or its end is missing (no sha256 line)")
-    if digest.strip() != _digest(text):
+    if digest.strip() != sha256_hex(text.encode()):
         raise SealedFileError(f"{name}: was changed or damaged: its sha256 differs")
     return text
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -92,6 +92,15 @@ def test_the_store_knows_jobs_and_jobs_run_without_the_store() -> None:
     assert "cluster_agent.store" not in done.stdout
 
 
+@pytest.mark.parametrize("module", ["nodectl.commands.run", "cluster_agent.serve.server"])
+def test_what_runs_for_months_loads_neither_openssl_nor_what_reads_no_log_needs(module: str) -> None:
+    """Each of these costs megabytes: OpenSSL comes with hashlib, hmac and secrets, numpy.ma with numpy's unique."""
+    dear = {"_hashlib", "numpy.ma", "difflib", "tempfile"}
+    program = f"import sys, {module} as _; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not dear & set(done.stdout.split())
+
+
 def test_calibration_runs_without_a_module_of_the_twin() -> None:
     """Else it could look up what it is to measure: an emulated node's truth stays behind the port of the kernels."""
     sources = sorted((ROOT / "calibration").rglob("*.py"))

@@ -7,10 +7,7 @@ nothing of what nodes count from their agents' starts; it loses the distribution
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import os
-import secrets
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -165,7 +162,7 @@ class Pseudonyms:
         try:
             if not path.exists():
                 with open(open_new(path), "wb") as file:
-                    file.write(secrets.token_bytes(KEY_BYTES))
+                    file.write(os.urandom(KEY_BYTES))
                 os.chmod(path, 0o600)
             key = path.read_bytes()
         except OSError as error:
@@ -176,7 +173,9 @@ class Pseudonyms:
 
     def __call__(self, kind: str, name: str) -> str:
         """``kind``: user or application, which differ though their names are the same."""
-        digest = hmac.new(self._key, f"{kind}\0{name}".encode(), hashlib.sha256).hexdigest()
+        import hmac  # loads OpenSSL, which takes 4 MB of an agent that writes no pseudonyms
+
+        digest = hmac.new(self._key, f"{kind}\0{name}".encode(), "sha256").hexdigest()
         return f"{kind}-{digest[:12]}" if name else ""
 
     def row(self, one: HistoryRow) -> HistoryRow:

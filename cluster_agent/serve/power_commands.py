@@ -12,7 +12,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, Final
@@ -176,6 +175,8 @@ class PowerCommands:
             is_off = one.state == "powering-off"
             command = self._settings.off_command if is_off else self._settings.on_command
             within_s = self._settings.off_within_s if is_off else self._settings.boot_within_s
+            import tempfile  # not before a node is switched
+
             errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the command
             try:
                 process = subprocess.Popen(

@@ -14,7 +14,7 @@ A number of seconds that grows by itself, as the age of a report, is kept as the
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -77,7 +77,7 @@ class RowParts(Generic[Key, Row]):
     ) -> None:
         self._marks_at, self._row, self._grows = marks_at, row, grows
         self._parts = list[_Part[Key, Row]]()
-        self._run = secrets.randbits(62) + 1
+        self._run = (int.from_bytes(os.urandom(8)) >> 2) + 1
 
     def answer(self, now_s: float, n_places: int, request: ListChanges) -> Changes[Row, Key]:
         """For so many places. Of a part that there is not, nothing."""

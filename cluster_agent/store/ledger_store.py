@@ -70,7 +70,7 @@ class SqliteLedgerStore:
             check_epoch(self._database, epoch)
             for place, (name, declared) in nodes.items():
                 writing.put("member", place, name, msgspec.json.encode(declared))
-            for block in np.unique(changed // BLOCK).tolist():
+            for block in sorted(set((changed // BLOCK).tolist())):
                 block_mw = counts_mw[block * BLOCK : (block + 1) * BLOCK]
                 writing.put("count", block, msgspec.json.encode(block_mw.tolist()))
             if change is not None:

@@ -11,7 +11,6 @@ All that happened before ``t0_s`` has happened, and nothing of ``t0_s`` itself.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from msgspec import Meta
 from cluster_agent.errors import without_types
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import TraceError
+from foundation.digest import sha256_hex
 from foundation.shell.plain_text import utf8
 
 VERSION: Final = 1
@@ -129,7 +129,7 @@ def read_state(path: str) -> tuple[MachineState, str]:
         raise StateError(f"{path}: damaged or no state ({error}); export it again") from None
     if reason := problem_of(state):
         raise StateError(f"{path}: {reason}")
-    return state, hashlib.sha256(raw).hexdigest()
+    return state, sha256_hex(raw)
 
 
 def problem_of(state: MachineState) -> str | None:

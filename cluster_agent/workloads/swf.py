@@ -8,7 +8,6 @@ fractions. This module reads them as they are; ``job_log`` makes jobs of them th
 from __future__ import annotations
 
 import gzip
-import hashlib
 from io import BytesIO
 from pathlib import Path
 
@@ -62,6 +61,8 @@ class TraceError(ClusterError):
 
 def read_swf(path: str) -> Log:
     """Read a log. ``TraceError`` if there is none, or no job in it."""
+    import hashlib  # loads OpenSSL: faster for a log than foundation.digest, and nothing for an agent that reads none
+
     raw = _bytes(path)
     sha256 = hashlib.sha256(raw).hexdigest()
     try:

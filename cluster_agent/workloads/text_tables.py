@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,8 @@ def _beginning(path: str) -> str:
 def text_of(path: str) -> tuple[str, str]:
     """The whole text, and the SHA-256 of the file as it is on disk. What is not UTF-8 in it (a job's name of an older
     system) is replaced."""
+    import hashlib  # as read_swf does
+
     try:
         raw = Path(path).read_bytes()
         return foreign_text(raw, "replace"), hashlib.sha256(raw).hexdigest()

@@ -6,7 +6,6 @@ on stderr; ``main`` prints no traceback for it. Expected conditions of a machine
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -53,6 +52,8 @@ def types_in_words(message: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`` (nearest: NAME)`` for the valid name closest to ``word``, else all of them if they are ``FEW``."""
+    import difflib  # for whoever has mistyped something; most processes live without
+
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from foundation.digest import sha256_hex
 from foundation.shell.errors import NodectlError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class Extensions(msgspec.Struct, Generic[T], frozen=True):
                 f"package {package}: {file}:{_defined(_bytes(file), entry.attr)}: announced as {entry.name!r}, but"
                 f" called {own_name!r}"
             )
-        origin = Origin(file, _sha256(_bytes(file)), package, version)
+        origin = Origin(file, sha256_hex(_bytes(file)), package, version)
         return Extension(value, origin, _root(sys.modules[top]), top)
 
     def _refuse(self, value: Any, name: str, where: Callable[[], str]) -> None:
@@ -268,7 +269,7 @@ def _loaded(path: Path) -> tuple[ModuleType, Origin, bytes]:
     except (Exception, SystemExit) as error:
         del sys.modules[path.name]
         raise ExtensionError(located(error, str(path))) from None
-    _MODULES[path] = module, Origin(str(path), _sha256(source)), source
+    _MODULES[path] = module, Origin(str(path), sha256_hex(source)), source
     return _MODULES[path]
 
 
@@ -291,12 +292,6 @@ def _own_file(path: Path) -> bytes:
             return file.read()
     except OSError as error:
         raise ExtensionError(f"{path}: cannot read it: {error.strerror}") from None
-
-
-def _sha256(content: bytes) -> str:
-    import hashlib  # loads OpenSSL, which takes longer than the rest of this file
-
-    return hashlib.sha256(content).hexdigest()
 
 
 def _bytes(file: str) -> bytes:

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -33,6 +31,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from foundation.boot import boottime_s
+from foundation.digest import sha256_hex
 from foundation.directories import sync_directory
 from foundation.shell.errors import NodectlError
 from foundation.steady_clock import NAME, kept_clock
@@ -121,7 +120,7 @@ class JobRunner:
         self._runs: dict[Key, _Run] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
         self._strays: list[Cgroup] = []
-        self._home = cgroups.home(hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:12])
+        self._home = cgroups.home(sha256_hex(os.fsencode(self._directory))[:12])
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # others pass through it to the progress of their job; what is in it they cannot list
@@ -169,7 +168,7 @@ class JobRunner:
         if why:
             self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
             return
-        mark = f"{key[0]}.{key[1]}-{secrets.token_hex(8)}"
+        mark = f"{key[0]}.{key[1]}-{os.urandom(8).hex()}"
         group = JobGroup(self._cgroup_of(key), mark, may_leave=self._user.is_agents)
         part = self._directory / _STRAY
         try:

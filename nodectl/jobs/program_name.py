@@ -6,11 +6,12 @@ look whether what was kept fits (``nodectl.remembered``).
 
 from __future__ import annotations
 
-import hashlib
 import os.path
 import re
 from collections.abc import Sequence
 from typing import Final
+
+from foundation.digest import sha256_hex
 
 LAUNCHERS: Final = re.compile(
     r"(python|pypy|perl|ruby|julia)[\d.]*|(ba|da|z|k|tc|c)?sh|env|nice|numactl|taskset|time|timeout|stdbuf|exec|nohup"
@@ -38,4 +39,4 @@ def program_name(command: Sequence[str], workdir: str = "", script: str = "") ->
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+    return sha256_hex(text.encode(errors="surrogateescape"))[:16]

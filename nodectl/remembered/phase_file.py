@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from foundation.digest import sha256_hex
 from foundation.planted_links import open_safely
 from foundation.sealed_file import SealedFileError, sealed, text_of, write_whole
 from foundation.shell.errors import plain_reason
@@ -55,7 +55,7 @@ class Key(msgspec.Struct, frozen=True, order=True):
     @property
     def digest(self) -> str:
         """The name of its file, without the suffix."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+        return sha256_hex(msgspec.json.encode(self))[:16]
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -250,9 +250,9 @@ class Shares:
         causes = {
             f"the budget has the highest cap for {n_full} of them": 0 < n_full < len(mates),
             "their TDP or MOP differ": bool((bounds != bounds[:, :1]).any()),
-            "they were measured to draw unlike watts": len(np.unique(need_mw[is_known])) > 1,
+            "they were measured to draw unlike watts": len(set(need_mw[is_known].tolist())) > 1,
             "not all of them are measured yet": 0 < int(is_known.sum()) < len(mates),
-            "calibration has measured that they draw unlike watts": len(np.unique(view.factor[mates])) > 1,
+            "calibration has measured that they draw unlike watts": len(set(view.factor[mates].tolist())) > 1,
         }
         cause = ", ".join(words for words, is_so in causes.items() if is_so) or f"by a rule of {self.sharer}"
         return f"; the {len(mates)} nodes of the job get from {low_mw / 1000:.1f} to {high_mw / 1000:.1f} W: {cause}"

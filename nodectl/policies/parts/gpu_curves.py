@@ -18,6 +18,7 @@ clock-bound work saves least at a lower clock and would lose most by a mistake.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -126,10 +127,14 @@ class CurveBank:
         return np.asarray(np.minimum(beliefs.deviation / self.widest, 1.0) ** 2)
 
 
-@lru_cache(maxsize=32)
 def curve_bank(gpu: Gpu, floor: float) -> CurveBank:
-    """The candidates for one card, down to ``floor`` of its highest clock; cached."""
-    mhz = _levels(gpu, floor)
+    """The candidates for one card, down to ``floor`` of its highest clock; kept, once for all cards of such clocks."""
+    return _bank(gpu.clocks_mhz, floor)
+
+
+@lru_cache(maxsize=32)
+def _bank(clocks_mhz: tuple[int, ...], floor: float) -> CurveBank:
+    mhz = _levels(clocks_mhz, floor)
     top = max(int(mhz[0]), 1)
     stretch = top / np.maximum(mhz, 1) - 1.0 if mhz[0] else np.zeros(LEVELS)
     shapes = [(a, 0.0, 0.0) for a in _GENTLE]
@@ -141,16 +146,16 @@ def curve_bank(gpu: Gpu, floor: float) -> CurveBank:
     siblings = np.where(c[:, 0] == 0, 1.0, len(_STEEP) * len(_KNEES))
     prior = width / siblings / (width / siblings).sum()
     widest = np.sqrt(np.maximum(prior @ loss**2 - (prior @ loss) ** 2, 1e-12))
-    return CurveBank(mhz, len(np.unique(mhz)), stretch, loss, np.log1p(loss), np.log(prior), widest)
+    return CurveBank(mhz, len(set(mhz.tolist())), stretch, loss, np.log1p(loss), np.log(prior), widest)
 
 
-def _levels(gpu: Gpu, floor: float) -> type_i64:
+def _levels(clocks_mhz: Sequence[int], floor: float) -> type_i64:
     """Descending clocks: about 1 % of the highest apart near the top, where a loss bound binds, wider further down."""
-    if not gpu.clocks_mhz:
+    if not clocks_mhz:
         return np.zeros(LEVELS, np.int64)
-    top = gpu.clocks_mhz[-1]
+    top = clocks_mhz[-1]
     chosen = [top]
-    for mhz in reversed(gpu.clocks_mhz):
+    for mhz in reversed(clocks_mhz):
         gap = (0.009 + 0.05 * (1.0 - chosen[-1] / top)) * top
         if mhz >= floor * top and chosen[-1] - mhz >= gap and len(chosen) < LEVELS:
             chosen.append(mhz)

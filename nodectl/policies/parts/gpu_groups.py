@@ -102,7 +102,7 @@ def _move(state: State, kind: type_i64, alike: type_f64, apart: npt.NDArray[np.b
     state = writable(state)
     for index in np.flatnonzero(apart).tolist():
         old = int(state.leader[index])
-        for lead in np.unique(state.leader).tolist():
+        for lead in sorted(set(state.leader.tolist())):
             is_possible = lead != old and kind[lead] == kind[index] and state.level[lead] == state.level[old]
             if is_possible and not _differ(alike, np.full(len(kind), lead))[index]:
                 state.leader[index] = lead

@@ -156,7 +156,7 @@ def recalled(params: Params, layout: Layout, state: State | None, card: int, pha
     after = np.zeros((*share.shape, PHASES)) if state.after is None else state.after
     came_from = np.full(len(layout.gpus), -1) if state.came_from is None else state.came_from
     state = replace(state, share=share, settled=settled, after=after, came_from=came_from)
-    for row in np.unique(state.leader[first_of_kind(layout) == card]).tolist():
+    for row in sorted(set(state.leader[first_of_kind(layout) == card].tolist())):
         _begin_again(state, row)
         gpu = layout.gpus[row]
         own = Phases(state.table[row], state.facts[row], curve_bank(gpu, params.floor), params.noise, not gpu.has_gpm)
