@@ -10,6 +10,7 @@ Seconds are whole, and those of the log begin with its first submission.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ import msgspec
 from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
 from cluster_agent.jobs.job import ACTIVE, Job, in_queue
 from cluster_agent.jobs.live_jobs import Partition
-from cluster_agent.jobs.owned_watts.live_levels import CAPPED
+from cluster_agent.jobs.owned_watts.live_levels import CAPPED, submission
 from cluster_agent.replay.replay_files import (
     CAPS,
     FAILURES,
@@ -77,7 +78,7 @@ def files_of(
     titles = _numbers(job.title for job in jobs)
     if owner.configurations:
         found[WAYS] = _ways(owner.configurations, titles)
-    elif machine is not None and (job_watts := _job_watts(jobs)):
+    elif machine is not None and (job_watts := _job_watts(jobs, owner.predicts)):
         found[JOB_WATTS] = job_watts
     queues = {name: at for at, name in enumerate(owner.switches.queues)}
     numbered = Numbered(titles, _numbers(job.group for job in jobs), queues)
@@ -133,14 +134,23 @@ def _run_s(job: Job) -> int:
     return ran_s
 
 
-def _job_watts(jobs: Sequence[Job]) -> str:
-    """What all nodes of a job drew together while it ran, where it was measured; empty: of no job."""
-    lines = ["job,watts"]
+def _job_watts(jobs: Sequence[Job], predicts: bool) -> str:
+    """What all nodes of a job drew together while it ran, where it was measured; for a policy that predicts watts, what
+    it knew of each job, too. Empty: of no job."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(("job", "watts", "user", "title", "text") if predicts else ("job", "watts"))
+    rows = 0
     for job in jobs:
         joules, covered_s = job.account.joules, job.account.covered_s
-        if joules and covered_s > 0:
-            lines.append(f"{job.id},{joules / covered_s * len(job.nodes)!r}")
-    return "\n".join(lines) + "\n" if lines[1:] else ""
+        watts = repr(joules / covered_s * len(job.nodes)) if joules and covered_s > 0 else ""
+        if predicts:
+            known = submission(job)
+            table.writerow((job.id, watts, known.login, known.title, known.text))
+        elif watts:
+            table.writerow((job.id, watts))
+        rows += predicts or watts != ""
+    return out.getvalue() if rows else ""
 
 
 def _site(

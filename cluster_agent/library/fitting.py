@@ -79,7 +79,7 @@ def _on_processors(given: World, choice: Choice, say: Say) -> Fitted:
         raise WrongUseError(f"{log.path}: its header states no MaxProcs; {fix}")
     workload = prepare(log, processors, plans_requests(composition), given.strict)
     looks = recorded_looks(given, choice, workload.sha256)
-    return Fitted(workload, with_job_watts(given, watts, workload, say), caps=caps, looks=looks)
+    return Fitted(*with_job_watts(given, watts, workload, say), caps=caps, looks=looks)
 
 
 def recorded_looks(given: World, choice: Choice, sha256: str) -> list[Look] | None:
@@ -112,11 +112,13 @@ def machine_with_watts(given: World, choice: Choice) -> tuple[Watts | None, Powe
     return watts, _as_kept(read_cap(given.cap), watts.machine, 0.0)
 
 
-def with_job_watts(given: World, watts: Watts | None, workload: Workload, say: Say) -> Watts | None:
-    """The machine, with the watts of single jobs that ``job_watts`` has."""
+def with_job_watts(
+    given: World, watts: Watts | None, workload: Workload, say: Say
+) -> tuple[Workload, Watts | None]:  # fmt: skip
+    """The jobs and the machine, with what ``job_watts`` has of single jobs."""
     of_jobs = given.watts_of_jobs()
     if of_jobs is None:
-        return watts
+        return workload, watts
     from cluster_agent.workloads.job_watts import read_job_watts
 
     if watts is None:
@@ -125,7 +127,7 @@ def with_job_watts(given: World, watts: Watts | None, workload: Workload, say: S
     job_watts = read_job_watts(of_jobs, workload, watts)
     for finding in job_watts.findings:
         say(f"--job-watts: {finding}")
-    return replace(watts, job_busy_uw=job_watts.uw)
+    return replace(workload, words=job_watts.words), replace(watts, job_busy_uw=job_watts.uw)
 
 
 def processors_of(given: World) -> int | None:

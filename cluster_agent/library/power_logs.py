@@ -129,18 +129,23 @@ def _of_processors(given: World) -> PowerLog:
             f"{given.path}: a log of processors has no watts; give --machine NAME and --job-watts FILE|generated"
         )
     workload, findings = prepare(log, machine.processors), list[str]()
-    watts = with_job_watts(given, Watts.of(machine, None), workload, findings.append)
+    workload, watts = with_job_watts(given, Watts.of(machine, None), workload, findings.append)
     assert watts is not None and watts.job_busy_uw is not None
     jobs, busy_w = workload.jobs, watts.job_busy_uw * workload.jobs.width / UW
     full_w = watts.plan_uw[0] / UW
     found = []
     for job, wait_s in enumerate(workload.wait_s.clip(0).tolist()):
+        words = workload.words.get(int(jobs.number[job]))
+        if words is not None and not words.has_watts:
+            continue
         submit_s = float(jobs.submit_s[job])
         start_s = submit_s + wait_s
         found.append(
             LoggedJob(submit_s, start_s, start_s + float(jobs.run_s[job]), submission(workload, job),
                       float(busy_w[job]))
         )  # fmt: skip
+    if not found:
+        raise WrongUseError(f"{given.path}: --job-watts has watts of none of its jobs")
     return PowerLog(found, lambda job: full_w * job.units, findings)
 
 

@@ -159,9 +159,10 @@ def _on_processors(given: World, choice: Choice, start: Start, own: bool, say: S
     later_s = shift_s(start, log)
     later = moved(caps, later_s)
     caps = PowerCap.of(later if own else caps_from(later, start.state.t0_s))
-    watts = with_job_watts(given, _with_budget(watts, start, later_s, own, say), warmed.workload, say)
-    looks = recorded_looks(given, choice, warmed.workload.sha256)
-    world = Fitted(warmed.workload, watts, caps=caps, loop=loop, recorded=warmed.recorded, looks=looks)
+    budgeted = _with_budget(watts, start, later_s, own, say)
+    workload, watts = with_job_watts(given, budgeted, warmed.workload, say)
+    looks = recorded_looks(given, choice, workload.sha256)
+    world = Fitted(workload, watts, caps=caps, loop=loop, recorded=warmed.recorded, looks=looks)
     if given.has_switches:
         from cluster_agent.library.site_switches import with_switches  # as above
 

@@ -24,9 +24,14 @@ from cluster_agent.prediction.models import Model, predictor_of
 from cluster_agent.prediction.node_watts import NodeWatts
 from cluster_agent.scheduler.power_phases import Admitted
 from foundation.shell.extension import Extension
+from foundation.shell.plain_text import say
 
 LAST: Final = 1000
 """Ours: ended jobs that the quantile is taken of, for each origin."""
+
+
+MOST_WAITING: Final = 200_000
+"""Ours: jobs that were predicted and have not ended; the oldest are forgotten."""
 
 
 class Guard(msgspec.Struct, frozen=True):
@@ -47,12 +52,20 @@ class AdmittedPower:
         of: Admitted,
         guard: Guard | None = None,
         model: Extension[Model] | None = None,
+        say: Callable[[str], None] = say,
+        clock_s: Callable[[], float] | None = None,
     ) -> None:
+        """``say``, ``clock_s``: as of ``models.SafePredictor``."""
         self._cores_w, self._others_w, self._of, self._guard = cores_w, others_w, of, guard
-        self._predictor = predictor_of(model, self._full_w)
+        self._predictor = predictor_of(model, self._full_w, say, clock_s)
         self._known: dict[Submission, Prediction] = {}  # a cache; emptied by ``learn``
         self._predicted: dict[int, Prediction] = {}
         self._ratios: dict[Origin, deque[float]] = {}
+
+    @property
+    def trouble(self) -> str:
+        """Why the site's model does not predict; empty: there is none, or it does."""
+        return self._predictor.trouble
 
     def admit(self, job: int, submission: Submission) -> float:
         """Watts of the whole job."""
@@ -61,6 +74,8 @@ class AdmittedPower:
         if self._guard is None:
             return found.watts(self._of)
         self._predicted[job] = found
+        if len(self._predicted) > MOST_WAITING:  # jobs that were cancelled teach nothing, and never end here
+            del self._predicted[next(iter(self._predicted))]
         ratio = self._quantile(found.origin, self._guard.violation)
         return self._unproven_w(submission, self._guard) if ratio is None else found.typical_w * ratio
 

@@ -6,8 +6,9 @@ schedule means nothing without knowing of which jobs it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -42,8 +43,18 @@ LONGEST_S = 1 << 40
 PRECEDED: Final = "wait for a preceding job"
 
 
+class Words(msgspec.Struct, frozen=True):
+    """What a submission says in words. ``has_watts``: whether its watts are known."""
+
+    user: str
+    title: str
+    text: str
+    has_watts: bool
+
+
 class Workload(msgspec.Struct, frozen=True):
-    """The jobs of a log for one machine. ``row`` is each job's row in ``log.columns``."""
+    """The jobs of a log for one machine. ``row`` is each job's row in ``log.columns``. ``words``: by the log's number,
+    what else is known of a submission (``job_watts``)."""
 
     log: Log
     processors: int
@@ -52,6 +63,7 @@ class Workload(msgspec.Struct, frozen=True):
     has_requests: bool  # if not, ``request_s`` are the run times, which limit nothing
     is_cut: Bools  # ran beyond its request in the log, and is ended at it here
     findings: tuple[Finding, ...]
+    words: Mapping[int, Words] = MappingProxyType({})
 
     @property
     def users(self) -> list[int]:

@@ -2,13 +2,17 @@
 
 A log in the Standard Workload Format has no watts. ``--job-watts`` adds them: a table (CSV, or Parquet) with the
 columns ``job`` (or ``job_id``), the log's number, and ``watts``, of the whole job on average at the highest frequency,
-with its share of the nodes' idle watts; or ``generated``, random with a seed.
+with its share of the nodes' idle watts; or ``generated``, random with a seed. A table may also say what predictions
+know of a job and a log has no columns for: ``user``, ``title`` and ``text``, as ``state export --replay`` writes them.
+There a job may have no watts: it draws what the machine file gives, and teaches nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,7 +24,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.job_columns import Bools, Int64s
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.power_phases import Admitted, Power, Volunteers
-from cluster_agent.workloads.job_log import Workload
+from cluster_agent.workloads.job_log import Words, Workload
 from cluster_agent.workloads.parquet_tables import read_columns
 from cluster_agent.workloads.swf import EXECUTABLE, GROUP, QUEUE, USER, TraceError
 from cluster_agent.workloads.text_tables import rows_of
@@ -42,10 +46,12 @@ class Generated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobWatts(msgspec.Struct, frozen=True):
-    """Per job of a workload: microwatts of a processor. ``findings``: what was wrong, in words."""
+    """Per job of a workload: microwatts of a processor. ``findings``: what was wrong, in words. ``words``: by the log's
+    number of a job."""
 
     uw: Int64s
     findings: tuple[str, ...]
+    words: Mapping[int, Words] = MappingProxyType({})
 
 
 def read_job_watts(of_jobs: str | Mapping[int, float], workload: Workload, watts: Watts) -> JobWatts:
@@ -56,11 +62,15 @@ def read_job_watts(of_jobs: str | Mapping[int, float], workload: Workload, watts
         if params.seed < 0 or not 0 <= params.spread < 1:
             raise WrongUseError(f"--job-watts {text}: seed must be 0 or more, spread at least 0 and below 1")
         return JobWatts(_generated(params, workload, watts), ("watts of jobs are generated",))
-    given = _table(text) if isinstance(of_jobs, str) else _checked(of_jobs)
+    words: Mapping[int, Words] = {}
+    if isinstance(of_jobs, str):
+        given, words = _table(text)
+    else:
+        given = _checked(of_jobs)
     width = workload.jobs.width
     uw = np.full(len(width), watts.busy_uw[0], np.int64)
     known = np.array([number in given for number in workload.jobs.number.tolist()], np.bool_)
-    if not known.any():
+    if not known.any() and not words:
         raise TraceError(f"{text}: no job of {workload.log.path} in it; its jobs are the log's numbers (column 1)")
     given_w = np.array([given.get(number, 0.0) for number in workload.jobs.number.tolist()], np.float64)
     uw[known] = np.round(given_w[known] / width[known] * UW).astype(np.int64)
@@ -72,7 +82,7 @@ def read_job_watts(of_jobs: str | Mapping[int, float], workload: Workload, watts
         uw = np.maximum(uw, watts.idle_uw)
     if high := int((uw > watts.plan_uw[0]).sum()):
         findings.append(f"jobs that draw more than the machine's highest watts: {high}; they may exceed a cap")
-    return JobWatts(uw, tuple(findings))
+    return JobWatts(uw, tuple(findings), words)
 
 
 def _checked(of_jobs: Mapping[int, float]) -> Mapping[int, float]:
@@ -82,39 +92,48 @@ def _checked(of_jobs: Mapping[int, float]) -> Mapping[int, float]:
     return of_jobs
 
 
-def _table(path: str) -> Mapping[int, float]:
-    found: dict[int, float] = {}
-    for line, job, watts in _parquet(path) if path.endswith(".parquet") else _csv(path):
+def _table(path: str) -> tuple[Mapping[int, float], Mapping[int, Words]]:
+    found, words = dict[int, float](), dict[int, Words]()
+    for line, job, watts, said in _parquet(path) if path.endswith(".parquet") else _csv(path):
         where = f"{path}:{line}"
+        is_unknown = said is not None and watts == ""
         try:
-            number, power_w = int(str(job)), float(str(watts))
+            number, power_w = int(str(job)), math.nan if is_unknown else float(str(watts))
         except (TypeError, ValueError):
             raise TraceError(f"{where}: job and watts must be numbers") from None
-        if not 0 < power_w < MOST_W:
+        if not is_unknown and not 0 < power_w < MOST_W:
             raise TraceError(f"{where}: {watts} W: give watts above 0 and below {MOST_W:g}, or leave the line out")
-        if number in found:
+        if number in found or number in words:
             raise TraceError(f"{where}: job {number} occurs twice; delete one line")
-        found[number] = power_w
-    return found
+        if said is not None:
+            words[number] = Words(*said, has_watts=not is_unknown)
+        if not is_unknown:
+            found[number] = power_w
+    return found, words
 
 
-def _csv(path: str) -> list[tuple[int, object, object]]:
+Row: TypeAlias = tuple[int, object, object, tuple[str, str, str] | None]
+"""Its line, the job, watts, and what is said of the job in words."""
+
+
+def _csv(path: str) -> list[Row]:
     rows, _ = rows_of(path)
-    found: list[tuple[int, object, object]] = []
+    found: list[Row] = []
     for line, row in rows:
         name = "job" if "job" in row else "job_id"
         if name not in row or "watts" not in row:
             raise TraceError(f"{path}:1: the first line must name the columns job and watts")
-        found.append((line, row[name], row["watts"]))
+        said = (row["user"], row.get("title", ""), row.get("text", "")) if "user" in row else None
+        found.append((line, row[name], row["watts"], said))
     return found
 
 
-def _parquet(path: str) -> list[tuple[int, object, object]]:
+def _parquet(path: str) -> list[Row]:
     columns = read_columns(path, ("watts",), ("job", "job_id"))
     job = columns.get("job") or columns.get("job_id")
     if job is None:
         raise TraceError(f"{path}: no column job or job_id; name one so")
-    return [(row, *values) for row, values in enumerate(zip(job, columns["watts"], strict=True), 1)]
+    return [(row, *values, None) for row, values in enumerate(zip(job, columns["watts"], strict=True), 1)]
 
 
 def _generated(params: Generated, workload: Workload, watts: Watts) -> Int64s:
@@ -173,8 +192,10 @@ class _Predicted:
         return self._admitted.admit(job, submission(self._workload, job))
 
     def learn(self, job: int, watts: float) -> None:
-        """The job's watts are taken as both mean and maximum."""
-        self._admitted.learn(job, submission(self._workload, job), watts)
+        """The job's watts are taken as both mean and maximum, if they are known."""
+        words = self._workload.words.get(int(self._workload.jobs.number[job]))
+        if words is None or words.has_watts:
+            self._admitted.learn(job, submission(self._workload, job), watts)
 
 
 def submission(workload: Workload, job: int) -> Submission:
@@ -182,15 +203,18 @@ def submission(workload: Workload, job: int) -> Submission:
     from cluster_agent.prediction.job_power import Submission
 
     column, width = workload.log.columns[:, workload.row[job]], int(workload.jobs.width[job])
+    words = workload.words.get(int(workload.jobs.number[job]))
     return Submission(
         user=str(column[USER]),
-        text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}",
+        text=f"{column[EXECUTABLE]} {column[GROUP]} {column[QUEUE]}" if words is None else words.text,
         units=width,
         cores=width,
         gpus=0,
         mics=0,
         memory_kib=0,
         request_s=int(workload.jobs.request_s[job]),
+        login=words.user if words else "",
+        title=words.title if words else "",
     )
 
 

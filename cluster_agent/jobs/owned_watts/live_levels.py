@@ -10,16 +10,17 @@ A job's walltime is wall-clock time, at whatever level it runs. So the engine pl
 from __future__ import annotations
 
 import time
+from math import floor
 from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from cluster_agent.cluster import UW, Machine
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.job import Job, in_queue
 from cluster_agent.jobs.owned_watts.live_counts import Counts
+from cluster_agent.prediction.admitted_power import AdmittedPower
 from cluster_agent.prediction.job_power import Submission
-from cluster_agent.prediction.models import predictor_of
 from cluster_agent.scheduler.job_columns import Int32s
 from cluster_agent.scheduler.native.governor import NO_CAP, Watts, admitted_uw
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
@@ -34,6 +35,10 @@ CAPPED: Final = "killed for a power cap"
 PAUSE_S: Final = 30.0
 """Ours: how long no job is started while jobs that were killed for a cap end: their nodes and their place in the queue
 are theirs. After that the others do not wait for a job that does not end, or a node that does not report it."""
+
+
+LONGEST_TEXT: Final = 1000
+"""Ours: signs of a submission's text that count."""
 
 
 class LevelCounts(Counts):
@@ -53,9 +58,10 @@ class LevelCounts(Counts):
             job_lowest=self._lowest if self._power.volunteers is not None else None,
             job_plan_uw=self._planned_uw if self._power.admitted is not None else None,
         )
-        self._predictor = predictor_of(
-            self._power.model, lambda job: job.units * node.plan_uw[0] / UW, live.say, time.monotonic
-        )
+        self._predictor = AdmittedPower(
+            lambda job: job.units * node.plan_uw[0] / UW, lambda job: 0.0, self._power.admitted or "average",
+            self._power.guard, self._power.model, live.say, time.monotonic,
+        )  # fmt: skip
         self._ended: list[Job] = []
         super().__init__(World(live, self._node), composition)
 
@@ -101,12 +107,13 @@ class LevelCounts(Counts):
         self._planned_uw[rows] = admitted_uw(self._wanted_uw[rows], self._width[rows], self._allowed_uw, self._node)
 
     def _predicted_uw(self, job: Job) -> int:
-        for past in sorted(self._ended, key=lambda one: one.id):
-            watts = (past.account.joules or 0.0) / past.account.covered_s * past.spec.nodes
-            self._predictor.learn(_submission(past), watts)
+        for past in sorted(self._ended, key=_in_turn):
+            width = len(past.nodes) or past.spec.nodes
+            drawn_w = (past.account.joules or 0.0) / past.account.covered_s * width
+            each_uw = max(round(drawn_w / width * UW), self._node.idle_uw)
+            self._predictor.learn(past.id, submission(past), width * each_uw / UW)
         self._ended.clear()
-        assert self._power.admitted is not None
-        watts = self._predictor.predict(_submission(job)).watts(self._power.admitted)
+        watts = self._predictor.admit(job.id, submission(job))
         return round(watts * self._power.margin / job.spec.nodes * UW)
 
     def _within(self, uw: int) -> int:
@@ -114,10 +121,17 @@ class LevelCounts(Counts):
         return min(max(uw, self._node.idle_uw + 1), self._node.plan_uw[0])
 
 
-def _submission(job: Job) -> Submission:
-    """What is known at submission."""
+def _in_turn(job: Job) -> tuple[Any, ...]:
+    """In which order jobs teach: by the second of their ends, then as they joined the queue, as in a replay
+    (``native.governor.Predicting``)."""
+    return floor(job.ended_s or 0.0), in_queue(job)
+
+
+def submission(job: Job) -> Submission:
+    """What is known at submission. Of a long text its beginning counts: it is read in every prediction."""
     spec = job.spec
-    text = " ".join((job.title, spec.tag, *spec.command))
+    words = " ".join((job.title, spec.tag, *spec.command)).split()
     return Submission(
-        str(job.uid), text, spec.nodes, spec.nodes, 0, 0, 0, spec.walltime_s, login=job.user, title=job.title
-    )
+        str(job.uid), " ".join(words)[:LONGEST_TEXT], spec.nodes, spec.nodes, 0, 0, 0, spec.walltime_s,
+        login=job.user, title=" ".join(job.title.split())[:LONGEST_TEXT],
+    )  # fmt: skip

@@ -122,6 +122,9 @@ class Owner:
             check_hosts(self._owned)
         elif self.counts_every_node:
             Watts.of(self._levels_as_planned(1), self._composition.power)
+            guard = self._composition.power.guard if self._composition.power else None
+            if guard is not None and guard.node is not None:
+                raise WrongUseError("table= counts the cores of a job, and a live partition whole nodes: leave it out")
         else:
             check_configurations(self._owned, self.configurations)
 
@@ -198,6 +201,12 @@ class Owner:
         if self.places_jobs:
             return NodeCounts(live, self._owned, composition, self._groups, self.idle_caps_mw)
         return ConfigurationCounts(live, self._owned, composition, self.configurations, self.idle_mw)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether jobs are admitted with watts that were predicted."""
+        power = self._composition.power
+        return self.counts_every_node and power is not None and power.admitted not in (None, "given")
 
     @property
     def can_have_failures(self) -> bool:
