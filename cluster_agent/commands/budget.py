@@ -16,7 +16,15 @@ from cluster_agent.commands.replays.from_prices import from_carbon, from_price
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
-from cluster_agent.serve.people_protocol import ListBudgetChanges, LowerBudget, SetBudget, SetSchedule, ShowBudget
+from cluster_agent.serve.people_protocol import (
+    Ahead,
+    ListBudgetChanges,
+    LowerBudget,
+    SetBudget,
+    SetSchedule,
+    ShowBudget,
+)
+from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
 
@@ -49,9 +57,16 @@ def show(as_json: bool, socket: Place) -> None:
     if view.lowering_s is not None:
         rows.append(("to be confirmed", f"{view.over_w:.1f}", f"lowering: by {_in(view.lowering_s)} at the latest"))
     rows += [(f"in {at_s:.0f} s", f"{watts:.1f}", "announced") for at_s, watts in view.steps]
+    rows += [(f"in {shown(one.in_s)}", f"{one.expected_w:.0f}", _ahead(one)) for one in view.ahead]
     echo_block(render(("what", "W", "remark"), rows))
+    echo(*view.ahead_over)
     for alarm in view.alarms:
         echo(f"ALARM: {alarm}")
+
+
+def _ahead(one: Ahead) -> str:
+    band = "" if one.low_w is None or one.high_w is None else f", nine of ten {one.low_w:.0f} to {one.high_w:.0f}"
+    return f"jobs are expected to draw{band}"
 
 
 class WithWatts(click.Command):

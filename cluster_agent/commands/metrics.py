@@ -24,10 +24,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster_agent.commands.jobs import rows_of, rows_since
-from cluster_agent.commands.learning.past_jobs import request
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
+from cluster_agent.history.watts_ahead import request
 from cluster_agent.jobs.job import STATES
 from cluster_agent.jobs.job_nodes import NodeState
 from cluster_agent.model_service.mqtt_jobs import PLUGIN, message_of

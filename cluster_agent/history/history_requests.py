@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import Caller, Request
 from cluster_agent.history.job_history import HistoryRow, JobHistory
+from cluster_agent.history.kept_rows import KEPT
+from cluster_agent.history.watts_ahead import PAST_JOBS, Alive, WattsAhead, alive
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.jobs.job import Job
 from cluster_agent.serve.people_protocol import (
@@ -45,11 +47,31 @@ class HistoryRequests:
         self.history = history
         self._jobs, self._foreign, self._joules, self._reports = jobs, foreign, joules, reports
         self._users: dict[str, UserJoules] = {}
+        self._ahead: WattsAhead | None = None
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             CountJoules: self._by_user,
             ListHistory: self._list,
             ForgetHistory: self._forget,
         }
+
+    def forecast(self, budget_w: float, wall_s: float) -> WattsAhead:
+        """Of the next hours, from what has ended; it learns from what will end."""
+        self._ahead = WattsAhead(budget_w, self._past(), wall_s)
+        return self._ahead
+
+    def _past(self) -> list[HistoryRow]:
+        return self.history.rows(0.0, "", KEPT)[-PAST_JOBS:]
+
+    def alive(self) -> list[Alive]:
+        """The jobs that wait or run."""
+        jobs = self._jobs()
+        own = jobs.live.jobs.values() if jobs is not None and jobs.is_open else ()
+        return alive(own, self._foreign.all(), jobs.as_shown if jobs is not None else lambda unix_s: unix_s)
+
+    def busy(self) -> set[str]:
+        """The nodes that have a job."""
+        jobs = self._jobs()
+        return {*(jobs.job_on if jobs is not None else ()), *self._foreign.on_nodes}
 
     def hear(self, now_s: float, wall_s: float, reports: Iterable[Report]) -> None:
         """Reports of nodes; and what is due is saved."""
@@ -76,7 +98,7 @@ class HistoryRequests:
             request_s=job.spec.walltime_s, state=job.state, tag=job.tag, tag_source=job.tag_source, energy_j=joules,
             watts=watts, cap_w=account.cap_j / account.capped_s if account.capped_s else None,
         )  # fmt: skip
-        self.history.ended(str(job.id), row, self._last(job.nodes))
+        self._ended(str(job.id), row, job.nodes)
 
     def foreign_ended(self, job: ForeignJob, of_it: JoulesRow) -> None:
         """A job of another manager, with its joules."""
@@ -89,7 +111,12 @@ class HistoryRequests:
             run_s=run_s, manager=of_it.cluster or "another", tag=of_it.tag, energy_j=of_it.energy_j, watts=watts,
             is_shared=of_it.is_shared,
         )  # fmt: skip
-        self.history.ended(job.key, row, self._last(job.nodes))
+        self._ended(job.key, row, job.nodes)
+
+    def _ended(self, key: str, row: HistoryRow, nodes: Iterable[str]) -> None:
+        self.history.ended(key, row, self._last(nodes))
+        if self._ahead is not None:
+            self._ahead.ended(row)
 
     def _add(self, user: str, joules: float | None) -> None:
         """A job of this user has ended."""
@@ -118,6 +145,8 @@ class HistoryRequests:
             joules = self._joules.forget(request.user)
         except OSError as error:
             raise ClusterError(f"the joules of {request.user}'s jobs cannot be removed: {error.strerror}") from None
+        if self._ahead is not None:
+            self._ahead.learn_again(self._past())
         line = f"{removed} jobs of {request.user} are forgotten, and the joules of {joules} of another manager"
         running = len(own) + len(foreign)
         return [line + (f"; nothing will be kept of the {running} that run now" if running else "")]

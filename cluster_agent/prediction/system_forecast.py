@@ -14,13 +14,14 @@ includes whatever was not foreseen: arrivals, nights, crashes. Nothing is used a
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from cluster_agent.prediction.bands import COVERAGE, Band, Bands
 from cluster_agent.prediction.job_power import METERED_AFTER_S
@@ -101,50 +102,88 @@ class _Fit:
         return float(shares @ inputs)
 
 
-def forecasts(runs: Runs, from_s: float, now_s: float, ahead_s: Sequence[float]) -> list[Hour]:
+class Looks:
+    """What is said at one look after the other, and learned from how earlier ones turned out. ``ahead_s``: multiples of
+    ``EVERY_S``, ascending; ``unit_w``: about what the partition draws."""
+
+    def __init__(self, ahead_s: Sequence[float], unit_w: float) -> None:
+        self._ahead_s, self._unit_w = ahead_s, max(unit_w, 1.0)
+        self._fits, self._bands = [_Fit() for _ in ahead_s], Bands(COVERAGE, LAST, STEP)
+        self._said: OrderedDict[int, list[tuple[Float64s, float, float, Band | None]]] = OrderedDict()
+
+    def look(self, number: int, at_s: float, now_w: float, waiting_w: float, lasting_w: Sequence[float]) -> list[Hour]:
+        """``number``: looks are ``EVERY_S`` apart, and one may be missing. ``now_w``: of the running jobs; of these,
+        ``lasting_w`` for each time ahead; ``waiting_w``: of jobs that wait."""
+        unit_w, seen = self._unit_w, now_w / self._unit_w
+        for place, h_s in enumerate(self._ahead_s):
+            if (earlier := self._said.get(number - round(h_s / EVERY_S))) is not None:
+                inputs, lasting, expected, band = earlier[place]
+                self._fits[place].learn(inputs, seen - lasting)
+                self._bands.learn("", str(place), seen - expected, band)
+        said, found = [], []
+        for place, (h_s, of_h_w) in enumerate(zip(self._ahead_s, lasting_w, strict=True)):
+            lasting = of_h_w / unit_w
+            inputs, band = np.array([seen - lasting, waiting_w / unit_w, 1.0]), self._bands.of("", str(place))
+            expected = max(lasting + self._fits[place](inputs), 0.0)
+            said.append((inputs, lasting, expected, band))
+            low_w, high_w = (
+                (None, None) if band is None
+                else (max(expected + share, 0.0) * unit_w for share in (band.low, band.high))
+            )  # fmt: skip
+            found.append(Hour(at_s, at_s + h_s, now_w, of_h_w, expected * unit_w, low_w, high_w, None))
+        self._said[number] = said
+        while number - next(iter(self._said)) > round(self._ahead_s[-1] / EVERY_S):
+            self._said.popitem(last=False)
+        return found
+
+
+class Shares:
+    """Which share of their walltimes the last jobs have used."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=ENDS)
+
+    def ended(self, run_s: float, request_s: float) -> None:
+        """A job has ended."""
+        self._last.append(run_s / request_s)
+
+    def lasting_w(self, runs: Runs, at_s: float, ahead_s: Sequence[float]) -> list[float]:
+        """For each time ahead, the watts of running jobs times the chance that they still run."""
+        lasting: list[float] = _lasting_w(runs, at_s, ahead_s, self._last).tolist()
+        return lasting
+
+
+def forecasts(
+    runs: Runs, from_s: float, now_s: float, ahead_s: Sequence[float], looks: Looks | None = None
+) -> list[Hour]:  # fmt: skip
     """What would have been said every ``EVERY_S`` from ``from_s`` until ``now_s``, and is said at ``now_s``, which is
-    the last ``len(ahead_s)`` rows. ``ahead_s``: multiples of ``EVERY_S``, ascending."""
-    looks_s = now_s - EVERY_S * np.arange(int((now_s - from_s) // EVERY_S), -1, -1)
+    the last ``len(ahead_s)`` rows. ``ahead_s``: multiples of ``EVERY_S``, ascending. ``looks``: by whom; its numbers
+    then end with that of ``now_s`` (``number_of``)."""
+    count = int((now_s - from_s) // EVERY_S) + 1
+    looks_s = now_s - EVERY_S * np.arange(count - 1, -1, -1)
     power_w = np.array([_power_w(runs, at_s) for at_s in looks_s])
-    unit_w = max(float(power_w.max(initial=0.0)), 1.0)
-    ended = np.argsort(runs.end_s, kind="stable")
-    shares: deque[float] = deque(maxlen=ENDS)
-    fits, bands = [_Fit() for _ in ahead_s], Bands(COVERAGE, LAST, STEP)
+    looks = looks or Looks(ahead_s, float(power_w.max(initial=0.0)))
+    ended, shares = np.argsort(runs.end_s, kind="stable"), Shares()
     found: list[Hour] = []
-    said: list[list[tuple[Float64s, float, float, Band | None]]] = []  # inputs, lasting, expected, band
-    next_end = 0
+    next_end, first = 0, number_of(now_s) - count + 1
     for look, at_s in enumerate(looks_s.tolist()):
         while next_end < len(ended) and runs.end_s[ended[next_end]] <= at_s:
             job = ended[next_end]
-            shares.append(float((runs.end_s[job] - runs.start_s[job]) / runs.request_s[job]))
+            shares.ended(float(runs.end_s[job] - runs.start_s[job]), float(runs.request_s[job]))
             next_end += 1
-        for place, h_s in enumerate(ahead_s):
-            earlier = look - round(h_s / EVERY_S)
-            if earlier >= 0:
-                inputs, lasting, expected, band = said[earlier][place]
-                seen = float(power_w[look]) / unit_w
-                fits[place].learn(inputs, seen - lasting)
-                bands.learn("", str(place), seen - expected, band)
-        said.append([])
         waiting_w = float(runs.expected_w[(runs.submit_s <= at_s) & (runs.start_s > at_s)].sum())
-        for place, (h_s, lasting_w) in enumerate(
-            zip(ahead_s, _lasting_w(runs, at_s, ahead_s, shares).tolist(), strict=True)
-        ):
-            lasting, now_w = lasting_w / unit_w, float(power_w[look])
-            inputs = np.array([now_w / unit_w - lasting, waiting_w / unit_w, 1.0])
-            band = bands.of("", str(place))
-            expected = max(lasting + fits[place](inputs), 0.0)
-            said[-1].append((inputs, lasting, expected, band))
+        said = looks.look(
+            first + look, at_s, float(power_w[look]), waiting_w, shares.lasting_w(runs, at_s, ahead_s)
+        )  # fmt: skip
+        for one, h_s in zip(said, ahead_s, strict=True):
             later = look + round(h_s / EVERY_S)
-            found.append(
-                Hour(
-                    at_s, at_s + h_s, now_w, lasting_w, expected * unit_w,
-                    None if band is None else max(expected + band.low, 0.0) * unit_w,
-                    None if band is None else max(expected + band.high, 0.0) * unit_w,
-                    float(power_w[later]) if later < len(looks_s) else None,
-                )
-            )  # fmt: skip
+            found.append(replace(one, seen_w=float(power_w[later])) if later < count else one)
     return found
+
+
+def number_of(at_s: float) -> int:
+    """Of the look at this time."""
+    return round(at_s / EVERY_S)
 
 
 def _power_w(runs: Runs, at_s: float) -> float:

@@ -134,6 +134,16 @@ class ForgetNode(Request[Sentences], frozen=True):
 # --- the budget
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """What jobs are expected to draw in ``in_s`` seconds, with a band for nine of ten such forecasts; None: too few
+    have been seen. Idle nodes and fixed power are not in it."""
+
+    in_s: Finite
+    expected_w: Finite
+    low_w: Finite | None
+    high_w: Finite | None
+
+
 class BudgetView(msgspec.Struct, frozen=True):
     """The budget and its use. ``over_w``: by how much nodes could exceed it now, 0 if they cannot."""
 
@@ -164,6 +174,10 @@ class BudgetView(msgspec.Struct, frozen=True):
     """Of each of ``alarms``, its kind (``alarms.KINDS``)."""
     store_free_bytes: int | None = None
     """What the store's file system has left for the cluster agent; None: it cannot be read."""
+    ahead: list[Ahead] = []
+    """The next hours; empty: nothing is said, as of an older cluster agent."""
+    ahead_over: list[str] = []
+    """Which announced steps are less than jobs are expected to draw."""
 
 
 class ShowBudget(Request[BudgetView], frozen=True):

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,6 +159,7 @@ class Server:
             JobHistory(Path(f"{settings.store}.history"), settings.history.keep_days), lambda: self.jobs, foreign,
             joules, lambda: self.partition.reports,
         )  # fmt: skip
+        self._ahead = self.history.forecast(settings.budget.w - settings.budget.fixed_w, wall_s())
         starts = ForeignStarts(
             foreign, lambda: self.partition, self._send, self._now_s, joules, wall_s, self.history.foreign_ended
         )
@@ -383,6 +384,7 @@ class Server:
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
         self._mind_lowering(now_s)
+        self._ahead.step(self._wall_s(), self.history.alive)
         self.partition.alarms.set("links", self.router.trouble)
         self.partition.alarms.set("history", self.history.history.trouble)
         tdp_mw = milliwatts(self._settings.nodes.tdp_w)
@@ -597,8 +599,16 @@ class Server:
     def _budget(self, caller: Caller, request: ShowBudget) -> BudgetView:
         view = self.partition.budget_view(self._now_s())
         return msgspec.structs.replace(
-            view, loop_lag_s=self._lag.worst_s, store_free_bytes=free_bytes(Path(self._settings.store))
-        )
+            view, loop_lag_s=self._lag.worst_s, store_free_bytes=free_bytes(Path(self._settings.store)),
+            ahead=self._ahead.ahead(self._wall_s()), ahead_over=self._over(view.steps),
+        )  # fmt: skip
+
+    def _over(self, steps: Sequence[tuple[float, float]]) -> list[str]:
+        """Announced steps that leave less for jobs than they are expected to draw."""
+        accounts, busy = self.partition.ledger.accounts, self.history.busy()
+        idle = [at for at, name in enumerate(accounts.names) if name not in busy and accounts.is_heard[at]]
+        aside_mw = self.partition.ledger.terms.fixed_mw + int(accounts.mop_mw[idle].sum())
+        return self._ahead.over([(in_s, watts - aside_mw / 1000) for in_s, watts in steps], self._wall_s())
 
     def _export_replay(self, caller: Caller, request: ExportReplay) -> dict[str, str]:
         if self.jobs is None:

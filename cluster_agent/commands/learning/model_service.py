@@ -13,10 +13,10 @@ from typing import Any, Final
 import click
 
 from cluster_agent.commands.jobs import rows_of, rows_since
-from cluster_agent.commands.learning.past_jobs import request
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place
+from cluster_agent.history.watts_ahead import request
 from cluster_agent.model_service import model_run
 from cluster_agent.model_service.job_records import (
     OVERLAP,

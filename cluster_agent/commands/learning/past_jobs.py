@@ -13,6 +13,7 @@ from cluster_agent.commands.jobs import rows_of, rows_since
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.watts_ahead import request
 from cluster_agent.prediction.job_power import METERED_AFTER_S, Submission
 from cluster_agent.serve.people_protocol import JobRow, ListForeign, ListHistory, ListJobs
 
@@ -77,8 +78,3 @@ def _past(row: HistoryRow) -> PastJob:
     maximum_w = None if highest_w is None or row.watts is None else max(highest_w * row.nodes, row.watts)
     submission = request(row.user, row.application, row.nodes, row.request_s)
     return PastJob(row.submitted_s, row.began_s, row.began_s + row.run_s, submission, row.watts, maximum_w)
-
-
-def request(user: str, title: str, nodes: int, walltime_s: int) -> Submission:
-    """What a live partition knows of a job before it runs. Tags are left out: some are measured while it runs."""
-    return Submission(user, title, max(nodes, 1), max(nodes, 1), 0, 0, 0, walltime_s)

@@ -13,10 +13,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent.commands.learning.past_jobs import PastJob, past_jobs, request, waiting_and_running
+from cluster_agent.commands.learning.past_jobs import PastJob, past_jobs, waiting_and_running
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place
+from cluster_agent.history.watts_ahead import request
 from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.library.given import World
 from cluster_agent.library.power_logs import Part, hours_of, read_power_log
