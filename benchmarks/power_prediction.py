@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from cluster_agent.cluster import load_machine
+from cluster_agent.history.job_history import HistoryRow, JobHistory
+from cluster_agent.history.watts_ahead import Alive, WattsAhead
 from cluster_agent.library.given import World
 from cluster_agent.library.power_logs import PowerLog, hours_of, read_power_log
 from cluster_agent.prediction.evaluation import Forecaster, LoggedJob, judge, on_line
@@ -47,6 +51,8 @@ SEED: Final = 1
 GENERATED_JOBS: Final = 8000
 PAST_JOBS: Final = 100_000
 MOST_S: Final = 2e-3
+STEP_S: Final = 5.0
+"""Of the cluster agent's loop."""
 
 
 class SameRequest:
@@ -153,6 +159,51 @@ def prediction_s() -> float:
     return float(np.median(took_s))
 
 
+DAY_JOBS: Final = 10_000
+DAY_S: Final = 86_400.0
+MOST_SHARE: Final = 0.01
+
+
+def learning_share() -> dict[str, float]:
+    """EMULATED: processor time of a head that predicts, bands, learns and forecasts over a day's span, by part."""
+    power, jobs = nearest(), generated(DAY_JOBS)
+    jobs = [replace(job, start_s=at * DAY_S / DAY_JOBS) for at, job in enumerate(jobs)]
+    rows = [
+        HistoryRow(
+            str(at), job.submission.user, job.submission.text, job.submission.units, job.start_s, job.start_s,
+            job.start_s + 1800.0, 1800.0, request_s=7200, watts=job.watts,
+        )
+        for at, job in enumerate(jobs)
+    ]  # fmt: skip
+    began_s = time.thread_time()
+    for at, job in enumerate(jobs):
+        power.predict(at, job.submission)
+        power.learn(at, job.submission, job.watts)
+    learned_s = time.thread_time()
+    ahead, latest = WattsAhead(1e5, [], 0.0), 0
+    alive: deque[Alive] = deque()
+    for step in range(int(DAY_S / STEP_S)):
+        now_s = step * STEP_S
+        while latest < len(rows) and rows[latest].began_s <= now_s:
+            row = rows[latest]
+            alive.append(Alive(row.job, jobs[latest].submission, row.began_s, row.began_s, row.watts))
+            latest += 1
+        while alive and alive[0].began_s + 1800.0 <= now_s:
+            ahead.ended(rows[int(alive.popleft().key)])
+        ahead.step(now_s, lambda: alive)
+    forecast_s = time.thread_time()
+    with tempfile.TemporaryDirectory() as folder:
+        history = JobHistory(Path(folder) / "history")
+        for row in rows:
+            history.ended(row.job, row, ())
+    written_s = time.thread_time()
+    spent_s = {
+        "predict and learn": learned_s - began_s, "forecast": forecast_s - learned_s,
+        "history": written_s - forecast_s,
+    }  # fmt: skip
+    return {name: part_s / DAY_S for name, part_s in spent_s.items()}
+
+
 class Ahead(msgspec.Struct, frozen=True):
     data: str
     hours: float
@@ -233,10 +284,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(render(("hours ahead", "h", "forecasts", "within band %", "mean |error| %", "as now %"), cells))
     took_s = prediction_s()
     print(f"a prediction after {PAST_JOBS} jobs: {took_s * 1e6:.0f} us (required: below {MOST_S * 1e6:.0f})")
+    shares = learning_share()
+    learning = sum(shares.values())
+    parts = ", ".join(f"{name} {1e2 * share:.4f}" for name, share in shares.items())
+    print(f"EMULATED: {DAY_JOBS} jobs a day cost {1e2 * learning:.3f} % of a core: {parts} (required: below 1)")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_bytes(
-        msgspec.json.format(msgspec.json.encode({"rows": found, "ahead": later, "prediction_s": took_s}), indent=1)
-    )
+    left = {"rows": found, "ahead": later, "prediction_s": took_s, "learning": shares}
+    OUT.write_bytes(msgspec.json.format(msgspec.json.encode(left), indent=1))
     errors = {(row.data, row.way): (row.median_pct, row.weighted_pct) for row in found}
     is_better = all(
         ours < theirs
@@ -245,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for ours, theirs in zip(errors[data, ours_way], errors[data, "same request"], strict=True)
     )
     print(f"below the same request on every count: {'yes' if is_better else 'NO'}; {OUT.relative_to(ROOT)}")
-    return 0 if is_better and took_s < MOST_S else 1
+    return 0 if is_better and took_s < MOST_S and learning < MOST_SHARE else 1
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -56,6 +57,20 @@ def test_nine_of_ten_jobs_are_within_their_bands_also_while_users_change(drift: 
     assert found.coverage[0].user == "all" and found.without_band == 0
     assert 0.88 <= found.coverage[0].share <= 0.92
     assert len(found.coverage) == 5
+
+
+def test_what_is_expected_follows_a_burst_of_jobs_of_one_request_and_what_is_typical_does_not() -> None:
+    power, plain = OnLinePower(lambda job: TDP_W), PowerPredictor(lambda job: TDP_W)
+    for at in range(53):
+        watts = 100.0 if at < 50 else 200.0
+        power.predict(at, request())
+        power.learn(at, request(), watts)
+        plain.learn(request(), watts)
+    found, neighbours = power.predict(99, request()), plain.predict(request())
+    assert found.expected_w > 1.2 * neighbours.expected_w, "three of the last five were twice as hungry"
+    assert found.typical_w == neighbours.typical_w
+    other = msgspec.structs.replace(request(), request_s=3599)
+    assert power.predict(100, other).expected_w == plain.predict(other).expected_w, "nothing is known of that walltime"
 
 
 def test_until_a_users_own_jobs_say_something_those_of_all_do_and_before_that_nothing() -> None:
