@@ -1,9 +1,10 @@
-"""Where a job's tag comes from: its user, its nodes' counters, or earlier jobs. The source is always named.
+"""Where a job's tag comes from: its user, a model, its nodes' counters, or earlier jobs. The source is always named.
 
 A source is a function from what is known of a job to a tag, or None if it has none; ``resolve`` tries them in the order
 of ``in_order``. The user's tag wins (REGALE D2.3 §4.2, D11): who submits a job can know what its next hour will be. The
 counters' tag comes next, since it is measured on this run, and the history of such jobs last. Nodes decide the
-counters' tag (``nodectl.decide.load_tag``).
+counters' tag by a rule (``nodectl.decide.load_tag``); where the site has chosen a model that learned (``scored_tags``),
+that comes before the rule.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, TypeAlias
 from cluster_agent.budget.sharers.view import Tag
 
 USER: Final = "user"
+MODEL: Final = "model"
 NODE_AGENT: Final = "node agent"
 JOB_HISTORY: Final = "job history"
 """The sources by the names that users see."""
@@ -29,6 +31,7 @@ class Known:
     name: str
     declared: Tag | None = None
     measured: Tag | None = None
+    scored: Tag | None = None
 
 
 Source: TypeAlias = Callable[[Known], Tag | None]
@@ -37,6 +40,11 @@ Source: TypeAlias = Callable[[Known], Tag | None]
 def from_user(job: Known) -> Tag | None:
     """As the user submitted it."""
     return job.declared
+
+
+def from_model(job: Known) -> Tag | None:
+    """As a model says from what its nodes count."""
+    return job.scored
 
 
 def from_counters(job: Known) -> Tag | None:
@@ -66,7 +74,7 @@ class History:
 
 def in_order(history: Source) -> tuple[tuple[str, Source], ...]:
     """All sources with their names, in the order in which they are tried."""
-    return (USER, from_user), (NODE_AGENT, from_counters), (JOB_HISTORY, history)
+    return (USER, from_user), (MODEL, from_model), (NODE_AGENT, from_counters), (JOB_HISTORY, history)
 
 
 def in_words(tag: str, source: str) -> str:

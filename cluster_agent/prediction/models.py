@@ -3,7 +3,7 @@
 A model is an object called ``MODEL`` in ``FILE.py``, or what a package announces in the group ``clusterctl.models``, by
 the rules of policies: it belongs to root or to this user, nobody else may write it, and its SHA-256 is recorded.
 ``new`` makes one that has learned nothing, with ``learn(ended)`` and ``predict(submissions)``; ``score(window)`` is for
-models that say how likely something is (a fault, a hot node), and may be missing.
+models of jobs' tags (``budget.scored_tags``), and may be missing.
 
 A model only advises. Where it raises, answers something that cannot be, or, live, takes too long, the nearest past jobs
 answer instead, an alarm says so with the model's line, and after ``MOST_FAILURES`` in a row it is not called any more.
@@ -107,9 +107,11 @@ class SafePredictor:
         otherwise: PowerPredictor,
         say: Callable[[str], None] = lambda line: None,
         clock_s: Callable[[], float] | None = None,
+        instead: str = "the nearest past jobs predict instead",
     ) -> None:
-        """``clock_s``: judges how long an answer takes; None: a replay, which must be the same on any machine."""
-        self._otherwise, self._say, self._clock_s = otherwise, say, clock_s
+        """``clock_s``: judges how long an answer takes; None: a replay, which must be the same on any machine.
+        ``instead``: what happens where it fails, for the alarm."""
+        self._otherwise, self._say, self._clock_s, self._instead = otherwise, say, clock_s, instead
         self._name, self._root = model.value.name, model.root
         self.trouble = ""
         """Why it was not the model that answered last; empty: it was."""
@@ -159,20 +161,27 @@ class SafePredictor:
         """How likely something is by the model, for what was measured in a stretch of time; None: it does not say."""
         if self._learner is None or not hasattr(self._learner, "score"):
             return None
+        began_s = self._clock_s() if self._clock_s else 0.0
         try:
             found = self._learner.score(window)
             problem = "" if isinstance(found, int | float) and 0 <= found <= 1 else f"score is {found!r}"
+        except NothingToSayError:
+            self._recover()
+            return None
         except (Exception, SystemExit) as error:
             problem = located(error, self._root)
+        if self._clock_s and not problem and (took_s := self._clock_s() - began_s) > PATIENCE_S:
+            problem = f"took {took_s:.2f} s for one score"
         if problem:
             self._fail(problem)
             return None
+        self._recover()
         return float(found)
 
     def _fail(self, problem: str, is_over: bool = False) -> None:
         self._failures += 1
         if not self.trouble:
-            self._say(f"ALARM: model {self._name}: {problem}; the nearest past jobs predict instead")
+            self._say(f"ALARM: model {self._name}: {problem}; {self._instead}")
         self.trouble = f"model {self._name}: {problem}"
         if is_over or self._failures >= MOST_FAILURES:
             self._learner = None

@@ -21,6 +21,7 @@ from cluster_agent.jobs.admission import check_live
 from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
+from cluster_agent.prediction.models import find_model
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.owner import NO_SHARER, check_owner
 from cluster_agent.scheduler.policies import registry
@@ -175,6 +176,13 @@ class JobSettings(msgspec.Struct, frozen=True):
         Meta(
             description="Queues of the partition, for `submit --queue`; a job that names none is in the first: `day"
             " night`, or with nodes of their own `batch=n[01-12] debug=n[13-16]`. For policies as `limits`."
+        ),
+    ] = ""
+    tag_model: Annotated[
+        str,
+        Meta(
+            description="Who says from a job's counters how a lower clock slows it, before the nodes' own rule does: a"
+            " model's name or `FILE.py` with `score` (docs/predictions.md). Nobody if left out."
         ),
     ] = ""
     power: PowerSettings | None = None
@@ -401,6 +409,10 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     except (WrongUseError, TraceError) as error:
         yield "jobs.configurations", str(error).removeprefix("--configurations ")
         return
+    try:
+        _ = find_model(jobs.tag_model) if jobs.tag_model else None
+    except (WrongUseError, ExtensionFailedError) as error:
+        yield "jobs.tag_model", str(error)
     try:
         _ = jobs.live_machine
     except WrongUseError as error:

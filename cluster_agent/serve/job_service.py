@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -20,6 +21,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from cluster_agent.budget.kept_counts import DeposedError
+from cluster_agent.budget.scored_tags import ScoredTags
 from cluster_agent.budget.sharers import view
 from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.needs import Needs, is_cap_bound
@@ -33,6 +35,7 @@ from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.jobs.live_jobs import Partition
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import Switched
+from cluster_agent.prediction.models import find_model
 from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.node_meter import NodeMeter
 from cluster_agent.store.job_store import JobStore
@@ -94,6 +97,7 @@ class JobService:
         self.now, self.as_shown = now or steady_time(), as_shown
         self._names = set(nodes)
         self._live: Partition | None = None
+        self._scored = self._scored_tags(settings)
         self._tags = JobTags()
         self._meter = NodeMeter(self.now)
         self._back_s = -math.inf
@@ -196,7 +200,7 @@ class JobService:
             return []
         found = []
         for job, nodes in self._live.runs.running():
-            tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes))
+            tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes), nodes)
             name = str(job.id)
             self._taken_for[name] = self._models.get(tag), f"{job.user}/{job.title}"
             found.append(view.Job(name, nodes, tag, job.tag_source, learned=self._rates.learned(name),
@@ -210,7 +214,8 @@ class JobService:
     @property
     def alarm(self) -> str:
         """What about jobs an operator must look at; empty: nothing."""
-        return self._live.alarm if self._live else ""
+        own = self._live.alarm if self._live else ""
+        return own or (self._scored.trouble if self._scored is not None else "")
 
     def is_off(self, name: str) -> None:
         """A person states that this node has no power."""
@@ -317,10 +322,17 @@ class JobService:
 
     # --- inside
 
+    def _scored_tags(self, settings: JobSettings) -> ScoredTags | None:
+        if not settings.tag_model:
+            return None
+        model = find_model(settings.tag_model)
+        self._say(f"the model of tags {settings.tag_model}: {model.origin}")
+        return ScoredTags(model, self._say, time.monotonic)
+
     def _open(self) -> None:
         """Read the partition from the disk."""
         settings = self._settings
-        self._tags = JobTags(self._store.ended(REMEMBERED))
+        self._tags = JobTags(self._store.ended(REMEMBERED), self._scored)
         made = Partition(
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power_times if self.can_switch else None,
@@ -374,6 +386,8 @@ class JobService:
     def _add_power(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
         name = report.node
         self._tag_of[name] = report.tag
+        if self._scored is not None:
+            self._scored.hear(report, self._job_on.get(name, ""))
         before = self._before.get(name)
         self._before[name] = report
         job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
