@@ -64,9 +64,25 @@ static int is_due(const nodes_t *n, const span_t *span, int32_t i)
            ((int64_t)i + 1) * n->model.cores <= n->kept;
 }
 
+/* How many more nodes are on or boot than are wanted; below 0: so many are missing. */
+static int64_t surplus(const nodes_t *n)
+{
+    const idle_off_t *m = &n->model;
+    const kept_on_t *row = n->row ? &m->kept_on[n->row - 1] : NULL;
+    int64_t all = n->kept / m->cores, wanted = row ? row->nodes : 0;
+    if (row && row->spare && n->n_used + row->spare > wanted)
+        wanted = n->n_used + row->spare;
+    return all - (n->now.off + n->now.going) / m->cores - (wanted < all ? wanted : all);
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 int64_t nodes_next(nodes_t *n)
 {
-    int64_t next_s = INT64_MAX;
+    int64_t next_s = n->row < n->model.n_kept_on ? n->model.kept_on[n->row].from_s : INT64_MAX;
     for (; n->timers.begin < n->timers.end; n->timers.begin++) { /* timers whose nodes have all had jobs since */
         span_t *span = &n->timers.spans[n->timers.begin];
         while (span->first <= span->last && !is_due(n, span, span->first))
@@ -74,10 +90,10 @@ int64_t nodes_next(nodes_t *n)
         if (span->first <= span->last)
             break;
     }
-    if (n->timers.begin < n->timers.end)
-        next_s = n->timers.spans[n->timers.begin].at_s + n->model.idle_off_s;
-    if (n->changes.begin < n->changes.end && n->changes.spans[n->changes.begin].at_s < next_s)
-        next_s = n->changes.spans[n->changes.begin].at_s;
+    if (n->timers.begin < n->timers.end && surplus(n) > 0)
+        next_s = earlier(next_s, n->timers.spans[n->timers.begin].at_s + n->model.idle_off_s);
+    if (n->changes.begin < n->changes.end)
+        next_s = earlier(next_s, n->changes.spans[n->changes.begin].at_s);
     return next_s;
 }
 
@@ -106,9 +122,16 @@ static void make_warm(nodes_t *n, int32_t first, int32_t last)
     n->n_cold -= placement_move(&n->cold, n->warm, first * cores, last * cores + cores - 1);
 }
 
+static void begin_rows(nodes_t *n, int64_t now_s)
+{
+    while (n->row < n->model.n_kept_on && n->model.kept_on[n->row].from_s <= now_s)
+        n->row++;
+}
+
 void nodes_settle(nodes_t *n, int64_t now_s)
 {
     int64_t cores = n->model.cores;
+    begin_rows(n, now_s);
     while (n->changes.begin < n->changes.end && n->changes.spans[n->changes.begin].at_s <= now_s) {
         span_t span = n->changes.spans[n->changes.begin++];
         int32_t first_on = span.last + 1; /* of a run of nodes that are on now */
@@ -123,11 +146,16 @@ void nodes_settle(nodes_t *n, int64_t now_s)
                     node->state = NODE_OFF;
                     n->now.off += cores;
                 }
-            } else if (is_on) { /* a job is on it */
+            } else if (is_on) {
                 node->state = NODE_ON;
-                node->at_s = BUSY_S;
                 n->now.booting -= cores;
-                n->waking -= cores;
+                if (node->used) {
+                    node->at_s = BUSY_S;
+                    n->waking -= cores;
+                } else {
+                    nodes_date(n, now_s); /* undated spans stay the last ones */
+                    be_idle(n, i, span.at_s);
+                }
                 first_on = i < first_on ? i : first_on;
             }
             if (first_on <= span.last && (!is_on || i == span.last)) {
@@ -141,6 +169,7 @@ void nodes_settle(nodes_t *n, int64_t now_s)
 void nodes_follow(nodes_t *n, int64_t now_s, int64_t kept)
 {
     int64_t cores = n->model.cores;
+    begin_rows(n, now_s);
     nodes_date(n, now_s);
     for (int64_t i = kept / cores; i < n->kept / cores; i++) { /* the plan's from now on */
         node_t *node = &n->nodes[i];
@@ -191,6 +220,7 @@ void nodes_take(nodes_t *n, int64_t now_s, const interval_t *intervals, int32_t 
             int32_t first = i * cores, last = first + cores - 1;
             int is_first = !node->used;
             int64_t ready_s = now_s;
+            n->n_used += is_first;
             node->used += (last < intervals->last ? last : intervals->last) -
                           (first > intervals->first ? first : intervals->first) + 1;
             if (node->state == NODE_ON) {
@@ -215,6 +245,7 @@ static void be_left(nodes_t *n, int32_t i)
 {
     node_t *node = &n->nodes[i];
     int32_t cores = n->model.cores;
+    n->n_used--;
     if (node->state != NODE_ON) {
         n->waking -= cores;
         n->now.booting -= node->state == NODE_BOOTING ? cores : 0;
@@ -286,18 +317,20 @@ int64_t nodes_due(const nodes_t *n, int64_t now_s)
         for (int32_t i = span->first; i <= span->last; i++)
             due += is_due(n, span, i);
     }
-    return due * n->model.cores;
+    int64_t most = surplus(n);
+    return (due < most ? due : most > 0 ? most : 0) * n->model.cores;
 }
 
 void nodes_go(nodes_t *n, int64_t now_s, int is_allowed)
 {
     int32_t cores = n->model.cores;
-    while (n->timers.begin < n->timers.end &&
+    int64_t most = surplus(n);
+    while (most > 0 && n->timers.begin < n->timers.end &&
            n->timers.spans[n->timers.begin].at_s + n->model.idle_off_s <= now_s) {
         span_t span = n->timers.spans[n->timers.begin++];
         for (int32_t i = span.first; i <= span.last; i++) {
             int32_t first = i;
-            for (; i <= span.last && is_due(n, &span, i); i++) {
+            for (; most > 0 && i <= span.last && is_due(n, &span, i); i++, most--) {
                 if (is_allowed) {
                     n->nodes[i].at_s = now_s + n->model.switch_off_s;
                     n->nodes[i].state = NODE_GOING;
@@ -305,12 +338,27 @@ void nodes_go(nodes_t *n, int64_t now_s, int is_allowed)
                     be_idle(n, i, now_s);
                 }
             }
-            if (i == first || !is_allowed)
-                continue;
-            n->last_off_s = now_s + n->model.switch_off_s;
-            n->now.going += (int64_t)(i - first) * cores;
-            n->n_cold += placement_move(n->warm, &n->cold, first * cores, i * cores - 1);
-            put(n, &n->changes, n->last_off_s, first, i - 1);
+            if (i > first && is_allowed) {
+                n->last_off_s = now_s + n->model.switch_off_s;
+                n->now.going += (int64_t)(i - first) * cores;
+                n->n_cold += placement_move(n->warm, &n->cold, first * cores, i * cores - 1);
+                put(n, &n->changes, n->last_off_s, first, i - 1);
+            }
+            if (!most && i <= span.last) { /* the others stay on as long as they are wanted */
+                put(n, &n->timers, span.at_s, i, span.last);
+                break;
+            }
         }
     }
+}
+
+void nodes_keep(nodes_t *n, int64_t now_s)
+{
+    int64_t missing = -surplus(n);
+    for (int32_t i = 0; missing > 0 && (int64_t)(i + 1) * n->model.cores <= n->kept; i++)
+        if (n->nodes[i].state == NODE_OFF) {
+            n->now.off -= n->model.cores;
+            boot(n, i, now_s);
+            missing--;
+        }
 }

@@ -32,6 +32,9 @@ typedef struct {
 } spans_t;
 
 /*
+ * Nodes go off only as far as those that are on or boot stay as many as the row in force wants. If they are fewer,
+ * others boot without a job, and a job may get them while they do.
+ *
  * A free processor is warm if its node is on, else cold; the warm ones are in the scheduler's placement. A timer is
  * never stopped. When it is due, a node's own at_s shows whether it has been idle since the timer began. So the end of
  * a job costs one span per interval.
@@ -51,6 +54,8 @@ typedef struct {
     cold_t now;         /* processors by state */
     int64_t waking;     /* processors of nodes that boot, or will boot once they are off */
     int64_t boots;      /* nodes */
+    int64_t n_used;     /* nodes with a job */
+    int64_t row;        /* of those that say how many nodes are on: so many have begun */
     int32_t has_no_memory;
 } nodes_t;
 
@@ -84,5 +89,8 @@ int64_t nodes_due(const nodes_t *nodes, int64_t now_s);
 
 /* Switches these off, or makes them wait for the same time again. */
 void nodes_go(nodes_t *nodes, int64_t now_s, int is_allowed);
+
+/* Boots nodes, the first ones first, until as many are on as are wanted. */
+void nodes_keep(nodes_t *nodes, int64_t now_s);
 
 #endif

@@ -55,12 +55,19 @@ typedef struct {
     budget_t budget;
 } power_model_t;
 
+/* From `from_s` on so many nodes are on, or booting, whether they have jobs or not, and `spare` more than have jobs. */
+typedef struct {
+    int64_t from_s, nodes, spare;
+} kept_on_t;
+
 /* Nodes that go off when they are idle, and boot when a job needs them. Watts are those of one of a node's processors. */
 typedef struct {
     int64_t idle_off_s;       /* after so long, at least 1 */
     int32_t cores;
     int64_t switch_off_s, boot_s;
     int64_t off_uw, switch_off_uw, boot_uw;
+    int64_t n_kept_on;
+    const kept_on_t *kept_on; /* in order of time; belongs to the caller */
 } idle_off_t;
 
 /* Processors of such nodes that are off, going off, and booting. */

@@ -536,6 +536,7 @@ static int finish(scheduler_t *s, int64_t now_s)
         if (is_allowed)
             budget_started(s, rise_uw);
     }
+    nodes_keep(p->nodes, now_s);
     nodes_settle(p->nodes, now_s);
     return p->nodes->has_no_memory ? -1 : 0;
 }

@@ -13,6 +13,9 @@ al., CCGrid 2017, has 300 s). What the sources leave open is decided as follows:
 - Going off must not exceed a cap either. Where it would, the nodes wait for their time again.
 - Nodes that a plan switches off for a window (``powercap:mode=shut``) are the plan's while it lasts, and idle then.
 - A job that is killed while its nodes boot leaves them off. Chassis and racks stay on.
+- ``keep_idle`` and ``keep_on`` (ours): so many nodes without a job, or so many in all (``kept_on``), are on or boot.
+  Where they are too few, the first ones that are off boot without a job, and a job may get them while they do. Of
+  those that are too many, the ones that have been idle for longest go first.
 
 On unlike nodes (``csrc/resources/nodes.c``) a cap is one of jobs' watts, of which an idle node draws none:
 
@@ -29,6 +32,7 @@ from math import ceil
 import msgspec
 
 from cluster_agent.cluster import UW, Machine, NodeGroup
+from cluster_agent.kept_on import NONE_KEPT, Kept
 
 
 def switch_s(node: NodeGroup) -> tuple[int, int]:
@@ -49,9 +53,10 @@ class IdleOff(msgspec.Struct, frozen=True):
     off_uw: int
     switch_off_uw: int
     boot_uw: int
+    kept_on: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
-    def of(cls, machine: Machine, idle_off_s: int) -> IdleOff:
+    def of(cls, machine: Machine, idle_off_s: int, kept: Kept = NONE_KEPT) -> IdleOff:
         """Of the machine's first group of nodes."""
         node = machine.node
         switch_off_s, boot_s = switch_s(node)
@@ -67,4 +72,5 @@ class IdleOff(msgspec.Struct, frozen=True):
             share(node.off_w),
             share(node.switch_off_j / max(switch_off_s, 1)),
             share(node.boot_j / max(boot_s, 1)),
+            tuple(kept.rows(node.cores, boot_s)),
         )

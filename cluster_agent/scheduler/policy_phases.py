@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from cluster_agent.kept_on import Kept
 from cluster_agent.scheduler.job_columns import Busy, Float64s, Int32s, Int64s, Past, Submitted
 from cluster_agent.scheduler.power_phases import Admitted, Power
 
@@ -282,6 +283,8 @@ class Composition(msgspec.Struct, frozen=True):
     idle_off_s: int | None = None
     """A node without a job goes off after this time, and boots when a job needs it (``idle_off``); None: it stays on.
     Needs a machine with watts."""
+    kept: Kept = Kept()
+    """With ``idle_off_s``: how many nodes stay on whether they have jobs or not, or boot ahead (ours)."""
     power: Power | None = None
     """What the policy does with watts, if it knows them."""
     guard: float | None = None
@@ -310,6 +313,9 @@ class Composition(msgspec.Struct, frozen=True):
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
+        if self.kept and (self.idle_off_s is None or self.power is not None):
+            needed = "nodes that go off: give idle_off_s" if self.power is None else "a policy that knows no caps"
+            raise ValueError(f"{self.kept} needs {needed}")
         if self.plan is not None and self.backfill != "list":
             raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
         if self.portfolio is not None and (self.backfill, self.scan) != ("easy", "queue"):
@@ -360,6 +366,7 @@ class Composition(msgspec.Struct, frozen=True):
                 Declared("idle_off_s", (WATTS, BOOTS), {KEPT: "boots nodes first"}),
                 self.idle_off_s is not None,
             ),
+            (Declared(str(self.kept), (PROCESSORS,)), bool(self.kept)),
         ]
         of_watts = _declared_of(self.power, has_nodes) if self.power is not None else []
         return [one for one, is_used in (*phases, *of_watts) if is_used]

@@ -169,7 +169,7 @@ class NativeReplay:
         failures: CFailures | None = None,
         is_stepped: bool = False,
     ) -> None:
-        idle_off, pauses = c_idle_off(composition, watts), _pauses(composition, watts, unlike)
+        self._idle_off, pauses = c_idle_off(composition, watts), _pauses(composition, watts, unlike)
         self.jobs = jobs
         self.watts = watts
         self._c_jobs = CJobs(jobs)
@@ -220,8 +220,8 @@ class NativeReplay:
             self._announced = ffi.new("int64_t[]", self._governor.announced_s)
             c = self._announced, len(self._announced)
             checked(lib.replay_set_power(self._replay, self._c_watts.c, *c))
-            if idle_off is not None:
-                checked(lib.replay_set_idle_off(self._replay, idle_off))
+            if self._idle_off is not None:
+                checked(lib.replay_set_idle_off(self._replay, self._idle_off.c))
             self._plan(first_s)
         order, own = self._own_phases(composition)
         stops_where_ordered = pauses == lib.PAUSES_WHERE_ORDERED and not is_stepped

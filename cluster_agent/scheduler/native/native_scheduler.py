@@ -80,7 +80,7 @@ class NativeScheduler:
     ) -> None:
         """``full_w``: with priorities, what a processor draws at full load, if jobs are metered without ``watts``.
         ``recorded``: a warm start. ``looks``: those of a portfolio, to be repeated."""
-        idle_off = c_idle_off(composition, watts)
+        self._idle_off = c_idle_off(composition, watts)
         self._meter = meter
         self._jobs = CJobs(jobs)
         self._scheduler = owned(
@@ -115,8 +115,8 @@ class NativeScheduler:
             self._predicting = Predicting(watts, jobs) if watts.new_predictor else None
             self._c_watts = CWatts(watts, self._governor.first_reading_s(first_s), self._predicting)
             checked(lib.scheduler_set_power(self._scheduler, self._c_watts.c))
-            if idle_off is not None:
-                checked(lib.scheduler_set_idle_off(self._scheduler, idle_off))
+            if self._idle_off is not None:
+                checked(lib.scheduler_set_idle_off(self._scheduler, self._idle_off.c))
             self._plan(first_s)
         known = known_of(watts, self._predicting, unlike, jobs)
         self._order, self._own = own_order_and_phases(composition, self._scheduler, jobs, known)

@@ -133,13 +133,21 @@ class CWatts:
         )
 
 
-def c_idle_off(composition: Composition, watts: Watts | None) -> Any:
-    """``idle_off_t *``, or None where nodes stay on; ``WrongUseError`` without watts."""
+class CIdleOff:
+    """``c`` is an ``idle_off_t *``."""
+
+    def __init__(self, model: IdleOff) -> None:
+        self._kept_on = ffi.new("kept_on_t[]", model.kept_on)
+        self.c = ffi.new("idle_off_t *", [*astuple(model)[:-1], len(model.kept_on), self._kept_on])
+
+
+def c_idle_off(composition: Composition, watts: Watts | None) -> CIdleOff | None:
+    """None where nodes stay on; ``WrongUseError`` without watts."""
     if composition.idle_off_s is None:
         return None
     if watts is None:
         raise WrongUseError(str(clash([*composition.declared, ON_PROCESSORS])))
-    return ffi.new("idle_off_t *", astuple(IdleOff.of(watts.machine, composition.idle_off_s)))
+    return CIdleOff(IdleOff.of(watts.machine, composition.idle_off_s, composition.kept))
 
 
 def _budget(watts: Watts, reading_s: int | None) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from cluster_agent.kept_on import kept
 from cluster_agent.scheduler.policy_phases import (
     Composition,
     Correction,
@@ -42,8 +43,9 @@ class NoParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Estimates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every policy may be given that plans with run times. ``correct`` and ``shadow`` go with estimates that can
-    be too short, ``history`` and ``fixed`` with ``mean2``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time (see
-    ``Composition``)."""
+    be too short, ``history`` and ``fixed`` with ``mean2``. ``guard`` is a bounded slowdown, ``idle_off_s`` a time,
+    ``keep_idle`` a number
+    of nodes or a profile ``from_s,watts,cores``, and ``keep_on`` such a profile (see ``Composition``)."""
 
     estimate: Estimate = "requested"
     history: History | None = None
@@ -52,6 +54,8 @@ class Estimates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shadow: float | None = None
     guard: float | None = None
     idle_off_s: int | None = None
+    keep_idle: str | None = None
+    keep_on: str | None = None
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +90,7 @@ class EstimateParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{key}={(given | learning)[key]} needs estimate={of}")
         if (guard := self.estimate.guard) is not None and not guard > 0:
             raise ValueError(f"guard={guard:g} is not a bounded slowdown: a number above 0")
+        given["kept"] = kept(given.pop("keep_idle", None), given.pop("keep_on", None))
         return {**given, "ties": self.published.ties, "learning": Learning(**learning)}
 
 

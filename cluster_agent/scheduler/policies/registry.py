@@ -70,8 +70,10 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def profile_origin(self) -> Origin | None:
-        """The file that a budget's joules come from; None: there is none."""
-        power = self.composed.power
+        """The file that a budget's joules come from, or that says how many nodes stay on; None: there is none."""
+        power, kept = self.composed.power, self.composed.kept
+        if kept.origin is not None:
+            return kept.origin
         return None if power is None or power.budget is None else power.budget.profile
 
     @property

@@ -1,0 +1,162 @@
+"""How many nodes stay on whether they have jobs or not, from profiles ``from_s,watts,cores`` made ahead (``prices``).
+
+``keep_on``    the nodes of so many cores are on in all, and
+``keep_idle``  so many nodes, or the nodes of so many cores, are on without a job, next to those that have one
+
+Where more are wanted, nodes boot before the step, so that they are on when it comes; where fewer are, those without a
+job go off by their timer. A profile refuses no job: one that needs more nodes boots them at once. The last line counts
+for ever, and before the first one nothing is kept on.
+
+In a live partition (``[jobs.power] keep_on``) seconds are Unix seconds, and the file may be replaced at any time, as by
+a timer once a day: it is in force at the latest ``LOOK_S`` later. A file that is missing or wrong changes nothing: the
+profile that was read last stays in force. Without one, as after a restart, all nodes stay on. That is said once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cluster_agent.cap_steps import PROFILE, read_bytes
+from cluster_agent.errors import WrongUseError
+from foundation.shell.extension import Origin
+from foundation.shell.plain_text import TextError, fields_by_line, foreign_text
+
+Steps: TypeAlias = Sequence[tuple[int, int]]
+"""(Second, cores) in order of time; each counts until the next."""
+
+LOOK_S: Final = 5.0
+EVERY_NODE: Final = 2**62
+
+MOST_CORES = 2**31
+MOST_STEPS = 100_000
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """``nodes`` without a job at any time, or steps of cores without a job, and steps of cores in all."""
+
+    nodes: int = 0
+    idle: tuple[tuple[int, int], ...] = ()
+    on: tuple[tuple[int, int], ...] = ()
+    origin: Origin | None = None  # the file of the steps; of two, the one of ``on``
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.idle or self.on)
+
+    def __str__(self) -> str:
+        return "keep_on" if self.on else "keep_idle"
+
+    def rows(self, cores: int, boot_s: int) -> list[tuple[int, int, int]]:
+        """(Second, nodes in all, nodes without a job), on or booting, with nodes of so many ``cores``: each rise comes
+        ``boot_s`` before its step."""
+        on, idle = (ahead([(at_s, ceil(n / cores)) for at_s, n in of], boot_s) for of in (self.on, self.idle))
+        if self.nodes:
+            idle = [(-(2**62), self.nodes)]
+        times = sorted({at_s for at_s, _ in (*on, *idle)})
+        return [(at_s, value_at(on, at_s), value_at(idle, at_s)) for at_s in times]
+
+
+NONE_KEPT = Kept()
+
+
+def kept(keep_idle: str | None, keep_on: str | None) -> Kept:
+    """Of a policy's parameters; ``ValueError`` for a number below 0, ``WrongUseError`` for a file."""
+    try:
+        nodes, idle = int(keep_idle or 0), None
+    except ValueError:
+        nodes, idle = 0, keep_idle
+    if nodes < 0:
+        raise ValueError(f"keep_idle={nodes}: give 0 nodes or more, or a profile of cores")
+    found = []
+    for path in (idle, keep_on):
+        content = b"" if path is None else read_bytes(path)
+        origin = None if path is None else Origin(path, hashlib.sha256(content).hexdigest())
+        found.append((() if path is None else cores_of(path, content), origin))
+    return Kept(nodes, found[0][0], found[1][0], found[1][1] or found[0][1])
+
+
+def cores_of(path: str, content: bytes) -> tuple[tuple[int, int], ...]:
+    """The steps of a profile with this content; ``WrongUseError`` names file and line."""
+    try:
+        lines = [(at, row) for at, row in fields_by_line(foreign_text(content)) if any(row) and row[0][:1] != "#"]
+    except TextError as error:
+        raise WrongUseError(f"{path}: cannot read the profile: {error.strerror}") from None
+    if not lines or tuple(word.strip() for word in lines[0][1]) != PROFILE:
+        raise WrongUseError(f"{path}: a profile of cores begins with the line {','.join(PROFILE)}")
+    steps: list[tuple[int, int]] = []
+    for number, row in lines[1:]:
+        try:
+            from_s, _, cores = (float(text) for text in row)
+        except ValueError:
+            raise WrongUseError(f"{path}:{number}: not {','.join(PROFILE)}, e.g. 3600,42000,960") from None
+        if not (0 <= from_s < 2**53 and 0 <= cores < MOST_CORES):
+            raise WrongUseError(f"{path}:{number}: seconds and cores are numbers from 0; correct the line")
+        if steps and from_s <= steps[-1][0]:
+            raise WrongUseError(f"{path}:{number}: {from_s:g} s is not after the line above; sort the lines")
+        steps.append((int(from_s), ceil(cores)))
+    if not steps:
+        raise WrongUseError(f"{path}: the profile has no line below its names")
+    if len(steps) > MOST_STEPS:
+        raise WrongUseError(f"{path}: {len(steps)} lines, and a profile of cores has at most {MOST_STEPS}; give fewer")
+    return tuple(steps)
+
+
+def ahead(steps: Steps, lead_s: int) -> list[tuple[int, int]]:
+    """The steps with each rise so much earlier: at any time the most of now and of the next ``lead_s`` seconds."""
+    edges = sorted({max(at_s - lead, 0) for at_s, _ in steps for lead in (0, lead_s)})
+    found: list[tuple[int, int]] = []
+    at = 0  # the first step after the edge
+    for edge_s in edges:
+        while at < len(steps) and steps[at][0] <= edge_s:
+            at += 1
+        most, k = steps[at - 1][1] if at else 0, at
+        while k < len(steps) and steps[k][0] <= edge_s + lead_s:
+            most, k = max(most, steps[k][1]), k + 1
+        if not found or found[-1][1] != most:
+            found.append((edge_s, most))
+    return found
+
+
+def value_at(steps: Steps, at_s: int) -> int:
+    """What is in force then; 0 before the first step."""
+    at = bisect_right(steps, at_s, key=lambda step: step[0])
+    return steps[at - 1][1] if at else 0
+
+
+class NodesAhead:
+    """The profile of one file in a live partition. ``cores``: of a node, which boots ``boot_s`` before a rise."""
+
+    def __init__(self, path: str, cores: int, boot_s: float, say: Callable[[str], None]) -> None:
+        self._path, self._cores, self._boot_s, self._say = Path(path), cores, round(boot_s), say
+        self._rows: list[tuple[int, int]] | None = None
+        self._looked_s, self._seen, self._problem = float("-inf"), (0, 0), ""
+
+    def wanted(self, now_s: float) -> int:
+        """How many nodes are to be on or to boot now."""
+        if not 0 <= now_s - self._looked_s < LOOK_S:
+            self._looked_s = now_s
+            self._look()
+        return EVERY_NODE if self._rows is None else value_at(self._rows, int(now_s))
+
+    def _look(self) -> None:
+        try:
+            stat = self._path.stat()
+            if (seen := (stat.st_mtime_ns, stat.st_size)) == self._seen:
+                return
+            steps = cores_of(str(self._path), self._path.read_bytes())
+        except (OSError, WrongUseError) as error:
+            text = str(error) if isinstance(error, WrongUseError) else f"{self._path}: {error.strerror}"
+            if text != self._problem:
+                left = "all nodes stay on" if self._rows is None else "the profile before it stays in force"
+                self._say(f"{text}; {left}")
+            self._problem = text
+            return
+        self._seen, self._problem = seen, ""
+        self._rows = [(at_s, nodes) for at_s, nodes, _ in Kept(on=steps).rows(self._cores, self._boot_s)]
+        self._say(f"{self._path}: {len(steps)} steps say how many nodes stay on")
