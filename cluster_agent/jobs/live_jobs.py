@@ -743,7 +743,7 @@ class Partition:
         off, _ = self._scheduler.nodes_off(self._clock.now_s())
         if off or any(map(is_off_for_cap, self.nodes.values())):
             self.power.keep_off(self.nodes.values(), off)
-        if self.power.times.idle_off_s > 0 or any(node.switched for node in self.nodes.values()):
+        if self.power.times.is_used or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
             waiting = sorted(queued, key=in_queue)
             over = self._may_not_start(waiting)

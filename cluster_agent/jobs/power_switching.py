@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from cluster_agent.kept_on import NodesAhead
+
 if TYPE_CHECKING:
     from cluster_agent.jobs.job_nodes import Node
     from cluster_agent.store.job_store import JobStore
@@ -33,13 +35,22 @@ RETRY_S: Final = 10.0
 class PowerTimes(msgspec.Struct, frozen=True):
     """``idle_off_s``: a node that was idle for so long is switched off; 0: never. ``keep_idle``: so many idle nodes
     stay on. ``off_within_s``, ``boot_within_s``: limit of each of 1 + ``retries`` tries; until then the command must
-    have ended and the node must be silent or have booted."""
+    have ended and the node must be silent or have booted. ``keep_on``: a profile of cores (``nodes_ahead``), of nodes
+    with so many ``cores`` that boot in ``boot_s``; empty: none."""
 
     idle_off_s: float = 0.0
     off_within_s: float = 120.0
     boot_within_s: float = 600.0
     retries: int = 2
     keep_idle: int = 0
+    keep_on: str = ""
+    cores: int = 1
+    boot_s: float = 0.0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether nodes are switched without anybody's word."""
+        return self.idle_off_s > 0 or bool(self.keep_on)
 
 
 class Switched(msgspec.Struct, kw_only=True):
@@ -89,6 +100,7 @@ class Power:
         self.silence_s = silence_s
         self._store, self._now, self._say = store, now, say
         self._began_s = now()
+        self._ahead = NodesAhead(times.keep_on, times.cores, times.boot_s, say) if times.keep_on else None
 
     def load(self, nodes: dict[str, Node]) -> None:
         """Load the state from the disk."""
@@ -109,10 +121,15 @@ class Power:
         coming = [node for node in nodes if node.state == "booting" and not node.drained]
         can_boot = [node for node in nodes if _may_boot_by_itself(node)]
         needed = _needed(queued, [*coming, *idle, *can_boot])
+        on = len(coming) + sum(node.is_up and node.switched is None and not node.gets_none for node in nodes)
+        wanted = self._ahead.wanted(now_s) if self._ahead else 0
+        missing = wanted - on - sum(node.name in needed for node in can_boot)
         for node in can_boot:
-            self._want(node, node.name in needed)
+            is_ahead = node.name not in needed and missing > 0
+            missing -= is_ahead
+            self._want(node, is_ahead or node.name in needed)
         if self.times.idle_off_s > 0:
-            surplus = len(idle) + len(coming) - max(len(needed), self.times.keep_idle)
+            surplus = min(len(idle) + len(coming) - max(len(needed), self.times.keep_idle), on - wanted)
             self._switch_off_idle([node for node in idle if node.name not in needed], surplus, now_s)
 
     def _follow(self, node: Node, now_s: float) -> None:

@@ -119,11 +119,20 @@ class PowerSettings(msgspec.Struct, frozen=True):
     boot_within_s: Annotated[float, Meta(description="How long a boot may take.", ge=5, le=86_400)] = 600.0
     retries: Annotated[int, Meta(description="How often a command is tried again.", ge=0)] = 2
     keep_idle: Annotated[int, Meta(description="So many idle nodes stay on.", ge=0)] = 0
+    keep_on: Annotated[
+        str,
+        Meta(
+            description="A profile `from_s,watts,cores` in Unix seconds: the nodes of so many cores stay on, and boot"
+            " before each step. It may be replaced at any time. Needs `machine`; a relative path is relative to this"
+            " file."
+        ),
+    ] = ""
 
     @property
     def times(self) -> PowerTimes:
         """For the partition's jobs."""
-        return PowerTimes(self.idle_off_s, self.off_within_s, self.boot_within_s, self.retries, self.keep_idle)
+        times = self.idle_off_s, self.off_within_s, self.boot_within_s
+        return PowerTimes(*times, self.retries, self.keep_idle, self.keep_on)
 
 
 class JobSettings(msgspec.Struct, frozen=True):
@@ -202,6 +211,8 @@ class JobSettings(msgspec.Struct, frozen=True):
     def composition(self) -> Composition:
         """``WrongUseError`` for a policy that does not run live."""
         composed = registry.choose(self.policy).live
+        if composed.kept:
+            raise WrongUseError(f"{composed.kept} of a policy is for replays: it is a key of [jobs.power] here")
         if composed.idle_off_s is not None:
             if self.power is None:
                 raise WrongUseError("idle_off_s needs commands that switch nodes off and on: [jobs.power]")
@@ -217,10 +228,13 @@ class JobSettings(msgspec.Struct, frozen=True):
     def power_times(self) -> PowerTimes | None:
         """When nodes are switched; None: never."""
         composed = registry.choose(self.policy).live
-        idle_off_s = composed.idle_off_s
-        if self.power is None or idle_off_s is None:
-            return self.power.times if self.power else None
-        return replace(self.power.times, idle_off_s=float(idle_off_s))
+        if self.power is None:
+            return None
+        times = self.power.times
+        if times.keep_on:
+            node = load_machine(self.machine).node
+            times = replace(times, cores=node.cores, boot_s=node.boot_s)
+        return times if composed.idle_off_s is None else replace(times, idle_off_s=float(composed.idle_off_s))
 
     @property
     def live_machine(self) -> Machine | None:
@@ -337,6 +351,9 @@ def read_settings(path: Path) -> Settings:
         jobs["machine"] = str(path.parent / machine)
     if isinstance(jobs, dict) and isinstance(table := jobs.get("configurations"), str) and ".csv" in table:
         jobs["configurations"] = str(path.parent / table)
+    power = jobs.get("power") if isinstance(jobs, dict) else None
+    if isinstance(power, dict) and isinstance(profile := power.get("keep_on"), str) and profile:
+        power["keep_on"] = str(path.parent / profile)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -421,6 +438,10 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.lost_after_s", f"{jobs.lost_after_s:g} s is less than down_after_s ({jobs.down_after_s:g} s)"
     if jobs.power is not None:
         yield from _power_problems(jobs.power)
+        if jobs.power.keep_on and not jobs.machine:
+            yield "jobs.power.keep_on", "needs `machine` in [jobs], which says how many cores a node has"
+        if jobs.power.keep_on and not (jobs.power.idle_off_s or "idle_off_s" in jobs.policy):
+            yield "jobs.power.keep_on", "needs idle_off_s: nodes that it does not keep go off after that time"
 
 
 def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:

@@ -183,6 +183,10 @@ def test_commands_are_words_without_a_shell():
         ('off_command = "x \'%N"\non_command = "y %N"', "jobs.power.off_command: No closing quotation"),
         ('off_command = "x %N"\non_command = "y %N"\nidle_off_s = 3', "idle_off_s: 3 s is not a time of at least 30 s"),
         ('off_command = "x %N"\non_command = "y %N"\nretries = -1', "jobs.power.retries: -1 is negative"),
+        (
+            'off_command = "x %N"\non_command = "y %N"\nidle_off_s = 60\nkeep_on = "p"',
+            "keep_on: needs `machine` in [jobs]",
+        ),
         ('of_command = "x %N"', "unknown key 'jobs.power.of_command' (nearest: off_command)"),
     ],
 )
