@@ -54,6 +54,7 @@ NAMES = (
     "eco_killer",
     "powercap_curie",
     "ledger",
+    "ledger_levels",
     "true_power",
     "fabric",
     "network_cut",

@@ -29,6 +29,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from benchmarks.ledger_groups import WorldGroups
 from benchmarks.ledger_node import Node
 from benchmarks.ledger_power import WorldPower, step_all
 from benchmarks.ledger_store import FaultyStore
@@ -74,6 +75,7 @@ class Faults:
     leave_s: float = 0.0  # an agent ends in order and asks for leave
     deaf: float = 0.0  # grants that are lost on top, on a way that carries reports
     boot_s: tuple[float, float] = (20.0, 90.0)
+    limit_s: float = 0.0  # groups have limits, which change
     noise: float = 0.0  # by which the measured draw may be above the true one
 
 
@@ -189,6 +191,7 @@ class World:
         self.ledgers: list[Ledger | None] = []
         self.power_type = power_type
         self.sides: list[WorldPower | None] = []
+        self.groups = WorldGroups(self) if faults.limit_s else None
         for node in self.nodes.values():
             node.act(node.declaration.boot_mw)
             node.state, node.boots, node.boot_id = "up", 1, f"{node.name}-1"
@@ -206,6 +209,8 @@ class World:
         """What a node may draw from now on, and what of it it is charged."""
         charged_mw, excused_mw = self._charged_mw.get(node, (0, 0))
         self.enforceable_mw += mw - charged_mw
+        if self.groups:
+            self.groups.charge(node, mw - charged_mw)
         self.excused_mw += in_force_mw - mw - excused_mw
         self._charged_mw[node] = mw, in_force_mw - mw
 
@@ -260,6 +265,8 @@ class World:
 
     def _account(self, next_s: float) -> None:
         """Judge the time from now to the next event, at each promise that begins in it."""
+        if self.groups:
+            self.groups.account(self.now_s, next_s)
         while self._promises and self._promises[0][0] <= next_s:
             at_s, mw, _ = heapq.heappop(self._promises)
             self._judge(max(at_s - self.now_s, 0.0))
@@ -310,7 +317,8 @@ class World:
     # --- the cluster agent
 
     def _start_ledger(self) -> None:
-        ledger = self.ledger_type(self.store, self.terms, self.line, self.now_s)
+        levels = self.groups.levels() if self.groups else None
+        ledger = self.ledger_type(self.store, self.terms, self.line, self.now_s, levels)
         if self.expects_nodes:
             for node in self.nodes.values():
                 ledger.expect(self.now_s, {node.name: self.declares(node.declaration)})
@@ -356,7 +364,7 @@ class World:
                     account = ledger.accounts.get(node.name)
                     if account is None or node.state != "up" or account.boot_id != node.boot_id:
                         continue
-                    if node.is_failing and account.has_confirmed and ledger.free_mw(self.now_s) >= 0:
+                    if node.is_failing and account.has_confirmed and self._is_whole(ledger):
                         node.is_failing = False
         self.after(PLAN_S, self._plan)
 
@@ -405,6 +413,7 @@ class World:
             (faults.cluster_crash_s, self._crash_cluster),
             (faults.takeover_s, self._take_over),
             (faults.change_s, self._change_budget),
+            (faults.limit_s, self._change_limit),
         ):
             if mean_s:
                 self._repeat(mean_s, what)
@@ -424,7 +433,7 @@ class World:
     def _fail(self, what: str, how: Callable[[Node], None]) -> None:
         down = sum(node.is_failing for node in self.nodes.values())
         ledger = self.active()
-        if down < self.terms.failing_together and ledger is not None and ledger.free_mw(self.now_s) >= 0:
+        if down < self.terms.failing_together and ledger is not None and self._is_whole(ledger):
             node = self._one(what)
             if node.state == "up":
                 how(node)
@@ -433,11 +442,16 @@ class World:
         """A failure like a reboot: nobody has granted its boot's watts."""
         down, ledger = sum(node.is_failing for node in self.nodes.values()), self.active()
         off = [node for node in self.nodes.values() if node.state == "off"]
-        if off and down < self.terms.failing_together and ledger is not None and ledger.free_mw(self.now_s) >= 0:
+        if off and down < self.terms.failing_together and ledger is not None and self._is_whole(ledger):
             self.count("came up unasked")
             node = self.dice.choice(off)
             node.power_on(self.faults.boot_s[1])
             node.is_failing = True
+
+    def _is_whole(self, ledger: Ledger) -> bool:
+        """Whether the reserve is."""
+        is_whole = ledger.free_mw(self.now_s) >= 0
+        return is_whole and (self.groups is None or self.groups.is_whole(ledger))
 
     def _switch(self) -> None:
         side = next((side for side in reversed(self.sides) if side is not None), None)
@@ -466,6 +480,14 @@ class World:
         self._promises = [one for one in self._promises if one[0] < from_s and one[2] < at_s]
         heapq.heapify(self._promises)
         heapq.heappush(self._promises, (from_s, mw, at_s))
+        self._plan_again()
+
+    def _change_limit(self) -> None:
+        if self.groups:
+            self.groups.change()
+            self._plan_again()
+
+    def _plan_again(self) -> None:
         for one in self.ledgers:
             if one is not None:
                 plan(one, self.now_s, proportional(one, self.demand))
@@ -496,12 +518,14 @@ class World:
         """Known to the administrator from the start, and to the ledger only when its agent is started."""
         return int(node.name[1:]) < self.faults.joining
 
+    def needs_mw(self, node: Node) -> int:
+        """What it may draw whatever is cut off."""
+        one = node.declaration
+        return one.tdp_mw if one.lease_class == "sticky" or self._joins_late(node) else one.mop_mw
+
     def _least_mw(self) -> int:
         """A budget that can be kept whatever is cut off: what is sticky or unheard may draw its TDP, and k boot."""
-        least = 0
-        for node in self.nodes.values():
-            one = node.declaration
-            least += one.tdp_mw if one.lease_class == "sticky" or self._joins_late(node) else one.mop_mw
+        least = sum(self.needs_mw(node) for node in self.nodes.values())
         boots = sorted(
             (node.declaration.boot_mw - node.declaration.mop_mw for node in self.nodes.values()), reverse=True
         )

@@ -37,6 +37,7 @@ import numpy as np
 from cluster_agent.budget.accounts import FORGOTTEN, NONE, UNBOUNDED, Accounts, Bools, Floats, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import NOTHING, Change, LedgerStore, Snapshot
+from cluster_agent.budget.levels import Levels
 from foundation.wire.power_messages import Declaration, Grant, Report
 
 EPOCH_LEAP: Final = 1 << 20
@@ -63,10 +64,14 @@ class Terms:
 class Ledger:
     """One partition's ledger, owned from here on under a new epoch of ``store``."""
 
-    def __init__(self, store: LedgerStore, terms: Terms, budget: BudgetLine, now_s: float) -> None:
-        """``DeposedError`` or another ``ClusterError`` if the store cannot be taken over."""
+    def __init__(
+        self, store: LedgerStore, terms: Terms, budget: BudgetLine, now_s: float, levels: Levels | None = None
+    ) -> None:
+        """``levels``: limits of groups of nodes. ``DeposedError`` or another ``ClusterError`` if the store cannot be
+        taken over."""
         self.terms = terms
         self.budget = budget
+        self.levels = levels or Levels()
         self.accounts = Accounts()
         self.total_mw = 0
         """Of all counts."""
@@ -352,6 +357,10 @@ class Ledger:
         if not len(at) or self.is_young:
             return is_affordable
         in_turn = np.lexsort((at, costs_mw))
+        if self.levels.names:  # rule 11: what its groups cannot bear is left out first
+            in_turn = in_turn[self._fit_groups(now_s, at[in_turn], costs_mw[in_turn])]
+            if not len(in_turn):
+                return is_affordable
         at, costs_mw = at[in_turn], costs_mw[in_turn]
         total_mw = self.total_mw + np.cumsum(costs_mw)
         beyond_mw = self.accounts.boot_need_mw - self.accounts.count_mw
@@ -366,6 +375,11 @@ class Ledger:
         n = len(at) if not exceeds(len(at)) else bisect.bisect_left(range(1, len(at)), True, key=exceeds)
         is_affordable[in_turn[:n]] = True
         return is_affordable
+
+    def _fit_groups(self, now_s: float, at: Ints, costs_mw: Ints) -> Bools:
+        """Which raises there is room for in every group of their node (11)."""
+        spendable_mw = self.levels.spendable_mw(now_s, self.settle_s)
+        return self.levels.fitting(self.accounts, self.terms.failing_together, spendable_mw, at, costs_mw)
 
     def _restored_mw(self, at: Ints, stored_mw: Ints) -> Ints:
         """What a node may draw that only the store knows (8, 9); its stored count is not used if commits were lost."""
@@ -472,6 +486,7 @@ class Ledger:
 
     def _add(self, nodes: dict[str, Declaration]) -> Ints:
         at = self.accounts.add(nodes) if nodes else np.zeros(0, np.int64)
+        self.levels.add(nodes)
         self._note_declared(at)
         return at
 

@@ -133,6 +133,31 @@ class View:
         return owner
 
 
+class Parts:
+    """Views of some of the nodes of ``view``, each with the jobs that run there: O(its nodes and their jobs)."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        job_of = np.repeat(np.arange(len(view.jobs)), np.diff(view.first))
+        by_node = np.argsort(view.member, kind="stable")
+        self._node, self._job = view.member[by_node], job_of[by_node]
+
+    def of(self, at: Ints) -> View:
+        """``at``: the positions of the nodes in the view, ascending."""
+        view = self._view
+        begin, end = np.searchsorted(self._node, at), np.searchsorted(self._node, at, "right")
+        n = end - begin
+        entries = np.repeat(begin - np.cumsum(n) + n, n) + np.arange(int(n.sum()))
+        by_job = np.argsort(self._job[entries], kind="stable")
+        member = np.repeat(np.arange(len(at)), n)[by_job]
+        jobs, first = np.unique(self._job[entries][by_job], return_index=True)
+        return View(
+            [view.nodes[place] for place in at.tolist()], view.tdp_mw[at], view.mop_mw[at], view.need_mw[at],
+            [view.jobs[job] for job in jobs.tolist()], view.tag[jobs], np.append(first, len(member)), member,
+            view.loss[jobs], view.factor[at],
+        )  # fmt: skip
+
+
 ROUNDING_MW: Final = 2
 """Caps of one job that differ by no more are equal: whole milliwatts cannot always be split."""
 
