@@ -30,6 +30,7 @@ OTHERS = (
     "clusterctl-mqtt",
     "clusterctl-page",
     "clusterctl-slurm",
+    "clusterctl-slurm-schedule",
     "nodectl-metrics",
     "nodectl-mqtt",
     "nodectl-calibrate",
