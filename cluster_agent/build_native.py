@@ -55,6 +55,7 @@ SOURCES = [
         "resources/node_room.c",
         "resources/node_sums.c",
         "resources/choices.c",
+        "resources/sharing.c",
         "resources/nodes.c",
         "resources/list_plan.c",
         "resources/serial_plan.c",

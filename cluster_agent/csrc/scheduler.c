@@ -97,9 +97,10 @@ int64_t scheduler_begins(const scheduler_t *s, int32_t job)
 
 int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
 {
-    if (!s->slowdown)
+    if (!s->done_s)
         return scheduler_begins(s, job) + length_s;
-    double left_s = ((double)length_s - s->done_s[job]) * s->slowdown[s->level[job]];
+    double slower = s->stretch ? s->stretch[job] : s->slowdown[s->level[job]];
+    double left_s = ((double)length_s - s->done_s[job]) * slower;
     return s->since_s[job] + (int64_t)ceil(left_s - 1e-9);
 }
 

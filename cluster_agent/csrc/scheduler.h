@@ -238,6 +238,10 @@ const placed_t *scheduler_placed(const scheduler_t *scheduler, int32_t job, int3
 /* The same for the running jobs, *count of them in the order of their starts. */
 const int32_t *scheduler_in_order(const scheduler_t *scheduler, int32_t *count);
 
+/* Where jobs share nodes, once all of an instant has ended, and after a pass: the running jobs whose partners have
+ * changed, *count of them, go on at another speed from now on. */
+const int32_t *scheduler_repaced(scheduler_t *scheduler, int64_t now_s, int32_t *count);
+
 /* On nodes: what is free now, NODE_KINDS numbers a node. */
 const int64_t *scheduler_room(const scheduler_t *scheduler);
 

@@ -7,7 +7,7 @@
  *   events, kinds, learner, meter, placement, profile, ranking
  *   answering, estimates, idle_nodes, list_plan, priority, score, site_limits
  *   scheduler, serial_plan
- *   given, node_sums, partitions, power, processors
+ *   given, node_sums, partitions, power, processors, sharing
  *   limited_pass, reserved_pass
  *   pass
  *   budget, choices
@@ -277,11 +277,12 @@ struct scheduler {
     int32_t *corrections;
     uint8_t *overtook;
     /* Its pace: until since_s, when it begins or its frequency has changed, it has done done_s seconds of its run at the
-     * highest frequency. Only where a job can begin later than it starts; the others only with frequencies, too. */
+     * highest frequency. Only where a job can begin later than it starts; the others only with frequencies, or shared nodes, too. */
     int64_t *since_s;
     double *done_s;
     int32_t *level;
     const double *slowdown; /* per level */
+    double *stretch; /* in place of both where jobs share nodes: how many times as long as alone its work takes now */
     uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once, later */
 };
 

@@ -193,6 +193,8 @@ def _on_nodes(given: World, choice: Choice, say: Say) -> Fitted:
     from cluster_agent.workloads.node_power import PredictedPower
     from cluster_agent.workloads.node_trace import NodeTrace
 
+    if given.is_shared:
+        return _with_shares(given, choice)
     composition, eurora = choice.on("nodes"), given.is_eurora
     power = composition.power
     machine = given.load_machine()
@@ -220,6 +222,24 @@ def _on_nodes(given: World, choice: Choice, say: Say) -> Fitted:
         plan = plan_file.read(given.plan_from, given.setting(choice.text), trace.sha256)
     predicts = power is not None and composition.admitted != "given"
     return Fitted(trace, nodes=nodes, caps=caps, new_predictor=predictor if predicts else None, plan=plan)
+
+
+def _with_shares(given: World, choice: Choice) -> Fitted:
+    """Jobs that may share nodes, two on each."""
+    from cluster_agent.scheduler.unlike_nodes.shared_nodes import SHARES
+
+    trace, shared = given.table_and_shares
+    nodes = shared.nodes(int(str(given.processors)))
+    most = len(nodes) * (SHARES if shared.are_halves else 1)
+    if len(large := np.flatnonzero(trace.jobs.units > most)):
+        needs, of = trace.jobs.units[large[0]], "halves of nodes" if shared.are_halves else "cards"
+        raise WrongUseError(f"{given.path}: job {trace.jobs.name[large[0]]} needs {needs} {of}, and there are {most}")
+    plan = None
+    if given.plan_from is not None:
+        from cluster_agent.replay import plan_file
+
+        plan = plan_file.read(given.plan_from, given.setting(choice.text), trace.sha256)
+    return Fitted(trace.on(nodes, UNCAPPED, given.strict), nodes=nodes, plan=plan, shared=shared)
 
 
 def _check_places(given: World, choice: Choice, composition: Composition) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
+from cluster_agent.scheduler.policy_phases import shares_nodes
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.switches import OPTIONS as SWITCHES
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.replay.event_log import Setting
     from cluster_agent.scheduler.job_columns import Jobs
     from cluster_agent.scheduler.policies.registry import Choice
+    from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
     from cluster_agent.scheduler.world import Kind
     from cluster_agent.workloads.node_trace import NodeTrace
     from cluster_agent.workloads.swf import Log
@@ -27,7 +29,10 @@ Given: TypeAlias = "str | os.PathLike[str] | Jobs | Mapping[str, Any] | Iterable
 table, ``Jobs``); or rows by name, of a generator, too. The last type is for DataFrames and tables, whose packages need
 not be installed."""
 
-TEXTS: Final = ("instance", "configurations", "closed_loop", "state", "plan_from", *SWITCHES)
+MOST_NODES: Final = 2**20
+"""Ours: that jobs share."""
+
+TEXTS: Final = ("instance", "configurations", "closed_loop", "state", "plan_from", "pairs", *SWITCHES)
 
 COLUMNS_PATH = "columns"
 """What stands for the path of jobs that are in no file."""
@@ -50,6 +55,7 @@ class World:
     ``memory``     GiB of a processor, or ``machine``: memory of a log of processors counts
     ``failures``   a file of nodes that fail, or mtbf=HOURS,repair=HOURS,...
     ``reservations``  a file of processors that are kept for some jobs in some hours
+    ``pairs``      a file of speeds next to partners, for a table of jobs that may share nodes
     ``strict``     whether the first job that would be dropped or corrected is an error
 
     ``ClusterError`` in one sentence, here or when it is replayed; in that sentence ``--machine`` is ``machine``.
@@ -70,6 +76,7 @@ class World:
     memory: str | None = None
     failures: str | None = None
     reservations: str | None = None
+    pairs: str | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -215,6 +222,8 @@ class World:
             from cluster_agent.library.given_columns import trace_of  # as above
 
             return trace_of(self._columns, self.strict)
+        if self.pairs is not None:
+            return self.table_and_shares[0]
         if self.is_eurora:
             from cluster_agent.workloads.eurora import read_jobs  # as above
 
@@ -226,6 +235,15 @@ class World:
         from cluster_agent.workloads.sacct import read_sacct  # as above
 
         return read_sacct(self.jobs, self.strict)
+
+    @cached_property
+    def table_and_shares(self) -> tuple[NodeTrace, Shared]:
+        """The jobs of a table that may share nodes."""
+        from cluster_agent.library.shared_trace import shared_trace  # as above
+
+        assert isinstance(self.jobs, str)
+        assert self.pairs is not None
+        return shared_trace(self.jobs, self.pairs, self.strict)
 
     @cached_property
     def _columns(self) -> dict[str, Any]:
@@ -244,6 +262,7 @@ class World:
     def kind(self, choice: Choice) -> Kind:
         """Of the resources, by the trace and the policy; ``WrongUseError`` for arguments that do not go with it."""
         name, on_nodes = choice.policy.name, self.on_nodes
+        self._check_shares(choice)
         if choice.has_configurations and not on_nodes:
             given = {"--instance": self.instance, "--job-watts": self.job_watts}
             given |= {option: getattr(self, name) for name, option in SWITCHES.items()}
@@ -256,6 +275,32 @@ class World:
             return "nodes"
         _refuse({"--instance": self.instance}, "only for traces with nodes; leave it out for a log of processors")
         return "processors"
+
+    def _check_shares(self, choice: Choice) -> None:
+        """``WrongUseError`` for shares without what they need, or with what they do not go with."""
+        is_shared, plans = self.is_shared, shares_nodes(choice.composed.plan)
+        if plans and not is_shared:
+            raise WrongUseError(f"--policy {choice.text}: it is for a table of jobs that share nodes (docs/sharing.md)")
+        if is_shared and not plans:
+            raise WrongUseError(f"--policy {choice.text}: {self.path} has jobs that share nodes; choose shared")
+        if is_shared and (self.pairs is None or self.machine is None):
+            missing = "--pairs FILE.csv" if self.pairs is None else "--machine NODES"
+            raise WrongUseError(f"{self.path}: its jobs share nodes; give {missing}, too")
+        if not is_shared:
+            _refuse({"--pairs": self.pairs}, "only for a table of jobs that share nodes; leave it out")
+            return
+        names = ("cap", "instance", "job_watts", "closed_loop", "state", *SWITCHES)
+        given = {f"--{name.replace('_', '-')}": getattr(self, name) for name in names}
+        _refuse(given, "not with jobs that share nodes; leave it out")
+        if self.processors is None or not 0 < int(self.processors) <= MOST_NODES:
+            raise WrongUseError(f"--machine {_words(self.machine)}: give a number of nodes, or of cards")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its jobs may share nodes."""
+        from cluster_agent.workloads.text_tables import is_shared  # as above
+
+        return isinstance(self.jobs, str) and not self._is_alone and is_shared(self.jobs)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:

@@ -60,6 +60,7 @@ class Setting(msgspec.Struct, frozen=True):
     memory: str | None = None
     failures: str | None = None
     reservations: str | None = None
+    pairs: str | None = None
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,6 +21,7 @@ from cluster_agent.replay.measures import EVERYWHERE
 from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.job_columns import Bools, Float64s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
+from cluster_agent.scheduler.unlike_nodes.shared_nodes import Company, companies, why
 from cluster_agent.scheduler.world import Kind
 from cluster_agent.workloads.job_log import Workload
 
@@ -181,6 +182,23 @@ class Shown:
             into = pointer("int64_t", offsets), pointer("char", text)
             yield Text(text[: lib.processors_write(places, *given, *into)], offsets[: n + 1])
 
+    @cached_property
+    def _companies(self) -> list[Company]:
+        return companies(self.start_s, self.start_s + self.run_s, [*map(self.schedule.placed, range(len(self.jobs)))])
+
+    @property
+    def partners(self) -> Texts:
+        """The jobs with which each shared a node."""
+        names = self.jobs.name
+        return Texts([" ".join(names[other] for other in one.partners) or None for one in self._companies])
+
+    @property
+    def why(self) -> Texts:
+        """Why it shared nodes, or did not."""
+        shared = self.result.world.shared
+        assert shared is not None
+        return Texts([why(shared, job, one, self.jobs.name) for job, one in enumerate(self._companies)])
+
     def started(self, values: npt.NDArray[Any], decimals: int | None = None) -> Numbers:
         """Known of jobs that were started."""
         return Numbers(values, self.is_started, decimals)
@@ -269,9 +287,14 @@ OURS: Final = (
     Column("drawn_w", "W", lambda shown: Numbers(job_w(shown.result)), ("nodes", "configurations")),
     Column("drawn_w_known", "", lambda shown: Numbers(shown.jobs.knows_watts), ("nodes",)),
     Column("admitted_w", "W", lambda shown: Numbers(_admitted_w(shown)), ("nodes",)),
+    Column("partners", "", lambda shown: shown.partners, ("nodes",)),
+    Column("why", "", lambda shown: shown.why, ("nodes",)),
     Column("asked_s", "s", lambda shown: Numbers(shown.jobs.run_s.astype(np.float64)), ("configurations",)),
 )
 """Of jobs.parquet, in addition."""
+
+OF_SHARES: Final = ("partners", "why")
+"""Only where jobs share nodes."""
 
 WITH_WATTS: Final = ("frequency_mhz", "kills", "lost_processor_s")
 """On processors only of a machine with watts."""
@@ -279,8 +302,9 @@ WITH_WATTS: Final = ("frequency_mhz", "kills", "lost_processor_s")
 
 def columns(result: Result, table: Sequence[Column] = (*BATSIM, *OURS)) -> list[Column]:
     """Those that a result has."""
-    is_metered = result.schedule.watts is not None
-    return [one for one in table if result.world.kind in one.of and (is_metered or one.name not in WITH_WATTS)]
+    missing = () if result.schedule.watts is not None else WITH_WATTS
+    missing = missing if result.world.shared is not None else (*missing, *OF_SHARES)
+    return [one for one in table if result.world.kind in one.of and one.name not in missing]
 
 
 def _reason(shown: Shown) -> Words:

@@ -210,6 +210,7 @@ def manifest(
         "configurations": None if tables is None else tables.manifest(),
         "state": state,
         "plan_from": setting.plan_from,
+        "pairs": setting.pairs,
         **{name: getattr(setting, name) for name in SWITCHES},
         **{f"{name}_sha256": mark for name, mark in world.marks.items()},
     }

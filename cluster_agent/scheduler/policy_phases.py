@@ -181,6 +181,7 @@ REPLAY: Final = "a replay"
 PAST: Final = "all that has happened before"
 STARTS: Final = "the choice of who starts"
 BUDGETS: Final = "joules that are counted"
+SHARES: Final = "nodes of two shares"
 
 NODES: Final = "nodes"
 BOOTS: Final = "boots"
@@ -216,6 +217,7 @@ LIVE: Final = Declared(
         JOB_WATTS: "has none: choose another one",
         NODE_PREDICTIONS: "has none: choose easy-capped",
         REPLAY: "is none: choose a rule that ships",
+        SHARES: "has none: a node runs one job",
         PROMISES: "has none: choose another order",
         OTHERS_WATTS: "counts none: give the policy power=Power()",
     },
@@ -229,6 +231,7 @@ STEPPED: Final = Declared(
         STARTS: "leaves that to its caller: choose another policy",
         BUDGETS: "counts none: leave the budget out",
         BOOTS: "knows none: leave idle_off_s out",
+        SHARES: "has none: choose another policy",
         REPLAY: "is none: leave one of them out",
     },
 )
@@ -359,6 +362,7 @@ class Composition(msgspec.Struct, frozen=True):
             (Declared("ties=sc15", (EARLY, PROCESSORS)), self.ties == "sc15"),
             (Declared(f"placing={self.placing}", (NODES,), {PROCESSORS: "is for nodes that differ"}), has_nodes),
             (Declared("a plan", (NODES, STARTS), {BOOTS: "knows none: leave one of them out"}), self.plan is not None),
+            (Declared("a plan of shared nodes", (SHARES,)), shares_nodes(self.plan)),
             (Declared("a portfolio", (ORDER, PROCESSORS, PAST), _NOT_LOOKED_AT), self.portfolio is not None),
             (Declared("a choice among configurations", (CONFIGURATIONS, WATTS), _NOT_CHOSEN), self.choose is not None),
             (Declared("a choice in Python", (REPLAY,)), callable(self.choose)),
@@ -396,6 +400,11 @@ class Composition(msgspec.Struct, frozen=True):
         """Whether the schedule depends on requested times."""
         plans = self.backfill not in ("none", "list") or self.order is not None or self.score is not None
         return plans and self.estimate != "clairvoyant"
+
+
+def shares_nodes(plan: Planner | None) -> bool:
+    """Whether a planner is for nodes of two shares."""
+    return getattr(plan, "shares_nodes", False) is True
 
 
 def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.switches.limits import Limits
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource
     from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
+    from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
     from cluster_agent.workloads.job_log import Workload
     from cluster_agent.workloads.moldable_trace import Tables
     from cluster_agent.workloads.node_trace import NodeTrace
@@ -94,6 +95,8 @@ class World(msgspec.Struct, frozen=True):
     """What a planner decided in the same replay, to be repeated without it."""
     looks: Sequence[Look] | None = None
     """What a portfolio chose in the same replay, to be repeated without looking."""
+    shared: Shared | None = None
+    """Nodes of two shares: how fast the jobs run next to each other."""
 
     @property
     def kind(self) -> Kind:
@@ -147,9 +150,10 @@ class World(msgspec.Struct, frozen=True):
 
     @property
     def marks(self) -> dict[str, str | None]:
-        """The SHA-256 of the files that failures and reservations are in; None: they are in none."""
+        """The SHA-256 of the files that failures, speeds of pairs and reservations are in; None: they are in none."""
         return {
             "failures": None if self.failures is None else self.failures.sha256 or None,
+            "pairs": None if self.shared is None else self.shared.sha256,
             "reservations": None if self.limits is None else self.limits.reserved_sha256 or None,
         }
 
@@ -162,7 +166,8 @@ class World(msgspec.Struct, frozen=True):
         """The jobs ``rows``, in that order."""
         ways = None if self.ways is None else self.ways.only(rows.tolist())
         limits = None if self.limits is None else self.limits.only(rows)
-        return msgspec.structs.replace(self, source=self.trace.only(rows), ways=ways, limits=limits)
+        shared = None if self.shared is None else self.shared.only(rows)
+        return msgspec.structs.replace(self, source=self.trace.only(rows), ways=ways, limits=limits, shared=shared)
 
     def with_jobs(self, jobs: Jobs) -> World:
         """With these in place of the trace's."""

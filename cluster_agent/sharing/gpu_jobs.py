@@ -1,8 +1,9 @@
 """Waiting jobs that want one GPU each: a table ``job,application,batch_size,hours,memory_gib,share``.
 
-``hours`` is the time alone on the GPU. ``memory_gib`` is what the job needs of the card; empty: it is not known. In
-``share``, ``exclusive`` means alone, ``auto`` or nothing the floor of all jobs, and a number from 0 to 1 a floor
-of the job's own: with 0 its user agrees to any speed.
+For replays it may also have ``nodes`` (GPUs, or nodes in halves such as 2.5; 1 where it is empty), ``submit_s`` (0) and
+``request_h``, the requested time (``hours``). ``hours`` is the time alone on the GPU, or on whole nodes. ``memory_gib``
+is what the job needs of the card; empty: it is not known. In ``share``, ``exclusive`` means alone, ``auto`` or nothing
+the floor of all jobs, and a number from 0 to 1 a floor of the job's own: with 0 its user agrees to any speed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,26 @@ from foundation.shell.plain_text import TextError, read_text, rows_by_name
 
 COLUMNS: Final = ("job", "application", "batch_size", "hours")
 
+OPTIONAL: Final = ("nodes", "submit_s", "request_h")
+
+MOST_NODES: Final = 2**20
+"""Ours: of a job."""
+
 LONGEST_H: Final = 24.0 * 366
 
 
 class GpuJob(NamedTuple):
-    """``memory_gib``: NaN, not known. ``floor``: its own, NaN for that of all; above 1: it runs alone."""
+    """``memory_gib``: NaN, not known. ``floor``: its own, NaN for that of all; above 1: it runs alone. ``request_h``:
+    NaN, as many as ``hours``."""
 
     job: str
     variant: Variant
     hours: float = 1.0
     memory_gib: float = math.nan
     floor: float = math.nan
+    nodes: float = 1.0
+    submit_s: int = 0
+    request_h: float = math.nan
 
 
 EXCLUSIVE: Final = math.inf
@@ -68,7 +78,16 @@ def _job(where: str, row: dict[str, str], card_gib: float) -> GpuJob:
     if memory_gib > card_gib:
         raise WrongUseError(f"{where}: job {row['job']} needs {memory_gib:g} GiB, and the card has {card_gib:g} GiB")
     variant = Variant(row["application"], row["batch_size"])
-    return GpuJob(row["job"], variant, hours, memory_gib, _floor(where, row.get("share", "")))
+    given = {name: number_from_0(where, name, row[name]) for name in OPTIONAL if row.get(name)}
+    nodes, request_h = given.get("nodes", 1.0), given.get("request_h", hours)
+    if not 0.5 <= nodes <= MOST_NODES or 2 * nodes % 1:
+        raise WrongUseError(f"{where}: nodes cannot be {row['nodes']}: give 0.5, 1, 1.5, or more")
+    if not hours <= request_h <= LONGEST_H:
+        raise WrongUseError(f"{where}: request_h cannot be {row['request_h']}: give {hours:g} to {LONGEST_H:g}")
+    floor, submit_s = _floor(where, row.get("share", "")), given.get("submit_s", 0.0)
+    if submit_s > LONGEST_H * 3600:
+        raise WrongUseError(f"{where}: submit_s cannot be {row['submit_s']}: give at most {LONGEST_H * 3600:g}")
+    return GpuJob(row["job"], variant, hours, memory_gib, floor, nodes, int(submit_s), request_h)
 
 
 def _floor(where: str, share: str) -> float:

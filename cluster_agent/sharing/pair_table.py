@@ -3,6 +3,10 @@
 A row is one run on one GPU: ``application,batch_size,partner,partner_batch_size,steps_per_s,partner_steps_per_s``, and
 ``gpu`` where the table has several. A row without a partner is the speed alone. A pair with 0 did not fit into memory,
 or did not run. An application with another batch size is another *variant*, with other speeds.
+
+A table of *halves of nodes* has for each application a row with the partner ``free`` as well: it runs on half the cores
+of twice as many nodes, and nobody has the other half. There a job may be faster than alone on whole nodes, which is
+its row without a partner.
 Source of the columns: Narayanan et al., OSDI'20; github.com/stanford-futuredata/gavel, ``simulation_throughputs.json``.
 """
 
@@ -30,6 +34,12 @@ FASTEST: Final = 1.05
 """Ours: next to a partner nothing runs faster than alone; a little more than its speed alone is noise, and counts as
 1."""
 
+FREE: Final = "free"
+"""The partner of an application on half nodes whose other half nobody has."""
+
+FASTEST_ON_HALVES: Final = 4.0
+"""Ours: half the cores of twice as many nodes have at most twice the memory bandwidth, and some more cache."""
+
 AGREE: Final = 0.01
 """Ours: a pair may be listed from both sides, with speeds that differ by this share at most."""
 
@@ -47,11 +57,12 @@ class Variant(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PairTable:
     """``speed[i, j]``: of variant i next to j, as a share of its speed alone, 0 to 1; 0: they do not run
-    together; NaN: not measured."""
+    together; NaN: not measured. ``free[i]``: of i next to a free half; None: the table is not of halves of nodes."""
 
     gpu: str
     variants: tuple[Variant, ...]
     speed: Float64s
+    free: Float64s | None = None
 
 
 class _Row(NamedTuple):
@@ -64,6 +75,8 @@ class _Row(NamedTuple):
 def read_pairs(path: str, gpu: str | None = None) -> PairTable:
     """The pairs of this GPU; None: of the only one in the table. ``WrongUseError`` names file and row."""
     gpu, rows = _of_gpu(path, gpu)
+    on_halves = [row for row in rows if row.second is not None and row.second.application == FREE]
+    fastest = FASTEST_ON_HALVES if on_halves else FASTEST
     alone: dict[Variant, tuple[float, str]] = {}
     for row in (row for row in rows if row.second is None):
         if row.first in alone:
@@ -76,9 +89,25 @@ def read_pairs(path: str, gpu: str | None = None) -> PairTable:
     at = {variant: index for index, variant in enumerate(alone)}
     speed, rows_of = np.full((len(at), len(at)), math.nan), dict[tuple[int, int], str]()
     for row in rows:
-        if row.second is not None:
-            _enter(row, row.second, alone, at, speed, rows_of)
-    return PairTable(gpu, tuple(at), speed)
+        if row.second is not None and row.second.application != FREE:
+            _enter(row, row.second, alone, at, speed, rows_of, fastest)
+    return PairTable(gpu, tuple(at), speed, _free(path, on_halves, alone, at) if on_halves else None)
+
+
+def _free(path: str, rows: list[_Row], alone: dict[Variant, tuple[float, str]], at: dict[Variant, int]) -> Float64s:
+    """The speeds next to a free half, of each variant."""
+    free = np.full(len(at), math.nan)
+    for row in rows:
+        if row.first not in at:
+            raise WrongUseError(f"{row.where}: {row.first} has no speed alone: add its row without a partner")
+        share = row.speeds[0] / alone[row.first][0]
+        if not 0 < share <= FASTEST_ON_HALVES:
+            raise WrongUseError(f"{row.where}: {row.first} runs at {share:.2f} times its speed alone: correct the row")
+        free[at[row.first]] = share
+    if math.isnan(free.sum()):
+        missing = next(variant for variant, index in at.items() if math.isnan(free[index]))
+        raise WrongUseError(f"{path}: {missing} has no row with the partner {FREE}, and others have: add it")
+    return free
 
 
 def _enter(
@@ -88,6 +117,7 @@ def _enter(
     at: dict[Variant, int],
     speed: Float64s,
     rows_of: dict[tuple[int, int], str],
+    fastest: float,
 ) -> None:
     """Put the speeds of a pair in their places; both sides of it may be listed."""
     for one in (row.first, second):
@@ -102,12 +132,12 @@ def _enter(
         (second, row.first, (j, i), row.speeds[1]),
     ):
         share = steps / alone[one][0]
-        if share > FASTEST:
+        if share > fastest:
             raise WrongUseError(
                 f"{row.where}: {one} runs at {share:.2f} times its speed alone next to {other}: correct this row, or"
                 f" {alone[one][1]}"
             )
-        share = min(share, 1.0)
+        share = min(share, 1.0) if fastest == FASTEST else share
         if i == j and not math.isnan(speed[k, m]):
             share = min(share, float(speed[k, m]))  # two of the same: the slower
         elif abs(speed[k, m] - share) > AGREE:  # False for NaN
@@ -152,7 +182,8 @@ def _rows(path: str, lines: list[tuple[int, dict[str, str]]]) -> Iterator[_Row]:
         steps = number_from_0(where, "steps_per_s", row["steps_per_s"])
         if row["partner"]:
             second = Variant(row["partner"], row["partner_batch_size"])
-            partner_steps = number_from_0(where, "partner_steps_per_s", row["partner_steps_per_s"])
+            is_free = second.application == FREE
+            partner_steps = 0.0 if is_free else number_from_0(where, "partner_steps_per_s", row["partner_steps_per_s"])
             yield _Row(where, first, second, (steps, partner_steps))
         elif row["partner_batch_size"] or row["partner_steps_per_s"]:
             raise WrongUseError(f"{where}: has values of a partner, and names none")

@@ -81,9 +81,14 @@ def _names_job(line: str) -> bool:
     return re.search(r"\bjobid(raw)?\b", line, re.IGNORECASE) is not None
 
 
+def is_shared(path: str) -> bool:
+    """Whether it is a table of jobs that name an application, and may share nodes (``sharing.gpu_jobs``)."""
+    return first_line(path).replace(" ", "").startswith("job,application,batch_size,")
+
+
 def has_nodes(path: str) -> bool:
     """Whether it is a table of jobs with nodes, not a log of jobs with processors."""
-    return is_eurora(path) or is_sacct(path)
+    return is_eurora(path) or is_shared(path) or is_sacct(path)
 
 
 def rows_of(path: str) -> tuple[Iterator[tuple[int, dict[str, str]]], str]:

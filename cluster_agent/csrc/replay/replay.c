@@ -108,6 +108,14 @@ void replay_set_caps(replay_t *r, const caps_t *caps, int32_t begun)
     r->caps_begun = begun;
 }
 
+int32_t replay_set_sharing(replay_t *r)
+{
+    r->shares_nodes = 1;
+    r->ends.valid = column(&r->memory, r->jobs.n_jobs, sizeof *r->ends.valid);
+    r->overruns.valid = column(&r->memory, r->jobs.n_jobs, sizeof *r->overruns.valid);
+    return memory_status(&r->memory);
+}
+
 void replay_wake(replay_t *r, int64_t at_s)
 {
     r->wake_s = at_s;
@@ -398,6 +406,17 @@ int32_t replay_set_level(replay_t *r, int32_t job, int32_t level)
     return r->has_no_memory ? REPLAY_NO_MEMORY : 0;
 }
 
+/* Jobs whose partners have come or gone run faster or slower from now on. */
+static void follow_partners(replay_t *r)
+{
+    int32_t count;
+    const int32_t *jobs = scheduler_repaced(r->scheduler, r->now_s, &count);
+    for (int32_t i = 0; i < count; i++) {
+        events_forget(&r->overruns, jobs[i]);
+        replay_foresee_end(r, jobs[i]);
+    }
+}
+
 /* A row of the plan begins, or a cap becomes known: counts the jobs on nodes that should be off. */
 static void follow_plan(replay_t *r)
 {
@@ -493,6 +512,8 @@ static int32_t pass(replay_t *r)
         return REPLAY_NO_MEMORY;
     for (int32_t i = 0; i < count; i++)
         replay_start_job(r);
+    if (r->shares_nodes)
+        follow_partners(r);
     r->passes++;
     r->is_pass_due = 0;
     for (int32_t i = 0; i < r->n_away && scheduler_waiting(r->scheduler); i++)
@@ -628,6 +649,8 @@ static int32_t move_on(replay_t *r, const next_t *next)
         take_event(r, next);
     else
         take_instant(r, next);
+    if (r->shares_nodes)
+        follow_partners(r);
     if (next->switch_s == r->now_s && (r->batch == BATCH_INSTANT || next->overrun_s > r->now_s))
         switch_nodes(r); /* with single events, a pass follows only once no estimate is to be corrected */
     if (next->failure_s == r->now_s)

@@ -66,6 +66,9 @@ typedef struct {
  */
 int32_t replay_set_failures(replay_t *replay, const failure_t *failures, int32_t n_failures, uint8_t *mattered);
 
+/* Jobs share nodes: once, before running. 0, or -1: no memory. */
+int32_t replay_set_sharing(replay_t *replay);
+
 /* A pass is due at `at_s`, too, in place of what was said before; INT64_MAX: at no such time. */
 void replay_wake(replay_t *replay, int64_t at_s);
 

@@ -43,6 +43,7 @@ struct replay {
     int32_t is_order_due, is_reaction_due;
     caps_t caps;        /* only with nodes that differ, or configurations; the first `caps_begun` have begun */
     int32_t caps_begun;
+    int32_t shares_nodes;
     int64_t wake_s;     /* when a pass is due without another event; INT64_MAX: never */
     int64_t pause_s;    /* time does not move on to that; INT64_MAX: it does */
     int64_t *end_s;     /* -1: not yet */

@@ -14,6 +14,14 @@ typedef struct {
     int64_t drawn_uw; /* by the others */
 } room_t;
 
+/* Where jobs share nodes. */
+typedef struct {
+    int32_t *on;          /* per node two: the jobs that have a share of it, or none */
+    int32_t *noted;       /* the jobs whose partners have changed, n_noted of them, */
+    int32_t n_noted;
+    uint8_t *is_noted;    /* but for those that have ended since */
+} sharing_t;
+
 struct on_nodes {
     node_model_t model;
     int64_t cap_uw, drawn_uw;     /* in force; counted for the running jobs */
@@ -34,6 +42,7 @@ struct on_nodes {
     int64_t *first;               /* per job, in `placed` */
     int32_t *count;
     choices_t *choices;           /* only with several ways to run */
+    sharing_t *sharing;           /* only where jobs share nodes */
     /* only where nodes go off */
     int64_t pass_s;
     int64_t longest_s;            /* from the start of a job until its nodes are on; 0: nodes stay on */
@@ -70,6 +79,12 @@ static inline int32_t sums_ends_for(scheduler_t *s, int32_t ends, int64_t units,
     int64_t most_uw = s->on_nodes->cap_uw - uw;
     return FIRST(i, ends, s->n_running + 1, room[i].drawn_uw <= most_uw && room[i].nodes >= units);
 }
+
+/* sharing.c */
+/* 0, or -1: no memory. */
+int sharing_new(scheduler_t *s);
+/* The job, which has just been given its nodes (1) or loses them (-1), changes how fast others run. */
+void sharing_changes(scheduler_t *s, int32_t job, int sign);
 
 /* choices.c */
 extern const int64_t ONE_PLACE[NODE_KINDS]; /* what a unit needs of a group */

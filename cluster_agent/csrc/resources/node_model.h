@@ -71,6 +71,10 @@ typedef struct {
     const uint64_t *group;         /* per node: its group, as a bit. NULL: every job may be on every node */
     const uint64_t *within;        /* per job: the groups of nodes that it may be on; 0: all */
     uint8_t *was_moved;            /* per job, filled in: whether it waited, or was elsewhere, for that */
+    /* Where two jobs may share a node, which has two cores then, its shares (sharing.c). */
+    int32_t n_kinds;               /* of jobs; 0: a job is not slowed by others */
+    const double *speed;           /* kind by kind of its partner, the last next to nobody; 1: as alone on whole nodes */
+    const int32_t *kind;           /* per job */
     int64_t idle_off_s;            /* nodes go off after so long without a job, and boot for the next; 0: they stay on */
     const int64_t *switch_off_s, *boot_s; /* per node, as the next; only where they go off */
     const int64_t *boot_uw;

@@ -50,6 +50,8 @@ int32_t scheduler_set_nodes(scheduler_t *s, const node_model_t *model)
     }
     memcpy(u->free, model->has, (size_t)n_values * sizeof *u->free);
     u->cap_uw = -1; /* none has been in force */
+    if (model->n_kinds && sharing_new(s) < 0)
+        return -1;
     return model->ways.n_tables ? choices_new(s) : 0;
 }
 
@@ -185,6 +187,8 @@ static int take(scheduler_t *s, int32_t job, int64_t uw)
     if (u->boot_uw)
         u->boot_uw[job] = boot_uw(u);
     occupy_nodes(s, job, 1);
+    if (u->sharing)
+        sharing_changes(s, job, 1);
     return 1;
 }
 
@@ -233,6 +237,8 @@ static void give_back(scheduler_t *s, int32_t job)
     }
     node_room_change(need_of(u, job), u->free, u->placed + u->first[job], u->count[job], 1);
     occupy_nodes(s, job, -1);
+    if (u->sharing)
+        sharing_changes(s, job, -1);
 }
 
 /* The running job is counted (1), or no longer (-1). */

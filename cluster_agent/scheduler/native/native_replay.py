@@ -112,7 +112,7 @@ class Engine:
         power = None if world.new_predictor is None else world.new_predictor(world.node_trace, world.nodes)
         given = self.composition, self.jobs, world.nodes, world.caps
         if looped is None:
-            return CUnlike(*given, power, world.plan, on=world.on, say=world.say)
+            return CUnlike(*given, power, world.plan, on=world.on, say=world.say, shared=world.shared)
         return CUnlike(*given, None if power is None else looped.in_order(power), world.plan, looped.answers.table)
 
     def _in_ways(self, world: World, looped: Looped | None) -> CMoldable:
@@ -235,6 +235,8 @@ class NativeReplay:
         if self._unlike is not None:
             checked(lib.scheduler_set_nodes(self._scheduler, self._unlike.c))
             lib.replay_set_caps(self._replay, self._unlike.c_cap[0], 0)
+            if self._unlike.are_shared:
+                checked(lib.replay_set_sharing(self._replay))
         if self._planned is not None:
             self._planned.join(self._scheduler)
         if self._limits is not None:

@@ -23,6 +23,7 @@ from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.native.planned_starts import PlannedStarts
     from cluster_agent.scheduler.plans.planning import Outcome
+    from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
 
 
 class CUnlike:
@@ -43,11 +44,13 @@ class CUnlike:
         table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] = lambda column: column,
         say: Callable[[str], None] | None = None,
         on: Mapping[int, Placed] | None = None,
+        shared: Shared | None = None,
     ) -> None:
         """``recorded``: the outcomes that a plan had, to be repeated without its planner. ``table``: turns another
         column of the jobs into one that is filled in as they come; ``jobs`` has been (``Jobs.each``). ``say``: of
         a live partition, whose table of jobs grows and whose service logs who plans. ``on``: the nodes of the jobs
-        that a warm start has started; not with a plan. A policy that knows no watts keeps no cap."""
+        that a warm start has started; not with a plan. ``shared``: two jobs may be on
+        one node. A policy that knows no watts keeps no cap."""
         cap = cap if composition.power is not None else UNCAPPED
         self._rule = composition.order or est
         order = self._rule if composition.plan is None else self._planned
@@ -92,11 +95,15 @@ class CUnlike:
             # only here: a short replay is as long as its imports
             from cluster_agent.scheduler.native.planned_starts import planned_starts
 
-            self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_uw, recorded, say)
+            self.planned = planned_starts(composition, jobs, nodes, cap, self._counted_uw, recorded, say, shared)
         if self.planned is not None:
             self._columns |= self.planned.columns
         elif on is not None:
             self._columns |= _chosen(on, len(jobs))
+        self.are_shared = shared is not None
+        """Whether jobs share nodes."""
+        if shared is not None:
+            self._columns |= shared.columns()
         given = {"n_nodes": len(nodes), "placing": placing, "caps": self.c_cap[0][0]}
         self.c = ffi.new("node_model_t *", given | self._columns)
 

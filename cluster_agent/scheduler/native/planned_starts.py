@@ -19,6 +19,7 @@ from cluster_agent.scheduler.policy_phases import Composition, Queue
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, Nodes, with_places
+from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
 
 
 class PlannedStarts:
@@ -33,6 +34,7 @@ class PlannedStarts:
         nodes: Nodes,
         cap: PowerCap,
         counted_uw: Int64s,
+        shared: Shared | None = None,
     ) -> None:
         self.deciding = deciding
         self.wake_s = NEVER_S
@@ -43,7 +45,7 @@ class PlannedStarts:
         """The starts of the last plan that are not due yet, by job."""
         self._composition, self._jobs = composition, jobs
         self._has = with_places(nodes.has, 1) if jobs.need.shape[1] > PLACES else nodes.has
-        self._counted_uw = counted_uw
+        self._counted_uw, self._shared = counted_uw, shared
         self._scheduler: Any = None
         self._placed: dict[int, Placed] = {}  # of running jobs
         self._tried: list[Int64s] = []  # in each pass whose outcome is kept
@@ -127,6 +129,7 @@ class PlannedStarts:
             free=free,
             cap=self.cap,
             placing=self._composition.placing or "first",
+            shared=self._shared,
         )
 
 
@@ -138,6 +141,7 @@ def planned_starts(
     counted_uw: Int64s,
     recorded: Sequence[Outcome] | None,
     say: Callable[[str], None] | None,
+    shared: Shared | None = None,
 ) -> PlannedStarts | None:
     """None: the policy has no planner. ``say``: live, see ``LivePlanning``."""
     if composition.plan is None:
@@ -149,4 +153,4 @@ def planned_starts(
         deciding = LivePlanning(composition.plan, composition.plan_budget or NO_BUDGET, say)
     else:
         deciding = Planning(composition.plan, composition.plan_budget or NO_BUDGET)
-    return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_uw)
+    return PlannedStarts(deciding, composition, jobs, nodes, cap, counted_uw, shared)

@@ -23,6 +23,7 @@ from cluster_agent.scheduler.power_cap import PowerCap
 if TYPE_CHECKING:
     from cluster_agent.scheduler.policy_phases import Placing, Queue
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
+    from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
 
 STOP_SHARE: Final = 0.8
 """Ours: after this share of its time a planner is to stop, so that its answer is not late."""
@@ -50,6 +51,8 @@ class Situation(msgspec.Struct, frozen=True):
     cap: PowerCap
     placing: Placing
     """How the engine chooses nodes for a start without any."""
+    shared: Shared | None = None
+    """Of all jobs, by their numbers, where nodes have two shares."""
 
 
 class PlanBudget(msgspec.Struct, frozen=True):

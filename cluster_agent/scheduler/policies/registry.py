@@ -49,6 +49,7 @@ _MODULES: Final = {
     "easy-capped": "cluster_agent.scheduler.policies.power_aware.easy_capped",
     "easy-power": "cluster_agent.scheduler.policies.power_aware.easy_power",
     "planned": "cluster_agent.scheduler.policies.power_aware.planned",
+    "shared": "cluster_agent.scheduler.policies.shared",
 }
 
 
