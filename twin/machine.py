@@ -106,7 +106,7 @@ class Sensor(msgspec.Struct, frozen=True):
     chip: str
     chip_index: int
     label: str
-    kind: Literal["temperature", "power"]
+    kind: Literal["temperature", "power", "energy"]
     of: Literal["package", "core", "memory", "node", "inlet"]
     index: int
     max_c: float

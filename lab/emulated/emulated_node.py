@@ -27,6 +27,7 @@ from cluster_agent.dispatch.live.partition_file import read_nodes
 from foundation.shell.errors import UsageError
 from foundation.shell.settings import line_of, read_toml
 from lab.emulated.emulated_calibration import EmulatedCalibration
+from lab.emulated.emulated_cgroups import EmulatedCgroups, OwnJoules
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.emulated_kernels import emulated_kernels
 from lab.emulated.watts import NodeWatts
@@ -76,7 +77,8 @@ class Truth(msgspec.Struct, frozen=True):
 
     ``at_s``: CLOCK_MONOTONIC; ``node_j`` since the node began; ``cap_w``: the cap that should be in force, and
     ``limit_w``: the highest that may still be, None before the first; ``work``: by tag of the jobs, seconds that they
-    ran and seconds that their work takes at the highest clock.
+    ran and seconds that their work takes at the highest clock; ``packages_j``, ``dram_j``, ``gpus_j``: of ``node_j``;
+    ``jobs``: of those that share the node.
     """
 
     at_s: float
@@ -84,6 +86,10 @@ class Truth(msgspec.Struct, frozen=True):
     cap_w: float | None
     limit_w: float | None
     work: dict[str, tuple[float, float]]
+    packages_j: float = 0.0
+    dram_j: float = 0.0
+    gpus_j: float = 0.0
+    jobs: dict[str, OwnJoules] = {}
 
 
 def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
@@ -91,19 +97,21 @@ def run_node(plan: NodePlan, say: Callable[[str], None]) -> Summary:
     with tempfile.TemporaryDirectory(prefix=f"nodectl-{plan.name}-") as state:
         config = node_config(plan, state)
         twin = Twin(plan.machine, seed=plan.seed)
-        trace = _Trace(plan.trace, twin)
         with InProcess(twin, is_realtime=True) as inside, Interruptions(inside.ports.clock) as interruptions:
             # each lock stands for one boot: the knob settings of the node before are gone
             run = plan.run / plan.name if plan.run else Path(state)
             run.mkdir(mode=0o755, parents=True, exist_ok=True)
-            ports = replace(inside.ports, lock_path=f"{run}/lock-{uuid.uuid4().hex}")
+            cgroups = EmulatedCgroups(inside.ports.files, twin)
+            trace = _Trace(plan.trace, twin, cgroups)
+            ports = replace(inside.ports, files=cgroups, lock_path=f"{run}/lock-{uuid.uuid4().hex}")
             boot_id = node_id(ports.lock_path)
 
             def calibrate(words: list[str], workdir: str) -> EmulatedCalibration:
                 return EmulatedCalibration(ports, emulated_kernels(twin, plan.seed), words, workdir)
 
             jobs = TwinJobs(twin, plan.name, calibrate=calibrate)
-            entry = WorkloadSocket(plan.workload_sockets, plan.name, twin) if plan.workload_sockets else None
+            sockets = plan.workload_sockets
+            entry = WorkloadSocket(sockets, plan.name, twin, cgroups) if sockets else None
 
             def each_tick() -> None:
                 if entry:
@@ -160,8 +168,8 @@ def node_config(plan: NodePlan, state_dir: str) -> Config:
 class _Trace:
     """Writes the truth to the disk, a line at each tick."""
 
-    def __init__(self, path: Path | None, twin: Twin) -> None:
-        self._twin = twin
+    def __init__(self, path: Path | None, twin: Twin, cgroups: EmulatedCgroups) -> None:
+        self._twin, self._cgroups = twin, cgroups
         self._origin_s = time.monotonic() - twin.age_ns / 1e9
         self._file: BinaryIO | None = None
         if path:
@@ -176,7 +184,13 @@ class _Trace:
             return
         work = {tag: (one.ran_s, one.done_s) for tag, one in jobs.work().items()}
         at_s = self._origin_s + self._twin.age_ns / 1e9
-        truth = Truth(at_s, self._twin.node_j, cluster.cap_w, cluster.limit_w, work)
+        parts = self._twin.parts_j()
+        packages_j, dram_j, gpus_j = (
+            sum(joules for name, joules in parts.items() if name.startswith(of)) for of in ("package-", "dram-", "gpu-")
+        )
+        truth = Truth(
+            at_s, parts["node"], cluster.cap_w, cluster.limit_w, work, packages_j, dram_j, gpus_j, self._cgroups.truth()
+        )
         self._file.write(msgspec.json.encode(truth) + b"\n")
 
     def close(self) -> None:

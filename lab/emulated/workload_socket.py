@@ -4,21 +4,31 @@ changes the air that the node takes in.
 A job of another manager, of Slurm for example, knows its node only by name. It connects to ``FOLDER/NAME`` (a Unix
 socket), sends a line with the name of a twin workload, and reads ``ok`` or why not. The node runs that workload until
 the connection is closed: when the job ends, however it ends, the kernel does that. One connection at a time has the
-node; the others get a line that says so. A line such as ``inlet 31.5`` makes the air so warm, in degrees Celsius, until
-the next one; whoever sends it does not have the node.
+node; the others get a line that says so.
+
+Jobs that share the node say which CPUs they have: ``hpl cpus=0-7``. Two with CPUs of their own run side by side; when
+one comes or goes, the phases of the others begin again. With ``job=17`` the node shows a cgroup of that job, whose
+processor time moves while it is here.
+
+A line such as ``inlet 31.5`` makes the air so warm, in degrees Celsius, until the next one; whoever sends it does not
+have the node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from foundation.shell.errors import UsageError
+from lab.emulated.emulated_cgroups import EmulatedCgroups
+from pmu.cpulist import parse_list
 from twin.errors import TwinError
 from twin.physics.model import Twin
-from twin.programs.workload import load_workload
+from twin.programs.side_by_side import on_cpus, together
+from twin.programs.workload import Workload, load_workload
 
 LONGEST_S: Final = 86_400.0
 """Ours: of a workload that nobody ends."""
@@ -28,12 +38,21 @@ INLET: Final = "inlet"
 _LINE: Final = 200
 
 
-class WorkloadSocket:
-    """Listens at ``folder/name``. ``look`` at every tick; it never waits."""
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Who has the node, or some of its CPUs."""
 
-    def __init__(self, folder: Path, name: str, twin: Twin) -> None:
-        self._path, self._twin = folder / name, twin
-        self._inside: socket.socket | None = None
+    workload: Workload
+    has_all: bool
+    job: str
+
+
+class WorkloadSocket:
+    """Listens at ``folder/name``. ``look`` at every tick; it never waits. ``cgroups``: where the node shows jobs."""
+
+    def __init__(self, folder: Path, name: str, twin: Twin, cgroups: EmulatedCgroups | None = None) -> None:
+        self._path, self._twin, self._cgroups = folder / name, twin, cgroups
+        self._inside: dict[socket.socket, _Inside] = {}
         self._waiting: list[socket.socket] = []
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -48,10 +67,14 @@ class WorkloadSocket:
 
     def look(self) -> None:
         """Let in who comes, and end the workload of who has left."""
-        if self._inside and _has_left(self._inside):
-            self._inside.close()
-            self._inside = None
-            self._twin.stop_workload()
+        left = [one for one in self._inside if _has_left(one)]
+        for one in left:
+            one.close()
+            gone = self._inside.pop(one)
+            if self._cgroups and gone.job:
+                self._cgroups.end(gone.job)
+        if left:
+            self._run([one.workload for one in self._inside.values()])
         with contextlib.suppress(OSError):  # BlockingIOError: nobody comes any more
             while True:
                 self._waiting.append(self._listening.accept()[0])
@@ -60,7 +83,7 @@ class WorkloadSocket:
 
     def close(self) -> None:
         """The node ends."""
-        for one in (self._listening, *self._waiting, *([self._inside] if self._inside else [])):
+        for one in (self._listening, *self._waiting, *self._inside):
             one.close()
         with contextlib.suppress(OSError):
             self._path.unlink()
@@ -77,15 +100,14 @@ class WorkloadSocket:
         if line and not line.endswith(b"\n") and len(line) < _LINE:
             return
         self._waiting.remove(one)
-        what, _, degrees = line.decode(errors="replace").strip().partition(" ")
-        why = self._warm(degrees) if what == INLET else self._begin(f"{what} {degrees}".strip())
+        words = line.decode(errors="replace").split()
+        is_air = words[:1] == [INLET]
+        why = self._warm(" ".join(words[1:])) if is_air else self._begin(one, words)
         with contextlib.suppress(OSError):
             one.recv(_LINE)
             one.send(f"{why or 'ok'}\n".encode())
-        if why or what == INLET:
+        if why or is_air:
             one.close()
-        else:
-            self._inside = one
 
     def _warm(self, degrees: str) -> str:
         """Why the air cannot be so warm; empty: it is."""
@@ -97,15 +119,40 @@ class WorkloadSocket:
             return str(error)
         return ""
 
-    def _begin(self, name: str) -> str:
+    def _begin(self, one: socket.socket, words: list[str]) -> str:
         """Why the workload cannot run here; empty: it runs now."""
-        if self._inside or self._twin.workload is not None:
+        options = dict(word.split("=", 1) for word in words if word.startswith(("cpus=", "job=")))
+        name = " ".join(word for word in words if not word.startswith(("cpus=", "job=")))
+        machine, others = self._twin.machine, list(self._inside.values())
+        if any(other.has_all for other in others) or (not others and self._twin.workload is not None):
             return "the node has a workload already"
+        if others and "cpus" not in options:
+            return "the node is shared: say which CPUs, for example cpus=0-7"
         try:
-            self._twin.start_workload(load_workload(name, self._twin.machine, duration_s=LONGEST_S))
+            workload = load_workload(name, machine, duration_s=LONGEST_S)
+            cpus = _cpus(options["cpus"]) if "cpus" in options else range(machine.cpus)
+            if "cpus" in options:
+                workload = on_cpus(workload, machine, cpus)
+            self._run([*(other.workload for other in others), workload])
         except TwinError as error:
             return str(error)
+        self._inside[one] = _Inside(workload, "cpus" not in options, options.get("job", ""))
+        if self._cgroups and "job" in options:
+            self._cgroups.begin(options["job"], cpus)
         return ""
+
+    def _run(self, workloads: list[Workload]) -> None:
+        if workloads:
+            self._twin.start_workload(together(workloads) if len(workloads) > 1 else workloads[0])
+        else:
+            self._twin.stop_workload()
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    try:
+        return parse_list(text)
+    except ValueError as error:
+        raise TwinError(str(error) if "range" in str(error) else f"cpus={text}: no list of CPUs") from None
 
 
 def _has_left(one: socket.socket) -> bool:

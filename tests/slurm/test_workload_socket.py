@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from lab.emulated.emulated_cgroups import EmulatedCgroups
 from lab.emulated.workload_socket import WorkloadSocket
+from nodectl.site_jobs.job_cgroups import JobCgroups
 from tests.waiting import within
+from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
 
@@ -87,6 +90,48 @@ def test_what_is_neither_workload_nor_air_is_refused_in_a_line(
         answer = asking.recv(1000)
     assert answer.endswith(b"\n") and answer.count(b"\n") == 1 and answer != b"ok\n"
     assert twin.workload is None and twin.inlet_c == 28.0
+
+
+def test_jobs_with_cpus_of_their_own_share_the_node(tmp_path: Path, twin: Twin) -> None:
+    cgroups = EmulatedCgroups(InProcess(twin).ports.files, twin)
+    door, times = WorkloadSocket(tmp_path, "n01", twin, cgroups), JobCgroups(cgroups)
+    with come(tmp_path, b"hpl cpus=0-7 job=17\n") as first:
+        door.look()
+        twin.advance(1.0)
+        with come(tmp_path, b"stream cpus=8-15 job=18\n") as second:
+            door.look()
+            twin.advance(2.0)
+            assert (first.recv(100), second.recv(100)) == (b"ok\n", b"ok\n")
+            assert times.seconds("17") == pytest.approx(8 * 3.0, rel=0.01)
+            assert times.seconds("18") == pytest.approx(8 * 2.0, rel=0.01)
+            assert (times.cpus("17"), times.cpus("18")) == (set(range(8)), set(range(8, 16)))
+            stat = InProcess(twin).ports.files.read("/proc/stat").split()
+            assert int(stat[stat.index("cpu15") + 1]) == pytest.approx(200, abs=10), "ticks of 10 ms"
+        door.look()
+        twin.advance(1.0)
+        assert times.seconds("18") is None and times.seconds("17") == pytest.approx(8 * 4.0, rel=0.01)
+        assert twin.workload is not None and [len(group.units) for group in twin.workload.groups] == [8]
+    door.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"stream cpus=7-8\n", b"two workloads on one CPU\n"),
+        (b"stream\n", b"the node is shared: say which CPUs, for example cpus=0-7\n"),
+        (b"stream cpus=8-99\n", b'CPUs 8 to 99: machine "curie" has CPUs 0 to 15\n'),
+        (b"stream cpus=\n", b"no CPUs\n"),
+        (b"stream cpus=8-7\n", b"8-7 is no range of CPUs\n"),
+        (b"stream cpus=a\n", b"cpus=a: no list of CPUs\n"),
+    ],
+)
+def test_a_job_that_does_not_fit_next_to_another_is_refused(
+    tmp_path: Path, twin: Twin, door: WorkloadSocket, line: bytes, why: bytes
+) -> None:
+    with come(tmp_path, b"hpl cpus=0-7\n") as first, come(tmp_path, line) as second:
+        door.look()
+        assert (first.recv(100), second.recv(200)) == (b"ok\n", why)
+        assert twin.workload is not None and twin.workload.name == "hpl"
 
 
 def test_whoever_warms_the_air_does_not_have_the_node(tmp_path: Path, twin: Twin, door: WorkloadSocket) -> None:

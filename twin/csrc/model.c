@@ -231,6 +231,14 @@ double twin_model_traffic_gb(twin_model_t *m, int32_t package)
     return gb;
 }
 
+double twin_model_core_gb(twin_model_t *m, int32_t core)
+{
+    enter(m);
+    double gb = m->core_gb[core] + m->core_traffic[core] * model_elapsed_s(m);
+    leave(m);
+    return gb;
+}
+
 int32_t twin_model_idle_state(twin_model_t *m, int32_t core)
 {
     enter(m);
@@ -446,6 +454,13 @@ double twin_model_node_j(twin_model_t *m)
     double joules = meter_node_j(m, model_elapsed_s(m));
     leave(m);
     return joules;
+}
+
+void twin_model_parts(twin_model_t *m, double *out)
+{
+    enter(m);
+    meter_energies(m, out);
+    leave(m);
 }
 
 void twin_model_energy(twin_model_t *m, double *out)

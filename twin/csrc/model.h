@@ -152,6 +152,7 @@ void twin_model_counters(twin_model_t *model, int64_t *out);
 void twin_model_busy_us(twin_model_t *model, int64_t *busy, int64_t *idle);
 double twin_model_core_j(twin_model_t *model, int32_t core);           /* since the model was made */
 double twin_model_traffic_gb(twin_model_t *model, int32_t package);    /* bytes between package and memory, 1e9 */
+double twin_model_core_gb(twin_model_t *model, int32_t core);          /* those of one core */
 int32_t twin_model_idle_state(twin_model_t *model, int32_t core); /* -1: active, or the machine has no states */
 void twin_model_idle_us(twin_model_t *model, int32_t core, int64_t *out); /* [n_idle]: in each state */
 int64_t twin_model_zone_uj(twin_model_t *model, int32_t zone);
@@ -183,6 +184,7 @@ void twin_model_set_load(twin_model_t *model, const double *share); /* [n_cpus]:
 int twin_model_finished(twin_model_t *model);
 void twin_model_energy(twin_model_t *model, double *out);
 double twin_model_node_j(twin_model_t *model); /* the whole node, since the model was made */
+void twin_model_parts(twin_model_t *model, double *out); /* as energy, since the model was made */
 void twin_model_progress(twin_model_t *model, int32_t group, twin_progress_t *out);
 void twin_model_phases(twin_model_t *model, int32_t group, double *out);
 

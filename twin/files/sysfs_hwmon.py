@@ -3,9 +3,10 @@
 coretemp (Intel) makes one device per package: temp1 is the package, temp(N+2) the core with core_id N. k10temp (AMD) is
 the fourth PCI function of each package's first die and numbers its inputs through. spd5118 is the hub of one DDR5
 module: each package shows one of its modules, which are all alike. acpi_power_meter shows what the board draws. tmp421
-is on the board, where the air comes in; the device tree gives its input a label.
-Temperatures are millidegrees in the sensor's own steps, power is microwatts.
-Source: Linux Documentation/hwmon/{coretemp,k10temp,spd5118,tmp421,acpi_power_meter,sysfs-interface}.rst,
+is on the board, where the air comes in; the device tree gives its input a label. amd_energy (Linux 5.8 to 5.12; AMD's
+own driver since) counts the energy of each core. Temperatures are millidegrees in the sensor's own steps, power is
+microwatts, energy microjoules.
+Source: Linux Documentation/hwmon/{amd_energy,coretemp,k10temp,spd5118,tmp421,acpi_power_meter,sysfs-interface}.rst,
 drivers/hwmon/{coretemp,tmp421}.c, Documentation/devicetree/bindings/hwmon/ti,tmp421.yaml.
 """
 
@@ -79,13 +80,17 @@ def _device(chip: str, index: int) -> tuple[str, str]:
 
 
 def _add_inputs(nodes: Nodes, twin: Twin, folder: str, sensors: list[tuple[int, Sensor]]) -> None:
-    count = {"temperature": 0, "power": 0}
+    count = {"temperature": 0, "power": 0, "energy": 0}
     for index, sensor in sensors:
         count[sensor.kind] += 1
         number = count[sensor.kind]
         if sensor.kind == "power":
             nodes.file(f"{folder}/power{number}_average", _power_uw(twin, index))
             nodes.file(f"{folder}/power{number}_label", f"{sensor.label}\n")
+            continue
+        if sensor.kind == "energy":
+            nodes.file(f"{folder}/energy{number}_input", _core_uj(twin, sensor.index))
+            nodes.file(f"{folder}/energy{number}_label", f"{sensor.label}\n")
             continue
         if sensor.chip == "coretemp" and sensor.of == "core":
             number = sensor.index % twin.machine.cores_per_socket + 2
@@ -107,6 +112,10 @@ def _temperature_mc(twin: Twin, sensor: int, step_mc: float) -> Callable[[], str
 
 def _power_uw(twin: Twin, sensor: int) -> Callable[[], str]:
     return lambda: f"{twin.power_uw(sensor)}\n"
+
+
+def _core_uj(twin: Twin, core: int) -> Callable[[], str]:
+    return lambda: f"{int(twin.core_energy_j(core) * 1e6)}\n"
 
 
 def _alarm(twin: Twin, sensor: int, critical_c: float) -> Callable[[], str]:

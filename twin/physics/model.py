@@ -8,7 +8,7 @@ runs without the GIL.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -265,6 +265,10 @@ class Twin:
         """Joules of one core since the twin began."""
         return float(lib.twin_model_core_j(self._model, core))
 
+    def core_traffic_gb(self, core: int) -> float:
+        """Bytes between one core and the memory since the twin began, in 1e9."""
+        return float(lib.twin_model_core_gb(self._model, core))
+
     def traffic_bytes(self, package: int) -> int:
         """Bytes between this package and its memory since the twin began."""
         return int(lib.twin_model_traffic_gb(self._model, package) * 1e9)
@@ -428,11 +432,26 @@ class Twin:
         """Joules that the whole node has drawn since the twin was made, over all workloads."""
         return float(lib.twin_model_node_j(self._model))
 
+    def parts_j(self) -> dict[str, float]:
+        """The same by part, with the names of ``Report.energy_j``."""
+        return self._parts(lib.twin_model_parts)
+
     def report(self) -> Report:
         """Time and energy of the workload so far."""
+        elapsed, done, share = self.progress()
+        return Report(
+            time_s=elapsed,
+            work_done=share,
+            finished=self.finished,
+            slowdown=elapsed / done - 1.0 if done > 0 else 0.0,
+            energy_j=self._parts(lib.twin_model_energy),
+            phases=self._phases(),
+        )
+
+    def _parts(self, read: Callable[[Any, Any], None]) -> dict[str, float]:
         packages = self.machine.sockets
         parts = np.empty(3 * packages + self.machine.gpus + 1)
-        lib.twin_model_energy(self._model, ffi.from_buffer("double[]", parts))
+        read(self._model, ffi.from_buffer("double[]", parts))
         energy: dict[str, float] = {}
         for package in range(packages):
             core, uncore, dram = (float(x) for x in parts[3 * package : 3 * package + 3])
@@ -442,15 +461,7 @@ class Twin:
             energy[f"gpu-{gpu}"] = float(parts[3 * packages + gpu])
         energy["rest"] = float(parts[-1])
         energy["node"] = float(parts.sum())
-        elapsed, done, share = self.progress()
-        return Report(
-            time_s=elapsed,
-            work_done=share,
-            finished=self.finished,
-            slowdown=elapsed / done - 1.0 if done > 0 else 0.0,
-            energy_j=energy,
-            phases=self._phases(),
-        )
+        return energy
 
     def progress(self) -> tuple[float, float, float]:
         """Elapsed seconds, seconds the same work takes at the highest clocks, share of the work done."""
