@@ -1,6 +1,7 @@
 """Which jobs of another manager are on this node: a file for each, from its prolog to its epilog.
 
     /run/nodectl/site-jobs/17      user=alice
+                                   gpus=0,1
                                    comment=nodectl=optimize any other words
 
 The folder is next to the node's lock and belongs to root, as prolog and epilog do: no job writes there. A prolog makes
@@ -29,17 +30,20 @@ MOST_JOBS: Final = 1000
 """Ours: more than any node runs at a time; the others of a folder that nobody empties are not read."""
 
 _NUMBER: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
+_GPUS: Final = re.compile(r"(?<=[=,])[0-9]{1,3}(?=,|$)")
 _WORD: Final = re.compile(r"(?:^|[ ,;\t\n])nodectl=([A-Za-z]+)(?=$|[ ,;\t\n])")
 
 
 @dataclass(frozen=True, slots=True)
 class SiteJob:
-    """A job that is here. ``began_s``: Unix seconds, when its prolog ran; ``mode``: as its comment says, else empty."""
+    """A job that is here. ``began_s``: Unix seconds, when its prolog ran; ``mode``: as its comment says, else empty;
+    ``gpus``: the numbers of those that Slurm gave it, as NVML and /dev/nvidiaN have them."""
 
     job: str
     user: str
     mode: Mode | Literal[""]
     began_s: float
+    gpus: tuple[int, ...] = ()
 
 
 class JobFolder:
@@ -89,10 +93,12 @@ def _read(path: Path) -> SiteJob | None:
         return None
     finally:
         os.close(descriptor)
-    user, _, comment = text.partition("\n")
+    user, _, rest = text.partition("\n")
+    gpus, _, comment = rest.partition("\n") if rest.startswith("gpus=") else ("", "", rest)
     return SiteJob(
         path.name,
         "".join(one if one.isprintable() and one != " " else "?" for one in user.removeprefix("user=")[:96]),
         mode_in(comment.removeprefix("comment=")),
         status.st_mtime,
+        tuple(int(number) for number in _GPUS.findall(gpus)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -14,12 +13,13 @@ from foundation.shell.errors import NodectlError
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
 from nodectl.decide.decisions import Decisions
-from nodectl.decide.shares import NodeShares
+from nodectl.site_jobs.job_cgroups import JobCgroups
 from nodectl.site_jobs.job_folder import JobFolder
 from nodectl.site_jobs.job_modes import JobModes
+from nodectl.site_jobs.job_parts import JobParts
 from nodectl.site_jobs.joules_page import MOST_BYTES, JobAccounts, joules_path
 from pmu.layout import Layout
-from pmu.ports import Files, Ports
+from pmu.ports import Ports
 from pmu.readings import Sample
 
 EVERY_S: Final = 1.0
@@ -34,9 +34,10 @@ class JobWatch:
         self._publish = publish
         self._folder = JobFolder(ports.lock_path) if ports.lock_path else None
         self._modes = JobModes(layout, config)
-        self._shares = NodeShares(layout, config)
+        cgroups = JobCgroups(ports.files)
+        self._parts = JobParts(ports, layout, config, cgroups)
         earlier = _read(joules_path(ports.lock_path)) if self._folder else ""
-        self._accounts = JobAccounts(earlier, JobCpuTime(ports.files).seconds)
+        self._accounts = JobAccounts(earlier, cgroups, self._parts.split)
         self._age_s = math.inf
         self._trouble = ""
 
@@ -54,7 +55,7 @@ class JobWatch:
         changed_s = self._folder.changed_s
         if math.isnan(changed_s):  # no prolog has run here yet
             return
-        has_changed = self._accounts.add(jobs, changed_s, self._shares.node_energy(sample), sample.elapsed_s)
+        has_changed = self._accounts.add(jobs, changed_s, self._parts.drawn(sample, jobs), sample.elapsed_s)
         self._age_s += sample.elapsed_s
         if has_changed or self._age_s >= EVERY_S:
             self._age_s = 0.0
@@ -80,47 +81,6 @@ class JobWatch:
             if not self._trouble:
                 self._modes.say(f"the joules of jobs are not published: {error}")
             self._trouble = str(error)
-
-
-class JobCpuTime:
-    """The processor time of a job of Slurm, by its cgroup (slurm.conf: ``ProctrackType=proctrack/cgroup``).
-
-    Version 2: ``cpu.stat`` of ``system.slice/slurmstepd.scope/job_N``, or of the scope of one node where several
-    slurmd run (``NODE_slurmstepd.scope``); version 1: ``cpuacct.usage`` of ``slurm/uid_U/job_N``, also with a node's
-    name (``slurm_NODE``). Sources: Slurm cgroup_v2 documentation; Linux cgroup-v1/cpuacct.rst."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._paths: dict[str, str] = {}
-
-    def seconds(self, job: str) -> float:
-        """Since its start; NaN: it has no cgroup here that can be read."""
-        path = self._paths.get(job) or self._find(job)
-        try:
-            text = self._files.read(path) if path else ""
-            if path.endswith("cpuacct.usage"):
-                return int(text) / 1e9
-            return next(int(line.split()[1]) / 1e6 for line in text.splitlines() if line.startswith("usage_usec "))
-        except (OSError, ValueError, IndexError, StopIteration):
-            self._paths.pop(job, None)
-            return math.nan
-
-    def _find(self, job: str) -> str:
-        root = "/sys/fs/cgroup"
-        for top in ("", "/cpuacct", "/cpu,cpuacct"):
-            for slice_at in self._below(f"{root}{top}", ("system.slice", "slurm")):
-                for scope in self._below(slice_at, ("slurmstepd.scope", "uid_")) or [slice_at]:
-                    for name in ("cpu.stat", "cpuacct.usage"):
-                        path = f"{scope}/job_{job}/{name}"
-                        if self._files.exists(path):
-                            self._paths[job] = path
-                            return path
-        return ""
-
-    def _below(self, folder: str, words: tuple[str, ...]) -> list[str]:
-        with contextlib.suppress(OSError):
-            return [f"{folder}/{name}" for name in self._files.listdir(folder) if any(word in name for word in words)]
-        return []
 
 
 def _read(path: Path) -> str:

@@ -1,20 +1,20 @@
 """The joules of this node and of each job on it, in a file that only root's writer writes.
 
     /run/nodectl/job-joules
-    # job user joules metered-s missing-s most-jobs quality end; joules as metered in this boot
-    node - 7321.500 81.100 0.000 1 measured -
-    17 alice 5926.250 27.000 0.000 1 measured 2026-11-29T10:20:03.120Z
-    18 bob 113.000 0.500 0.000 2 estimated running
+    # job user joules of-meters metered-s missing-s most-jobs quality end; joules as metered in this boot
+    node - 17321.500 8806.100 81.100 0.000 1 measured -
+    17 alice 5926.250 3091.200 27.000 0.000 1 measured 2026-11-29T10:20:03.120Z
+    18 bob 113.000 60.500 0.500 0.000 2 estimated running
 
-Words of a line: job, user, joules, seconds metered, seconds that no meter could read, the most jobs that were here at
-a time, the worst quality of the readings, and the end. A job's joules run from its prolog on this node to its epilog:
-an outage of the manager, which hears of the end later, adds nothing. They are those of the whole node with ``rest_w``.
+Words of a line: job, user, joules, those of them that meters show, seconds metered, seconds that no meter could read,
+the most jobs that were here at a time, the worst quality of the readings, and the end. A job's joules run from its
+prolog on this node to its epilog: an outage of the manager, which hears of the end later, adds nothing. They are those
+of the whole node with ``rest_w``; meters have packages, DRAM where there is a zone for it, and GPUs ("-": not known).
 
 **One job at a time: exact**, but for ``rest_w`` and for the straight line within the period of start and end. **Several
-jobs:** each has its part of the processor time that their cgroups used in that interval, an even one where none used
-any; where the cgroup of one cannot be read, none of them gets anything, and the interval counts as not metered. The
-sum is right. The parts take each second of processor time for the same watts: next to one that draws ``r`` times as
-much for it, a frugal job gets up to ``r`` times its joules, the more so the smaller its part is.
+jobs:** ``job_parts`` says whose the joules are, by processor time where nothing better is known, and by an even part
+where none used any. Where the processor time of one cannot be read, none of them gets anything, and the interval counts
+as not metered. The sum is right.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from foundation.planted_links import replacing
 from nodectl.site_jobs.job_folder import SiteJob
+from nodectl.site_jobs.job_parts import Drawn, by_time, type_split
 from pmu.readings import Quality
 
 NAME: Final = "job-joules"
@@ -38,7 +39,7 @@ KEPT: Final = 200
 """Ours: jobs that have ended stay in the page until so many others have."""
 
 MOST_BYTES: Final = 64 << 10
-HEAD: Final = "# job user joules metered-s missing-s most-jobs quality end; joules as metered in this boot"
+HEAD: Final = "# job user joules of-meters metered-s missing-s most-jobs quality end; joules as metered in this boot"
 RUNNING: Final = "running"
 MISSING: Final = Quality.MISSING.name.lower()
 _ORDER: Final = [quality.name.lower() for quality in Quality]
@@ -56,54 +57,68 @@ def write_page(path: Path, text: str) -> None:
         os.fchmod(file.fileno(), 0o644)  # whatever the umask
 
 
+class ProcessorTime(Protocol):
+    """What ``job_cgroups`` counts."""
+
+    def seconds(self, job: str) -> float | None:
+        """Since its start; None: it has no processes, yet or any more; NaN: nobody can say."""
+
+    def forget(self, job: str) -> None:
+        """It has ended."""
+
+
 @dataclass(slots=True)
 class Account:
     """What one job, or the node, has drawn. ``most_jobs``: that shared an interval."""
 
     user: str
     joules: float = 0.0
+    of_meters_j: float = 0.0
     metered_s: float = 0.0
     missing_s: float = 0.0
     most_jobs: int = 1
     quality: str = ""
     ended: str = RUNNING
 
-    def add(self, joules: float, seconds: float, quality: str, jobs: int) -> None:
+    def add(self, drawn: Drawn, seconds: float, jobs: int) -> None:
         """A part of an interval; NaN joules: it was not metered."""
         self.most_jobs = max(self.most_jobs, jobs)
-        if not math.isfinite(joules):
+        if not math.isfinite(drawn.joules):
             self.missing_s += seconds
             return
-        self.joules += joules
+        self.joules += drawn.joules
+        self.of_meters_j += drawn.metered_j
         self.metered_s += seconds
-        self.quality = max(self.quality or quality, quality, key=_ORDER.index)
+        self.quality = max(self.quality or drawn.quality, drawn.quality, key=_ORDER.index)
 
     def line(self, job: str) -> str:
         """As the page has it."""
+        of_meters = f"{self.of_meters_j:.3f}" if math.isfinite(self.of_meters_j) else "-"
         return (
-            f"{job} {self.user or '?'} {self.joules:.3f} {self.metered_s:.3f} {self.missing_s:.3f} {self.most_jobs}"
-            f" {self.quality or MISSING} {self.ended}"
+            f"{job} {self.user or '?'} {self.joules:.3f} {of_meters} {self.metered_s:.3f} {self.missing_s:.3f}"
+            f" {self.most_jobs} {self.quality or MISSING} {self.ended}"
         )
 
 
 class JobAccounts:
-    """``add`` each interval with the jobs of its end. ``cpu_s``: processor time that a job has used, NaN if nobody can
-    say; ``earlier``: the page of the agent before, in this boot; ``wall_s``: the clock of the jobs' files."""
+    """``add`` each interval with the jobs of its end. ``cgroups``: of the jobs; ``split``: whose the joules of an
+    interval are that several jobs share; ``earlier``: the page of the agent before, in this boot; ``wall_s``: the clock
+    of the jobs' files."""
 
     def __init__(
-        self, earlier: str = "", cpu_s: Callable[[str], float] = lambda job: math.nan,
+        self, earlier: str = "", cgroups: ProcessorTime | None = None, split: type_split = by_time,
         wall_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._cpu_s, self._wall_s = cpu_s, wall_s
+        self._cgroups, self._split, self._wall_s = cgroups, split, wall_s
         self._ended = _accounts_of(earlier)
         self._node = self._ended.pop("node", Account("-", ended="-"))
         self._here: dict[str, Account] = {}
         self._used_s: dict[str, float] = {}
 
-    def add(self, jobs: Mapping[str, SiteJob], changed_s: float, energy: tuple[float, str], elapsed_s: float) -> bool:
-        """One interval that ends now: its joules with their quality, and the jobs that are here at its end.
+    def add(self, jobs: Mapping[str, SiteJob], changed_s: float, drawn: Drawn, elapsed_s: float) -> bool:
+        """One interval that ends now: what the node drew, and the jobs that are here at its end.
         ``changed_s``: when one has come or gone last. True if one has, since the interval before."""
-        now_s, (joules, quality) = self._wall_s(), energy
+        now_s = self._wall_s()
         came, gone = jobs.keys() - self._here.keys(), self._here.keys() - jobs.keys()
         here_s = dict.fromkeys(self._here, elapsed_s)
         for name in gone:
@@ -114,16 +129,22 @@ class JobAccounts:
         for account in self._ended.values():
             if account.ended == RUNNING:  # of the agent before: it ended while there was none
                 account.ended = "unknown"
-        self._node.add(joules, elapsed_s, quality, max(len(jobs), 1))
+        self._node.add(drawn, elapsed_s, max(len(jobs), 1))
         # those of an interval that one after the other had the node for itself do not share it
         is_shared = sum(here_s.values()) > 1.001 * elapsed_s
-        parts = self._parts(here_s) if is_shared else {name: part_s / elapsed_s for name, part_s in here_s.items()}
+        if is_shared:
+            parts = self._split(drawn, self._processor_s(here_s))
+        else:
+            self._used_s.clear()  # of an interval that was shared, maybe long ago
+            parts = {name: drawn.times(part_s / elapsed_s) for name, part_s in here_s.items()}
         for name, part in parts.items():
-            self._here[name].add(joules * part, here_s[name], quality, len(here_s) if is_shared else 1)
+            self._here[name].add(part, here_s[name], len(here_s) if is_shared else 1)
         for name in gone:
             account = self._ended[name] = self._here.pop(name)
             account.ended = _time_of_day(now_s - _within(now_s - changed_s, elapsed_s))
             self._used_s.pop(name, None)
+            if self._cgroups:
+                self._cgroups.forget(name)
         for name in list(self._ended)[:-KEPT]:
             del self._ended[name]
         return bool(came or gone)
@@ -147,19 +168,20 @@ class JobAccounts:
         account.missing_s = max(now_s - job.began_s - here_s - account.metered_s, account.missing_s)
         return account
 
-    def _parts(self, here_s: Mapping[str, float]) -> dict[str, float]:
-        """Of each job in an interval that several share, by processor time."""
-        used = {name: self._used(name) for name in here_s}
-        if not sum(used.values()):
-            used = dict(here_s)
-        whole = sum(used.values())
-        return {name: part / whole for name, part in used.items()}
-
-    def _used(self, job: str) -> float:
-        """Processor seconds since the interval before; NaN: nobody can say."""
-        now_s = self._cpu_s(job)
-        before_s, self._used_s[job] = self._used_s.get(job, now_s), now_s
-        return max(now_s - before_s, 0.0) if math.isfinite(now_s - before_s) else math.nan
+    def _processor_s(self, here_s: Mapping[str, float]) -> Mapping[str, float]:
+        """What each job has used in an interval; if none used any, how long each was here. NaN: nobody can say. A job
+        whose first process is to come, or whose last one has gone, has used nothing, if others show that the kernel
+        counts jobs here."""
+        used, absent = dict[str, float](), 0
+        for name in here_s:
+            now_s = self._cgroups.seconds(name) if self._cgroups else None
+            absent += now_s is None
+            before_s = self._used_s.get(name, now_s or 0.0)
+            self._used_s[name] = before_s if now_s is None else now_s
+            used[name] = max(self._used_s[name] - before_s, 0.0)  # NaN stays NaN
+        if absent == len(here_s):
+            return dict.fromkeys(here_s, math.nan)
+        return used if sum(used.values()) else here_s
 
 
 def _within(ago_s: float, elapsed_s: float) -> float:
@@ -176,10 +198,13 @@ def _accounts_of(page: str) -> dict[str, Account]:
     found = {}
     for line in page.splitlines():
         words = line.split()
-        if len(words) != 8 or words[0] == "#" or words[6] not in _ORDER:
+        if len(words) != 9 or words[0] == "#" or words[7] not in _ORDER:
             continue
         with contextlib.suppress(ValueError):
-            joules, metered_s, missing_s = (float(word) for word in words[2:5])
+            of_meters_j = math.nan if words[3] == "-" else float(words[3])
+            joules, metered_s, missing_s = (float(words[at]) for at in (2, 4, 5))
             if all(0 <= number < math.inf for number in (joules, metered_s, missing_s)):
-                found[words[0]] = Account(words[1], joules, metered_s, missing_s, int(words[5]), words[6], words[7])
+                found[words[0]] = Account(
+                    words[1], joules, of_meters_j, metered_s, missing_s, int(words[6]), words[7], words[8]
+                )
     return dict(reversed(found.items()))  # the oldest first

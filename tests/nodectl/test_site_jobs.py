@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster_agent.slurm.site_files import Choices, to_install
@@ -17,9 +18,12 @@ from nodectl.config import build_config
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.loop.agent import Agent
-from nodectl.site_jobs.job_folder import SiteJob, mode_in
-from nodectl.site_jobs.job_watch import JobCpuTime
+from nodectl.site_jobs.job_cgroups import JobCgroups
+from nodectl.site_jobs.job_folder import JobFolder, SiteJob, mode_in
+from nodectl.site_jobs.job_parts import Drawn, JobParts
 from nodectl.site_jobs.joules_page import MOST_BYTES, JobAccounts
+from pmu.decode import decode
+from pmu.node import Instruments
 from pmu.ports import Ports
 from pmu.system import OsFiles
 from twin.in_process_node import InProcess
@@ -75,8 +79,8 @@ def site_scripts(at: Path) -> tuple[str, str]:
     )
 
 
-def run_hook(script: str, job: str, comment: str) -> None:
-    names = {"SLURM_JOB_ID": job, "SLURM_JOB_USER": "alice", "SLURM_JOB_COMMENT": comment}
+def run_hook(script: str, job: str, comment: str, **more: str) -> None:
+    names = {"SLURM_JOB_ID": job, "SLURM_JOB_USER": "alice", "SLURM_JOB_COMMENT": comment, **more}
     subprocess.run(["sh", "-euc", script], env={**os.environ, **names}, check=True)
 
 
@@ -179,7 +183,7 @@ def test_what_others_put_into_the_folder_is_no_job(inside: InProcess, tmp_path: 
     with node.agent:
         assert [node.tick() for _ in range(3)][-1] == FIXED_KHZ
     assert {one["job"] for one in node.record()} == {"5"}
-    assert all(len(line.split()) == 8 for line in (tmp_path / "job-joules").read_text().splitlines()[1:])
+    assert all(len(line.split()) == 9 for line in (tmp_path / "job-joules").read_text().splitlines()[1:])
 
 
 # --- joules
@@ -212,19 +216,20 @@ def test_a_jobs_joules_are_those_of_the_node_while_it_ran(inside: InProcess, tmp
         node.end("17")
         node.tick()
         drawn_j = packages_j(node.agent) - before_j
-    user, joules, seconds, missing, most, quality, end = drawn((tmp_path / "job-joules").read_text())["17"]
+    user, joules, of_meters, seconds, missing, most, quality, end = drawn((tmp_path / "job-joules").read_text())["17"]
     assert user == "alice" and most == "1" and end.endswith("Z") and quality == "measured"
     assert 5.0 <= float(seconds) <= 5.2 and float(missing) < 0.5
     assert abs(float(joules) / drawn_j - 1) < 0.05, "a period of fifty at each end"
+    assert float(of_meters) > float(joules), "rest_w is 0 here, and memory has a meter"
 
 
 def test_a_job_ends_with_its_epilog_and_not_when_somebody_looks() -> None:
     now = [100.0]
     accounts = JobAccounts(wall_s=lambda: now[0])
-    accounts.add({"1": job("1", 99.6)}, 99.6, (300.0, "measured"), 1.0)
+    accounts.add({"1": job("1", 99.6)}, 99.6, Drawn(300.0, "measured"), 1.0)
     now[0] = 101.0
-    accounts.add({}, 100.25, (400.0, "measured"), 1.0)
-    _, joules, seconds, missing, most, _, end = drawn(accounts.page())["1"]
+    accounts.add({}, 100.25, Drawn(400.0, "measured"), 1.0)
+    _, joules, _, seconds, missing, most, _, end = drawn(accounts.page())["1"]
     assert math.isclose(float(joules), 0.4 * 300 + 0.25 * 400)
     assert (float(seconds), float(missing), most, end) == (0.65, 0.0, "1", "1970-01-01T00:01:40.250Z")
 
@@ -232,54 +237,124 @@ def test_a_job_ends_with_its_epilog_and_not_when_somebody_looks() -> None:
 def test_jobs_that_follow_each_other_within_a_period_do_not_share_it() -> None:
     now = [10.0]
     accounts = JobAccounts(wall_s=lambda: now[0])
-    accounts.add({"1": job("1", 9.0)}, 9.0, (100.0, "measured"), 1.0)
+    accounts.add({"1": job("1", 9.0)}, 9.0, Drawn(100.0, "measured"), 1.0)
     now[0] = 11.0
-    accounts.add({"2": job("2", 10.75)}, 10.5, (100.0, "measured"), 1.0)
+    accounts.add({"2": job("2", 10.75)}, 10.5, Drawn(100.0, "measured"), 1.0)
     found = drawn(accounts.page())
-    assert found["1"][4] == found["2"][4] == "1"
+    assert found["1"][5] == found["2"][5] == "1"
     assert float(found["2"][1]) == 25.0
     assert 150.0 <= float(found["1"][1]) <= 175.0
 
 
+class Counted(dict[str, "float | None"]):
+    """Processor time by job, in place of the kernel's."""
+
+    def seconds(self, job: str) -> float | None:
+        return self[job]
+
+    def forget(self, job: str) -> None:
+        del self[job]
+
+
 def test_jobs_that_share_a_node_share_its_joules_by_processor_time() -> None:
-    now, used = [10.0], {"1": 0.0, "2": 0.0}
-    accounts = JobAccounts(cpu_s=lambda name: used[name], wall_s=lambda: now[0])
+    now, used = [10.0], Counted({"1": 0.0, "2": 0.0})
+    accounts = JobAccounts(cgroups=used, wall_s=lambda: now[0])
     both = {"1": job("1", 9.0), "2": job("2", 9.0)}
-    accounts.add(both, 9.0, (0.0, "measured"), 1.0)
-    for _ in range(10):
+    accounts.add(both, 9.0, Drawn(0.0, "measured"), 1.0)
+    for number in range(1, 11):
         now[0] += 1.0
-        used["1"] += 3.0
-        used["2"] += 1.0
-        accounts.add(both, 9.0, (200.0, "measured"), 1.0)
+        used |= {"1": 3.0 * number, "2": 1.0 * number}
+        accounts.add(both, 9.0, Drawn(200.0, "measured"), 1.0)
     found = drawn(accounts.page())
     assert (float(found["1"][1]), float(found["2"][1])) == (1500.0, 500.0)
-    assert found["1"][4] == "2" and float(found["node"][1]) == 2000.0
+    assert found["1"][5] == "2" and float(found["node"][1]) == 2000.0
     used["2"] = math.nan
     now[0] += 1.0
-    accounts.add(both, 9.0, (200.0, "measured"), 1.0)
+    accounts.add(both, 9.0, Drawn(200.0, "measured"), 1.0)
     found = drawn(accounts.page())
-    assert (float(found["1"][1]), float(found["1"][3])) == (1500.0, 1.0), "nobody can say, so nobody gets it"
+    assert (float(found["1"][1]), float(found["1"][4])) == (1500.0, 1.0), "nobody can say, so nobody gets it"
+
+
+def test_a_job_whose_processes_are_to_come_or_have_gone_has_used_nothing() -> None:
+    now, used = [10.0], Counted({"1": 50.0, "2": None})
+    accounts = JobAccounts(cgroups=used, wall_s=lambda: now[0])
+    both = {"1": job("1", 9.0), "2": job("2", 9.0)}
+    accounts.add(both, 9.0, Drawn(100.0, "measured", 40.0), 1.0)  # the kernel has not counted a whole interval yet
+    for first, second in ((52.0, None), (53.0, 1.0), (53.0, None)):
+        now[0] += 1.0
+        used |= {"1": first, "2": second}
+        accounts.add(both, 9.0, Drawn(200.0, "measured", 80.0), 1.0)
+    found = drawn(accounts.page())
+    assert (float(found["1"][1]), float(found["2"][1])) == (50.0 + 200.0 + 100.0 + 100.0, 50.0 + 0.0 + 100.0 + 100.0)
+    assert (found["1"][2], found["1"][4]) == ("180.000", "0.000"), "nothing is lost at the ends of the other job"
+    used |= {"1": None, "2": None}
+    now[0] += 1.0
+    accounts.add(both, 9.0, Drawn(200.0, "measured", 80.0), 1.0)
+    assert drawn(accounts.page())["1"][4] == "1.000", "no cgroup at all: this site's Slurm has none"
+
+
+def test_time_that_a_job_used_alone_is_not_that_of_a_shared_interval() -> None:
+    now, used = [10.0], Counted({"1": 0.0, "2": 0.0, "3": 0.0})
+    accounts = JobAccounts(cgroups=used, wall_s=lambda: now[0])
+    for there, first in (("12", 1.0), ("12", 2.0), ("1", 500.0), ("13", 900.0), ("13", 901.0)):
+        now[0] += 1.0
+        used |= {"1": first, "2": first, "3": first - 900.0 if first >= 900.0 else 0.0}
+        accounts.add({name: job(name, now[0] - 1.0) for name in there}, now[0] - 1.0, Drawn(100.0, "measured"), 1.0)
+    assert float(drawn(accounts.page())["3"][1]) == 100.0, "half of each interval"
+
+
+GPUS = [("", ()), ("0", (0,)), ("0,2,13", (0, 2, 13)), ("gpu0", ()), ("1,x", (1,)), ("0-3", ())]
+
+
+@pytest.mark.parametrize(("text", "gpus"), GPUS)
+def test_a_jobs_gpus_are_those_that_slurm_gave_it(tmp_path: Path, text: str, gpus: tuple[int, ...]) -> None:
+    prolog, _ = site_scripts(tmp_path)
+    run_hook(prolog, "17", "gpus=5 nodectl=off", SLURM_JOB_GPUS=text)
+    (found,) = JobFolder(str(tmp_path / "lock-1")).look().values()
+    assert (found.user, found.mode, found.gpus) == ("alice", "off", gpus)
+
+
+def test_a_gpu_is_of_the_job_that_has_it(tmp_path: Path) -> None:
+    with InProcess(Twin(load_machine("spr-h100"))) as inside:
+        node = Node(inside, tmp_path, "monitor")
+        layout = node.agent.layout
+        parts = JobParts(node.ports, layout, node.agent.config, JobCgroups(node.ports.files))
+        instruments = Instruments(node.ports, layout)
+        first = instruments.sweep()
+        inside.twin.advance(1.0)
+        sample = decode(layout, first, instruments.sweep())
+        gpus_j = 100.0 * 2.0 ** np.arange(len(layout.gpus))
+        sample = replace(sample, gpu=replace(sample.gpu, energy_j=gpus_j))
+        whole = parts.drawn(sample, {"1": replace(job("1"), gpus=(0,)), "2": replace(job("2"), gpus=(1,))})
+        found = parts.split(whole, {"1": 3.0, "2": 1.0})
+        node.agent.stop()
+    for_all_j = whole.joules - 300.0  # also the GPUs that nobody has
+    assert found["1"].joules == pytest.approx(0.75 * for_all_j + 100.0)
+    assert found["2"].joules == pytest.approx(0.25 * for_all_j + 200.0)
+    assert found["1"].metered_j + found["2"].metered_j == pytest.approx(whole.metered_j)
 
 
 def test_the_next_agent_goes_on_and_says_how_long_nobody_metered() -> None:
     now = [10.0]
     first = JobAccounts(wall_s=lambda: now[0])
     both = {"1": job("1", 9.0), "2": job("2", 9.0)}
-    first.add({"1": both["1"]}, 9.0, (100.0, "measured"), 1.0)
+    first.add({"1": both["1"]}, 9.0, Drawn(100.0, "measured"), 1.0)
     now[0] = 11.0
-    first.add({"1": both["1"]}, 9.0, (100.0, "measured"), 1.0)
+    first.add({"1": both["1"]}, 9.0, Drawn(100.0, "measured"), 1.0)
     now[0] = 15.0
-    page = first.page().replace("1 alice", "7 bob 55.0 1.0 0.0 1 measured running\n1 alice")
+    page = first.page().replace("1 alice", "7 bob 55.0 - 1.0 0.0 1 measured running\n1 alice")
     second = JobAccounts(page, wall_s=lambda: now[0])
-    second.add({"1": both["1"]}, 9.0, (50.0, "estimated"), 1.0)
+    second.add({"1": both["1"]}, 9.0, Drawn(50.0, "estimated"), 1.0)
     found = drawn(second.page())
-    assert found["1"] == ["alice", "250.000", "3.000", "3.000", "1", "estimated", "running"]
-    assert found["7"] == ["bob", "55.000", "1.000", "0.000", "1", "measured", "unknown"], "it ended without an agent"
+    assert found["1"] == ["alice", "250.000", "-", "3.000", "3.000", "1", "estimated", "running"]
+    assert found["7"] == ["bob", "55.000", "-", "1.000", "0.000", "1", "measured", "unknown"], (
+        "it ended without an agent"
+    )
     assert found["node"][1] == "250.000"
 
 
 @pytest.mark.parametrize(
-    "page", ["", "x", "1 a b c d e measured f\n", "1 a nan 1 1 1 measured -\n", "# 1 2 3 4 5 6 7\n"]
+    "page", ["", "x", "1 a b - c d e measured f\n", "1 a nan - 1 1 1 measured -\n", "# 1 2 3 4 5 6 7 8\n"]
 )
 def test_a_damaged_page_is_none(page: str) -> None:
     assert drawn(JobAccounts(page).page()).keys() == {"node"}
@@ -289,19 +364,23 @@ def test_the_page_stays_small() -> None:
     now = [10.0]
     accounts = JobAccounts(wall_s=lambda: now[0])
     many = {f"{number:064d}": job(f"{number:064d}", 9.0) for number in range(900)}
-    accounts.add(many, 9.0, (100.0, "measured"), 1.0)
+    accounts.add(many, 9.0, Drawn(100.0, "measured"), 1.0)
     assert len(accounts.page()) <= MOST_BYTES
 
 
 def test_processor_time_of_a_job_is_found_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     tree = {
         "sys/fs/cgroup/system.slice/n01_slurmstepd.scope/job_17/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+        "sys/fs/cgroup/system.slice/n01_slurmstepd.scope/job_17/cpuset.cpus.effective": "0-2,8\n",
+        "sys/fs/cgroup/cpuset/slurm_n01/uid_1000/job_18/cpuset.effective_cpus": "4-5\n",
+        "sys/fs/cgroup/cpuset/slurm_n01/uid_1000/job_19/cpuset.effective_cpus": "4-\n",
         "sys/fs/cgroup/cpuacct/slurm_n01/uid_1000/job_18/cpuacct.usage": "3500000000\n",
         "sys/fs/cgroup/cpuacct/slurm_n01/uid_1000/job_19/cpuacct.usage": "no number\n",
     }
     for name, text in tree.items():
-        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    times = JobCpuTime(OsFiles(str(tmp_path)))
+    times = JobCgroups(OsFiles(str(tmp_path)))
     assert (times.seconds("17"), times.seconds("18")) == (2.5, 3.5)
-    assert math.isnan(times.seconds("19")) and math.isnan(times.seconds("20"))
+    assert math.isnan(times.seconds("19") or 0.0) and times.seconds("20") is None
+    assert (times.cpus("17"), times.cpus("18"), times.cpus("19")) == ({0, 1, 2, 8}, {4, 5}, set())

@@ -1,0 +1,154 @@
+"""Jobs that share a node: the joules that nodectl books to each, next to the truth of an emulated node.
+
+One emulated node in virtual time with the real agent; two jobs of Slurm on it, each with cores of its own, by a prolog
+file and a cgroup as Slurm makes them. Joules are those of meters: packages, and DRAM where it has a zone. All watts are
+EMULATED. Two truths: what the job's cores draw (`cores`), and that with what their traffic costs in the uncore and in
+DRAM (`traffic`), which no meter of a processor shows by core. The rest of packages and DRAM is nobody's own, and is
+shared by processor time in both.
+
+`by time`: what the processor time of the jobs alone would say of the same joules, against the truth of cores. `meters`:
+the node shows the energy of each core (hwmon ``amd_energy``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from benchmarks.experiment import save
+from foundation.shell.text_table import render
+from lab.emulated.emulated_cgroups import EmulatedCgroups, OwnJoules
+from nodectl.config import build_config
+from nodectl.loop.agent import Agent
+from nodectl.site_jobs.job_folder import FOLDER
+from nodectl.site_jobs.joules_page import NAME
+from twin.in_process_node import InProcess
+from twin.machine import Machine, Sensor, load_machine
+from twin.physics.model import Twin
+from twin.programs.side_by_side import on_cpus, together
+from twin.programs.workload import load_workload
+
+TICKS: Final = 20
+type_jobs = Sequence[tuple[str, Sequence[int]]]
+"""Of each job: its workload and its CPUs."""
+
+
+class Case(NamedTuple):
+    """``has_meters``: whether cores have meters."""
+
+    machine: str
+    has_meters: bool
+    jobs: type_jobs
+    place: str
+
+
+CASES: Final = (
+    Case("curie", False, (("hpl", range(8)), ("stream", range(8, 16))), "a socket each"),
+    Case("curie", False, (("gromacs", range(8)), ("imb", range(8, 16))), "a socket each"),
+    Case("curie", False, (("hpl", (*range(4), *range(8, 12))), ("stream", (*range(4, 8), *range(12, 16)))), "mixed"),
+    Case("curie", False, (("hpl", range(2)), ("stream", range(2, 16))), "mixed"),
+    Case("curie", False, (("gromacs", range(4)), ("imb", range(4, 8))), "one socket"),
+    Case("rome", False, (("hpl", range(16)), ("stream", range(16, 32))), "one socket"),
+    Case("rome", True, (("hpl", range(16)), ("stream", range(16, 32))), "one socket"),
+    Case("rome", True, (("hpl", range(4)), ("stream", range(4, 32))), "one socket"),
+    Case("rome", True, (("gromacs", range(16, 48)), ("imb", (*range(16), *range(48, 64)))), "mixed"),
+)
+
+
+class Booked(NamedTuple):
+    """Joules of a job by meters: as nodectl says, in both truths, and by processor time alone."""
+
+    nodectl_j: float
+    cores_j: float
+    traffic_j: float
+    by_time_j: float
+
+
+def with_core_meters(machine: Machine) -> Machine:
+    """The same machine under a kernel with ``amd_energy``."""
+    meters = [Sensor("amd_energy", 0, f"Ecore{core:03d}", "energy", "core", core, 0.0, 0.0)
+              for core in range(machine.cores)]  # fmt: skip
+    return msgspec.structs.replace(machine, sensors=(*machine.sensors, *meters))
+
+
+def measure(case: Case, ticks: int = TICKS) -> list[Booked]:
+    """Run the jobs of a case for so many periods."""
+    machine = load_machine(case.machine)
+    machine = with_core_meters(machine) if case.has_meters else machine
+    has_dram = any(zone.kind == "dram" for zone in machine.zones)
+    placed = [on_cpus(load_workload(name, machine, duration_s=3600.0), machine, cpus) for name, cpus in case.jobs]
+    names = [str(number) for number in range(17, 17 + len(placed))]
+    with contextlib.ExitStack() as opened:
+        at = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        inside = opened.enter_context(InProcess(Twin(machine, together(placed))))
+        cgroups = EmulatedCgroups(inside.ports.files, inside.twin)
+        ports = replace(inside.ports, files=cgroups, lock_path=str(at / "lock-1"))
+        settings = {"mode": "monitor", "state_dir": str(at), "journal": {"max_bytes": 0}}
+        agent = opened.enter_context(Agent.open(ports, build_config(settings, lambda key: ".".join(key))))
+        agent.tick()
+        (at / FOLDER).mkdir()
+        for name, (_, cpus) in zip(names, case.jobs, strict=True):
+            cgroups.begin(name, cpus)
+            (at / FOLDER / name).write_text("user=alice\ncomment=\n")
+        agent.tick()  # from here on the agent knows them, and its meters of cores have a first reading
+        before_j = _page(agent, at, names)
+        before, parts = cgroups.truth(), inside.twin.parts_j()
+        for _ in range(ticks):
+            agent.tick()
+        after_j = _page(agent, at, names)
+        after, now = cgroups.truth(), inside.twin.parts_j()
+        own = [after[name].since(before[name]) for name in names]
+        package_j, dram_j = (
+            sum(now[part] - parts[part] for part in parts if part.startswith(of)) for of in ("package-", "dram-")
+        )
+        all_j = package_j + (dram_j if has_dram else 0.0)
+        cores_j = _with_rest([one.cores_j for one in own], own, all_j)
+        traffic = [one.cores_j + one.uncore_j + (one.dram_j if has_dram else 0.0) for one in own]
+        traffic_j, by_time_j = _with_rest(traffic, own, all_j), _with_rest([0.0] * len(own), own, all_j)
+        nodectl_j = [after_j[name] - before_j[name] for name in names]
+        return [Booked(*row) for row in zip(nodectl_j, cores_j, traffic_j, by_time_j, strict=True)]
+
+
+def _with_rest(joules: Sequence[float], own: Sequence[OwnJoules], all_j: float) -> list[float]:
+    """Each job's own joules and its part of all others, by processor time."""
+    used_s = sum(one.processor_s for one in own)
+    return [of_it + (all_j - sum(joules)) * one.processor_s / used_s for of_it, one in zip(joules, own, strict=True)]
+
+
+def _page(agent: Agent, at: Path, names: Sequence[str]) -> dict[str, float]:
+    """Joules of meters of each job, on a page that has just been written."""
+    before = (at / NAME).read_text()
+    while (text := (at / NAME).read_text()) == before:
+        agent.tick()
+    lines = [line.split() for line in text.splitlines()[1:]]
+    return {words[0]: float(words[3]) for words in lines if words[0] in names}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args(arguments)
+    rows, found = [], []
+    for case in CASES:
+        booked = measure(case)
+        found.append({"case": case._replace(jobs=[(name, list(cpus)) for name, cpus in case.jobs])._asdict(),
+                      "booked": [one._asdict() for one in booked]})  # fmt: skip
+        for (name, cpus), one in zip(case.jobs, booked, strict=True):
+            off = (one.nodectl_j / one.cores_j, one.nodectl_j / one.traffic_j, one.by_time_j / one.cores_j)
+            meters = "yes" if case.has_meters else "no"
+            rows.append((case.machine, meters, case.place, name, str(len(cpus)), f"{one.cores_j:.0f}",
+                         *(f"{ratio - 1:+.1%}" for ratio in off)))  # fmt: skip
+    print("EMULATED: two jobs that share a node, joules of meters")
+    print(render(("machine", "meters", "place", "job", "CPUs", "J cores", "off cores", "off traffic", "by time"), rows))
+    save("slurm_shared", {"cases": found})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
