@@ -3,11 +3,12 @@
 Each node is measured by a job of its own, ``nodectl calibrate run --through-agent``: its agent keeps the cap. The job
 asks for the node's full power, which the ledger grants when the budget has it; until then, and when it is lost
 midway, the measurement pauses. What a node has measured is kept next to its table, so the same command goes on from
-there.
+there. Nodes on which Slurm runs jobs are taken from it meanwhile (``--slurm``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.jobs.admission import CALIBRATION
 from cluster_agent.jobs.job import OVER
-from cluster_agent.serve.people_protocol import Cancel, ListNodes, MeasureNode, NodeRow, ShowJob, Submit
+from cluster_agent.serve.people_protocol import Cancel, ListForeign, ListNodes, MeasureNode, NodeRow, ShowJob, Submit
+from cluster_agent.slurm.taken_nodes import HOW, How, taken
 from foundation.shell.duration import seconds
 from foundation.shell.names import expanded
 from foundation.shell.plain_text import echo
@@ -59,6 +61,10 @@ class _Measuring:
 @click.option("--precision", default="", metavar="SHARE", help="As of `nodectl calibrate run`.")
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME", help="As of `nodectl calibrate run`.")
 @click.option("--time", "walltime", default="4h", show_default=True, metavar="TIME", help="Longest time of a node.")
+@click.option(
+    "--slurm", type=click.Choice(HOW), default=None,
+    help="Take the nodes of a chassis from Slurm meanwhile, by a reservation or drained; waits for their jobs.",
+)  # fmt: skip
 @click.option("--again", is_flag=True, help="Also nodes that have a table; it is replaced.")
 @socket_option
 def calibrate(
@@ -69,6 +75,7 @@ def calibrate(
     precision: str,
     kernels: tuple[str, ...],
     walltime: str,
+    slurm: How | None,
     again: bool,
     socket: Place,
 ) -> int:
@@ -86,7 +93,9 @@ def calibrate(
     place = {name: number // nodes_per_chassis for number, name in enumerate(sorted(rows))}
     is_whole = True
     for _, chassis in groupby(sorted(set(wanted), key=lambda name: (place[name], name)), place.__getitem__):
-        is_whole &= _chassis(socket, list(_free(socket, chassis, out, again)), out.absolute(), words, walltime)
+        free = list(_free(socket, chassis, out, again, is_taken=slurm is not None))
+        with taken(free, slurm, seconds(walltime), echo) if slurm and free else contextlib.nullcontext():
+            is_whole &= _chassis(socket, free, out.absolute(), words, walltime)
     missing = [name for name in dict.fromkeys(wanted) if not (out / f"{name}.toml").exists()]
     if missing:
         echo(f"without a table: {', '.join(missing)}")
@@ -100,9 +109,11 @@ def _words(time_budget: str, precision: str, kernels: Sequence[str], again: bool
     return [*CALIBRATION, "--through-agent", *given, *(["--again"] if again else [])]
 
 
-def _free(socket: Place, names: Iterable[str], out: Path, again: bool) -> Iterator[str]:
-    """Those that can be measured now; a line for each of the others."""
+def _free(socket: Place, names: Iterable[str], out: Path, again: bool, is_taken: bool) -> Iterator[str]:
+    """Those that can be measured now; a line for each of the others. ``is_taken``: another manager's jobs there will
+    have ended."""
     rows: dict[str, NodeRow] = {row.name: row for row in ask(socket, ListNodes())}
+    theirs = {} if is_taken else {name: job.job for job in ask(socket, ListForeign()) for name in job.nodes}
     for name in names:
         row = rows[name]
         if (out / f"{name}.toml").exists() and not again:
@@ -110,6 +121,8 @@ def _free(socket: Place, names: Iterable[str], out: Path, again: bool) -> Iterat
         elif row.jobs != "idle":
             what = f"has job {row.job}" if row.job else f"is {row.jobs or 'not one that runs jobs'}"
             echo(f"{name}: {what}: not measured" + (f" ({row.jobs_why})" if row.jobs_why else ""))
+        elif name in theirs:
+            echo(f"{name}: has job {theirs[name]} of another manager: not measured (of Slurm: --slurm reservation)")
         else:
             yield name
 

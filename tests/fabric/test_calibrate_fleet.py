@@ -72,6 +72,12 @@ def test_a_node_with_a_job_is_left_alone_and_wrong_requests_are_one_line(cluster
     done = cluster.ctl("calibrate", busy, "-o", str(out))
     assert done.returncode == 1
     assert done.stdout == f"{busy}: has job {job}: not measured\nwithout a table: {busy}\n"
+    other = "n1" if busy == "n0" else "n0"
+    assert cluster.ctl("notify", "start", "77", other).returncode == 0
+    done = cluster.ctl("calibrate", other, "-o", str(out))
+    why = "has job 77 of another manager: not measured (of Slurm: --slurm reservation)"
+    assert done.stdout == f"{other}: {why}\nwithout a table: {other}\n"
+    assert cluster.ctl("notify", "end", "77").returncode == 0
     for words, message in ((["n7"], "nearest: n"), (["n[0-"], "is no list of nodes such as n[0-3,7]")):
         wrong = cluster.ctl("calibrate", *words, "-o", str(out))
         assert wrong.returncode == 2 and message in wrong.stderr and wrong.stderr.count("\n") == 1
