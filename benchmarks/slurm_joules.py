@@ -6,28 +6,31 @@ the real agent (``nodectl twin node``), on which a job puts its workload through
 trace that no agent sees. All watts are EMULATED. Needs root, and some three minutes.
 
 Jobs ask by their comment that policies decide, or rest (``nodectl=monitor``); the node's agent says which mode it took.
-``J on nodes`` is from the page of each node, from its prolog to its epilog; ``J nodectl`` from notice to notice.
+Three times the same job, each next to the truth of the same time:
 
-At last the third grade: the jobs of the partition are deferred, and `clusterctl slurm schedule` releases them.
+- ``meters``: what its nodes' meters show (packages, memory, GPUs), by the page of each node, from prolog to epilog;
+- ``all``: the same with the nodes' constant ``rest_w``, the most that what no meter reaches may draw (board, fans, and
+  memory once more). ``rest W`` is by how much that is too high, in watts of a node: it is the same with any manager;
+- ``nodectl`` and ``sacct``: by the cluster agent, from notice to notice.
 
-Joules by nodectl count the node's constant ``rest_w``, the most that what no meter reaches may draw, so they are above
-the truth by what that draws less: the last column has the difference in watts of a node. It is that of the model's
-memory, board and fans, which no counter of the node shows, and the same with any job manager.
+Then the sum of jobs and idle nodes, by meters; then two jobs at a time on one node. At last the third grade: the jobs
+of the partition are deferred, and `clusterctl slurm schedule` releases them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import itertools
-import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from benchmarks.experiment import save
@@ -35,6 +38,8 @@ from benchmarks.slurm import SLURM_USER, options
 from benchmarks.slurm_schedule import act
 from cluster_agent.hook.build_hook import build
 from foundation.shell.text_table import render
+from lab.emulated.emulated_cgroups import OwnJoules
+from lab.emulated.emulated_node import Truth
 from lab.emulated.watts import watts_of
 from tests.fabric.cluster import ROOT, Cluster
 from tests.slurm.site import Site
@@ -42,16 +47,34 @@ from tests.slurm.site import Site
 NODES = ("n01", "n02", "n03", "n04")
 MACHINE = "curie"
 SHARE = 0.75
+EXACT = 0.02
+"""Of a job on nodes of its own, by meters: what is asked of it."""
+
 JOB = """import os, socket, sys, time
 node = socket.socket(socket.AF_UNIX)
 node.connect(os.path.join(sys.argv[1], os.environ["SLURMD_NODENAME"]))
-node.sendall((sys.argv[2] + "\\n").encode())
+node.sendall((" ".join([sys.argv[2], *sys.argv[4:]]) + "\\n").encode())
 assert node.recv(200) == b"ok\\n"
 time.sleep(float(sys.argv[3]))
 """
+HALF = """#!/bin/sh
+ids=$(scontrol -d show job $SLURM_JOB_ID | sed -n 's/.* CPU_IDs=\\([0-9]\\).*/\\1/p')
+exec "$@" job=$SLURM_JOB_ID cpus=$((4 * ids))-$((4 * ids + 7))
+"""
+"""Slurm's nodes have four CPUs, each of which stands for four of the emulated node."""
+
 KINDS = (("hpl", "compute"), ("stream", "memory"), ("gromacs", "compute"))
 MODES = ("optimize", "monitor")
 USERS = ("alice", "bob", "carol")
+
+
+class Drew(NamedTuple):
+    """By the page of one node: Unix seconds and joules of a job, or of the node."""
+
+    began_s: float
+    ended_s: float
+    joules: float
+    of_meters_j: float
 
 
 class Truths:
@@ -59,20 +82,36 @@ class Truths:
 
     def __init__(self, folder: Path) -> None:
         ahead_s = time.time() - time.monotonic()
-        self._at: dict[str, tuple[Any, Any]] = {}
+        self._at: dict[str, tuple[Any, Any, Any]] = {}
+        self.lines: dict[str, list[Truth]] = {}
         for name in NODES:
-            lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()[:-1]]
+            lines = (folder / f"{name}.jsonl").read_bytes().splitlines()[:-1]
+            found = self.lines[name] = [msgspec.json.decode(line, type=Truth) for line in lines]
             self._at[name] = (
-                np.array([one["at_s"] + ahead_s for one in lines]),
-                np.array([one["node_j"] for one in lines]),
+                np.array([one.at_s + ahead_s for one in found]),
+                np.array([one.node_j for one in found]),
+                np.array([one.packages_j + one.dram_j + one.gpus_j for one in found]),
             )
 
-    def joules(self, nodes: list[str], began_s: float, ended_s: float) -> float:
-        """Drawn by these nodes between two times."""
-        found = 0.0
-        for name in nodes:
-            at_s, node_j = self._at[name]
-            found += float(np.interp(ended_s, at_s, node_j) - np.interp(began_s, at_s, node_j))
+    def joules(self, name: str, began_s: float, ended_s: float) -> tuple[float, float]:
+        """Drawn by this node between two times: by all of it, and by what has meters."""
+        at_s, *columns = self._at[name]
+        node, meters = (float(np.interp(ended_s, at_s, one) - np.interp(began_s, at_s, one)) for one in columns)
+        return node, meters
+
+    def shares(self, name: str, jobs: Sequence[str]) -> dict[str, float]:
+        """Joules of meters of jobs that shared this node: what their cores and their traffic draw, and of all else a
+        part by processor time, interval by interval."""
+        found = dict.fromkeys(jobs, 0.0)
+        for before, now in itertools.pairwise(self.lines[name]):
+            own = {
+                job: now.jobs[job].since(before.jobs.get(job, OwnJoules(0, 0, 0, 0))) for job in jobs if job in now.jobs
+            }
+            used_s = sum(one.processor_s for one in own.values())
+            drawn_j = (now.packages_j + now.dram_j) - (before.packages_j + before.dram_j)
+            others_j = drawn_j - sum(sum(one[:3]) for one in own.values())
+            for job, one in own.items():
+                found[job] += sum(one[:3]) + (others_j * one.processor_s / used_s if used_s else 0.0)
         return found
 
 
@@ -105,9 +144,15 @@ def hooked(site: Site, budget_w: float) -> Iterator[tuple[Cluster, Path, Path]]:
         yield head, sockets, trace
 
 
-def page_joules(path: Path) -> dict[str, float]:
-    """Of each job, by the page of one node (nodectl/site_jobs/joules_page.py)."""
-    return {words[0]: float(words[2]) for words in map(str.split, path.read_text().splitlines()[1:])}
+def page_of(path: Path) -> dict[str, Drew]:
+    """Of the node and of each job that has ended, by the page of one node (nodectl/site_jobs/joules_page.py)."""
+    written_s = path.stat().st_mtime
+    found = {}
+    for words in (line.split() for line in path.read_text().splitlines()[1:]):
+        ended_s = datetime.datetime.fromisoformat(words[8]).timestamp() if "T" in words[8] else written_s
+        began_s = ended_s - float(words[4]) - float(words[5])
+        found[words[0]] = Drew(began_s, ended_s, float(words[2]), float(words[3]))
+    return found
 
 
 def seen_modes(said: str, names: list[str], job: str) -> list[str]:
@@ -120,6 +165,8 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
     budget_w = SHARE * watts.tdp_w * len(NODES)
     with Site(len(NODES)) as site, hooked(site, budget_w) as (head, sockets, trace):
         (site.at / "job.py").write_text(JOB)
+        site.run("srun", f"-N{len(NODES)}", "true")  # a node's page begins with its first prolog
+        before = {name: page_of(site.at / "run" / name / "job-joules") for name in NODES}
         submitted: dict[str, tuple[str, str, str]] = {}
         for number, ((workload, tag), user) in zip(
             range(jobs), itertools.cycle(zip(KINDS, USERS, strict=True)), strict=False
@@ -139,21 +186,62 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
         rows = {row["job"]: row for row in head.ask("energy")}
         truths = Truths(trace)
         said = (head.at / "nodes.log").read_text()
-        on_nodes = {name: page_joules(site.at / "run" / name / "job-joules") for name in NODES}
+        after = {name: page_of(site.at / "run" / name / "job-joules") for name in NODES}
         found = []
         for job, state, node_list, comment in accounted():
             names = site.run("scontrol", "show", "hostnames", node_list).split()
-            row = rows[job]
+            row, drew = rows[job], [after[name][job] for name in names]
+            truth = [truths.joules(name, one.began_s, one.ended_s) for name, one in zip(names, drew, strict=True)]
             found.append({
                 "job": job, "user": submitted[job][0], "workload": submitted[job][1], "state": state,
-                "mode": submitted[job][2], "seen": seen_modes(said, names, job), "on_nodes_j": sum(
-                    on_nodes[name][job] for name in names),
-                "nodes": len(names), "took_s": row["ended_s"] - row["began_s"], "energy_j": row["energy_j"],
-                "sacct": comment, "truth_j": truths.joules(names, row["began_s"], row["ended_s"]),
+                "mode": submitted[job][2], "seen": seen_modes(said, names, job), "nodes": len(names),
+                "took_s": row["ended_s"] - row["began_s"], "energy_j": row["energy_j"], "sacct": comment,
+                "all_j": sum(one.joules for one in drew), "meters_j": sum(one.of_meters_j for one in drew),
+                "node_s": sum(one.ended_s - one.began_s for one in drew),
+                "truth_all_j": sum(node_j for node_j, _ in truth),
+                "truth_meters_j": sum(meters_j for _, meters_j in truth),
+                "truth_notices_j": sum(truths.joules(name, row["began_s"], row["ended_s"])[0] for name in names),
             })  # fmt: skip
+        whole = _whole(truths, before, after, list(submitted))
+        shared = shared_node(site, sockets, trace, seconds)
         in_order = act(site, "--socket", str(head.socket), "--hook", str(site.at / "nodectl-hook"))
         alarms = head.ask("budget", "show")["alarms"]
-    return {"in_order": in_order, "rows": found, "budget_w": budget_w, "rest_w": watts.rest_w, "alarms": alarms}
+    return {"in_order": in_order, "rows": found, "whole": whole, "shared": shared, "budget_w": budget_w,
+            "rest_w": watts.rest_w, "alarms": alarms}  # fmt: skip
+
+
+def _whole(
+    truths: Truths, before: dict[str, dict[str, Drew]], after: dict[str, dict[str, Drew]], jobs: Sequence[str]
+) -> dict[str, float]:
+    """Jobs and idle nodes between two pages of each node: joules of meters, and their truth."""
+    pages_j, truth_j, jobs_j = 0.0, 0.0, 0.0
+    for name in NODES:
+        first, last = before[name]["node"], after[name]["node"]
+        pages_j += last.of_meters_j - first.of_meters_j
+        truth_j += truths.joules(name, first.ended_s, last.ended_s)[1]
+        jobs_j += sum(one.of_meters_j for job, one in after[name].items() if job in jobs)
+    return {"jobs_j": jobs_j, "idle_j": pages_j - jobs_j, "truth_j": truth_j}
+
+
+def shared_node(site: Site, sockets: Path, trace: Path, seconds: float) -> list[dict[str, Any]]:
+    """Two jobs at a time on one node, half of its CPUs each: joules of meters by the node's page, and their truth."""
+    site.run("scontrol", "update", "partitionname=all", "oversubscribe=no")
+    (site.at / "half.sh").write_text(HALF)
+    jobs: dict[str, str] = {}
+    for workload, _ in (*KINDS[:2], KINDS[2], KINDS[2]):
+        words = ["sbatch", "--parsable", "-n1", "-c2", "-w", NODES[0], "-o", "/dev/null", str(site.at / "half.sh")]
+        place = ["python3", str(site.at / "job.py"), str(sockets), workload, str(seconds)]
+        jobs[site.run(*words, *place, user="alice").strip()] = workload
+    site.until(lambda: not site.run("squeue", "-h").strip(), patience_s=600)
+    time.sleep(2.0)
+    site.run("scontrol", "update", "partitionname=all", "oversubscribe=exclusive")
+    page, truth = page_of(site.at / "run" / NODES[0] / "job-joules"), Truths(trace).shares(NODES[0], list(jobs))
+    return [{"job": job, "workload": workload, "meters_j": page[job].of_meters_j, "truth_meters_j": truth[job]}
+            for job, workload in jobs.items()]  # fmt: skip
+
+
+def _next_to(joules: float, truth_j: float) -> tuple[str, str, str]:
+    return f"{joules:.0f}", f"{truth_j:.0f}", f"{joules / truth_j - 1:+.1%}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -164,21 +252,29 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"EMULATED: {len(NODES)} nodes of {MACHINE} under {found['budget_w']:.0f} W, a real Slurm, three users")
     lines = []
     for row in found["rows"]:
-        off = row["energy_j"] / row["truth_j"] - 1
-        per_node_w = (row["energy_j"] - row["truth_j"]) / row["took_s"] / row["nodes"]
         of_sacct = row["sacct"].split()[1].removeprefix("joules=")
-        modes = "/".join(sorted(set(row["seen"])))
-        lines.append((row["job"], row["user"], row["workload"], modes, str(row["nodes"]), f"{row['took_s']:.1f}",
-                      f"{row['energy_j']:.0f}", of_sacct, f"{row['on_nodes_j']:.0f}", f"{row['truth_j']:.0f}",
-                      f"{off:+.1%}", f"{per_node_w:+.1f}"))  # fmt: skip
-    heads = "job", "user", "workload", "mode", "nodes", "s", "J nodectl", "J sacct", "J on nodes", "J truth", "off"
-    print(render((*heads, "W a node"), lines))
+        rest_w = (row["all_j"] - row["truth_all_j"] - row["meters_j"] + row["truth_meters_j"]) / row["node_s"]
+        lines.append((row["job"], row["user"], row["workload"], "/".join(sorted(set(row["seen"]))), str(row["nodes"]),
+                      f"{row['took_s']:.1f}", *_next_to(row["meters_j"], row["truth_meters_j"]),
+                      *_next_to(row["all_j"], row["truth_all_j"]), f"{rest_w:+.1f}",
+                      *_next_to(row["energy_j"], row["truth_notices_j"]), of_sacct))  # fmt: skip
+    heads = "job", "user", "workload", "mode", "nodes", "s"
+    print(render((*heads, "J meters", "truth", "off", "J all", "truth", "off", "rest W", "J nodectl", "truth", "off",
+                  "J sacct"), lines))  # fmt: skip
+    whole = found["whole"]
+    print("all nodes, by meters: jobs {jobs_j:.0f} J and idle {idle_j:.0f} J, truth of both {truth_j:.0f} J"
+          .format(**whole) + f": {(whole['jobs_j'] + whole['idle_j']) / whole['truth_j'] - 1:+.2%}")  # fmt: skip
+    print("two jobs at a time on one node, by meters")
+    print(render(("job", "workload", "J meters", "truth", "off"), [
+        (row["job"], row["workload"], *_next_to(row["meters_j"], row["truth_meters_j"])) for row in found["shared"]
+    ]))  # fmt: skip
     print("then our policy `easy` orders the queue: the same Slurm, hooks and caps; in the order of their starts")
     print(render(("job", "user", "nodes", "limit", "started after, s", "on"), found["in_order"]))
     save("slurm_joules", found)
     ended = all(row["state"] == "COMPLETED" and row["energy_j"] is not None for row in found["rows"])
     moved = all(row["seen"] == [row["mode"]] * row["nodes"] for row in found["rows"])
-    return 0 if ended and moved else 1
+    is_exact = all(abs(row["meters_j"] / row["truth_meters_j"] - 1) <= EXACT for row in found["rows"])
+    return 0 if ended and moved and is_exact else 1
 
 
 if __name__ == "__main__":
