@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from firmware_bridge.controlpulp.host import HostController
 from firmware_bridge.scmi.client import Client
@@ -52,14 +53,14 @@ class PulpNode:
         self.caps_mw: list[int] = []
         self.limits_khz = [MAX_KHZ] * DOMAINS
         self.controller: HostController | None = None
-        self._wires = {
+        self.wires: dict[str, NDArray[np.int32]] = {
             "temperature_mk": np.full(CORES, 300_000, np.int32), "capacitance_ff": np.zeros(CORES, np.int32),
             "power_uw": np.zeros(DOMAINS + 1, np.int32), "freq_khz": np.full(CORES, MIN_KHZ, np.int32),
             "volt_mv": np.full(DOMAINS, 500, np.int32),
         }  # fmt: skip
-        self._given_khz = self._wires["freq_khz"].copy()
+        self._given_khz = self.wires["freq_khz"].copy()
         self._began_ns = 0
-        self.plant.wire(self._wires)
+        self.plant.wire(self.wires)
         self.start_controller()
 
     # ---- the controller's life ----
@@ -122,12 +123,12 @@ class PulpNode:
         if self.controller is not None:
             theirs = self.controller.wires
             for name in ("temperature_mk", "capacitance_ff", "power_uw"):
-                theirs[name][:] = self._wires[name]
+                theirs[name][:] = self.wires[name]
             self.controller.advance_to(self.now_ns - self._began_ns)
             self._given_khz = theirs["freq_khz"].copy()
-            self._wires["volt_mv"][:] = theirs["volt_mv"]
+            self.wires["volt_mv"][:] = theirs["volt_mv"]
         limits = np.repeat(np.array(self.limits_khz, np.int32), DOMAIN_CORES)
-        np.minimum(self._given_khz, limits, out=self._wires["freq_khz"])
+        np.minimum(self._given_khz, limits, out=self.wires["freq_khz"])
         if self.now_ns % TICK_NS == 0:
             self.caps_mw.append(self.cap_in_force_mw())
 
@@ -179,10 +180,24 @@ class NoCounters:
         raise NotImplementedError
 
 
+class ShownChip(Protocol):
+    """What ``NodeFiles`` shows of a node."""
+
+    limits_khz: list[int]
+
+    @property
+    def plant(self) -> Plant:
+        """Its chip."""
+
+    @property
+    def wires(self) -> Mapping[str, NDArray[np.int32]]:
+        """Between the chip and its controller."""
+
+
 class NodeFiles:
     """``pmu.ports.Files`` with the few files that the agent needs here."""
 
-    def __init__(self, node: PulpNode) -> None:
+    def __init__(self, node: ShownChip) -> None:
         self._node = node
         self._texts: dict[str, Callable[[], object]] = {
             f"{CPU}/online": lambda: f"0-{CORES - 1}",
@@ -200,7 +215,7 @@ class NodeFiles:
                 f"{base}/scaling_driver": lambda: "emulated",
                 f"{base}/scaling_governor": lambda: "performance",
                 f"{base}/scaling_max_freq": lambda domain=domain: node.limits_khz[domain],  # type: ignore[misc]
-                f"{base}/scaling_cur_freq": lambda first=first: node._wires["freq_khz"][first],  # type: ignore[misc]
+                f"{base}/scaling_cur_freq": lambda first=first: node.wires["freq_khz"][first],  # type: ignore[misc]
             }
 
     def read(self, path: str) -> str:

@@ -1,0 +1,177 @@
+"""The whole chain once: a job of a real Slurm, its notice, the grant, SCMI, and the controller that enforces the cap.
+
+A real Slurm 22.05 with four nodes, its hooks and the cluster agent. Two of the nodes are chips of 36 cores whose cap
+only the ControlPULP firmware enforces (``lab.emulated.chip_node``: the firmware as a process, in real time); the other
+two are emulated `curie` nodes with RAPL. Jobs come one after the other on the two chips, which are always loaded with
+the heaviest instructions, and whose caps are low while they have no job.
+
+Measured: the delay inside the hook; whether the raised cap was in the controller, by another SCMI agent of it, before
+the job's first line ran; how long before; what the chips drew above the cap in force, and all nodes above the budget,
+by the truth of the chips and of the other nodes. All watts are EMULATED. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.experiment import save
+from benchmarks.slurm import DELAY, SLURM_USER, options
+from cluster_agent.hook.build_hook import build
+from foundation.shell.text_table import render
+from lab.emulated.chip_node import REST_W, ChipTruth
+from lab.emulated.emulated_node import Truth
+from lab.emulated.watts import watts_of
+from tests.fabric.cluster import ROOT, Cluster
+from tests.slurm.site import Site
+
+CHIPS: Final = ("n01", "n02")
+OTHERS: Final = ("n03", "n04")
+MACHINE: Final = "curie"
+BUDGET_W: Final = 900.0
+"""Ours: enough for both chips at their highest cap while the other two have no job, and for no more."""
+
+GRID_S: Final = 0.05
+type_f64 = npt.NDArray[np.float64]
+
+
+class Seen:
+    """The truth of all nodes, by their traces."""
+
+    def __init__(self, folder: Path) -> None:
+        self.chips = {name: _lines(folder / f"{name}.jsonl", ChipTruth) for name in CHIPS}
+        self.others = {name: _lines(folder / f"{name}.jsonl", Truth) for name in OTHERS}
+        first = max(rows[0].at_s for rows in (*self.chips.values(), *self.others.values()))
+        last = min(rows[-1].at_s for rows in (*self.chips.values(), *self.others.values()))
+        self.at_s: type_f64 = np.arange(first, last, GRID_S)
+
+    def chip_w(self, name: str) -> type_f64:
+        """Watts of a chip in each interval."""
+        rows = self.chips[name]
+        return self._watts([row.at_s for row in rows], [row.chip_j for row in rows])
+
+    def all_w(self) -> type_f64:
+        """Watts of all nodes in each interval, with what is around the chips."""
+        others = [
+            self._watts([row.at_s for row in rows], [row.node_j for row in rows]) for rows in self.others.values()
+        ]
+        return np.asarray(np.sum([*others, *(self.chip_w(name) + REST_W for name in CHIPS)], axis=0))
+
+    def cap_w(self, name: str) -> type_f64:
+        """The highest cap in the controller in each interval and the one before, since the firmware takes two slots and
+        this look ten milliseconds; infinite where there is none."""
+        rows = [row for row in self.chips[name] if row.cap_mw >= 0]
+        caps = np.array([row.cap_mw / 1000 or np.inf for row in rows])
+        last = np.searchsorted([row.at_s for row in rows], self.at_s, side="right") - 1
+        found = [caps[max(low, 0) : high + 1].max() for low, high in zip([0, *last[:-2]], last[1:], strict=True)]
+        return np.array(found)
+
+    def raised_s(self, name: str, after_s: float, before_s: float) -> float:
+        """When the controller's cap was first higher than at ``after_s``; NaN: it was not until ``before_s``."""
+        rows = [row for row in self.chips[name] if after_s <= row.at_s <= before_s]
+        return next((row.at_s for row in rows if row.cap_mw > rows[0].cap_mw), float("nan"))
+
+    def _watts(self, at_s: list[float], joules: list[float]) -> type_f64:
+        return np.diff(np.interp(self.at_s, at_s, joules)) / GRID_S
+
+
+def _lines(path: Path, kind: type[Any]) -> list[Any]:
+    return [msgspec.json.decode(line, type=kind) for line in path.read_bytes().splitlines()[:-1]]
+
+
+def measure(jobs: int) -> dict[str, Any]:
+    with Site(len(CHIPS) + len(OTHERS), accounting=False) as site, contextlib.ExitStack() as closing:
+        for folder in ("head", "trace", "ran"):
+            (site.at / folder).mkdir()
+        (site.at / "ran").chmod(0o777)
+        with contextlib.redirect_stdout(io.StringIO()):  # the keys
+            head = Cluster(site.at / "head", BUDGET_W, sharer="aapc", notifiers=[SLURM_USER])
+            for name in (*CHIPS, *OTHERS):
+                head.allow(name)
+        closing.enter_context(head)
+        build(site.at / "nodectl-hook")
+        head.serve()
+        _start_nodes(site.at, head)
+        clusterctl = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "cluster_agent.cli"]
+        site.run(*clusterctl, "slurm", "install", "--yes", "--socket", str(head.socket),
+                 "--hook", str(site.at / "nodectl-hook"))  # fmt: skip
+        site.shell("sed -i 's/ --quiet//' /etc/slurm/nodectl/*-slurmctld")
+        site.restart_controller()
+        runs = [_run(site, head, number) for number in range(jobs)]
+        time.sleep(1.0)
+        hook_ms = [int(ms) for _, outcome, ms in DELAY.findall((site.at / "log" / "nodectl-hook.log").read_text())
+                   if outcome == "caps are in force"]  # fmt: skip
+        seen = Seen(site.at / "trace")
+    ahead_s = [began_s - max(seen.raised_s(name, asked_s, began_s) for name in CHIPS) for asked_s, began_s in runs]
+    over_w = np.maximum(seen.all_w() - BUDGET_W, 0.0)
+    over_cap = [np.maximum(seen.chip_w(name) - seen.cap_w(name), 0.0) for name in CHIPS]
+    return {
+        "jobs": jobs, "in_force": len(hook_ms), "p50_ms": median(hook_ms), "worst_ms": max(hook_ms),
+        "in_controller": sum(one > 0 for one in ahead_s), "ahead_ms": 1000 * median(ahead_s),
+        "least_ahead_ms": 1000 * min(ahead_s), "over_ws": float(over_w.sum() * GRID_S),
+        "highest_w": float(seen.all_w().max()), "budget_w": BUDGET_W,
+        "over_cap_ws": float(sum(one.sum() for one in over_cap) * GRID_S),
+        "chips_w": [[float(np.percentile(seen.chip_w(name), part)) for part in (5, 95)] for name in CHIPS],
+        "seconds": float(seen.at_s[-1] - seen.at_s[0]), "load": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def _start_nodes(at: Path, head: Cluster) -> None:
+    for name in CHIPS:
+        plan = f"ChipPlan({name!r}, {head.url!r}, Path({str(head.keys)!r}), Path({str(at / 'run')!r})"
+        plan += f", Path({str(at / 'trace' / f'{name}.jsonl')!r}))"
+        names = "from pathlib import Path; from lab.emulated.chip_node import ChipPlan, run_chip_node"
+        head.start("-c", f"{names}; run_chip_node({plan})", log=f"{name}.log")
+    words = ["--machine", MACHINE, "--keys", str(head.keys), "--cluster", head.url, "--trace", str(at / "trace")]
+    head.start("-m", "nodectl.cli", "twin", "node", *words, "--run", str(at / "run"), *OTHERS, log="nodes.log")
+    head.until(lambda: [row["state"] for row in head.ask("nodes") or []] == ["capped"] * 4, is_kept=False)
+
+
+def _run(site: Site, head: Cluster, number: int) -> tuple[float, float]:
+    """A job on both chips; when it was submitted, and when its first line ran, by CLOCK_MONOTONIC."""
+    asked_s, file = time.monotonic(), site.at / "ran" / str(number)
+    script = f"cut -d' ' -f1 /proc/uptime >{file}; sleep 1"
+    words = ["sbatch", "--parsable", "-w", ",".join(CHIPS), "-N2", "--comment", "nodectl=compute", "-o", "/dev/null"]
+    site.run(*words, "--wrap", script, user="alice")
+    site.until(lambda: file.exists() and file.read_text().strip())
+    began_s = float(file.read_text()) - (float(Path("/proc/uptime").read_text().split()[0]) - time.monotonic())
+    site.until(lambda: not site.run("squeue", "-h").strip())
+    head.until(lambda: head.ask("notify", "list") == [], is_kept=False)
+    time.sleep(1.0)  # for the caps to fall again
+    return asked_s, began_s
+
+
+def main(arguments: list[str] | None = None) -> int:
+    is_quick = options(arguments, __doc__, "5 jobs instead of 30")
+    if is_quick is None:
+        return 0
+    found = measure(5 if is_quick else 30)
+    watts, _ = watts_of(MACHINE)
+    print(f"EMULATED: two chips behind the firmware and two {MACHINE} (TDP {watts.tdp_w:.0f} W) under {BUDGET_W:.0f} W")
+    print(render(("", ""), [
+        ("jobs whose caps were in force in time", "{in_force} of {jobs}".format(**found)),
+        ("delay inside the hook, p50, worst", "{p50_ms:.0f}, {worst_ms} ms".format(**found)),
+        ("raised in both controllers before the job's first line", "{in_controller} of {jobs}".format(**found)),
+        ("how long before, p50, least", "{ahead_ms:.0f}, {least_ahead_ms:.0f} ms".format(**found)),
+        ("watts of the chips, 5 and 95 %", "; ".join(f"{low:.0f} to {high:.0f}" for low, high in found["chips_w"])),
+        ("above the caps in the controllers", "{over_cap_ws:.2f} W s in {seconds:.0f} s".format(**found)),
+        ("above the budget; the most that all drew", "{over_ws:.2f} W s; {highest_w:.0f} W".format(**found)),
+    ]))  # fmt: skip
+    print("load {load:.0f}".format(**found))
+    save("slurm_scmi", found)
+    is_kept = found["over_ws"] == 0.0 and found["in_controller"] == found["in_force"] == found["jobs"]
+    return 0 if is_kept else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
