@@ -298,6 +298,8 @@ class Agent:
         sample = decode(self.layout, self._previous, current)
         self._previous = current
         self._jobs.look(sample)
+        for line in self._jobs.notices():
+            self._notices.add(line)
         decisions, outcomes = act(sample)
         self._account.add_sample(sample)
         self._account.add_decisions(sample, decisions, self._sides)
@@ -412,7 +414,7 @@ class Agent:
 
     def _log_link(self) -> None:
         lines = self._actuation.notices() if self._actuation else []
-        for line in (*lines, *self._guest.notices(), *self._jobs.notices()):
+        for line in (*lines, *self._guest.notices()):
             self._notices.add(line)
 
 

@@ -36,7 +36,8 @@ class JobWatch:
         self._modes = JobModes(layout, config)
         cgroups = JobCgroups(ports.files)
         self._parts = JobParts(ports, layout, config, cgroups)
-        earlier = _read(joules_path(ports.lock_path)) if self._folder else ""
+        self._page = joules_path(ports.lock_path) if ports.lock_path else Path()
+        earlier = _read(self._page) if self._folder else ""
         self._accounts = JobAccounts(earlier, cgroups, self._parts.split)
         self._age_s = math.inf
         self._trouble = ""
@@ -78,9 +79,10 @@ class JobWatch:
             self._publish(self._accounts.page())
             self._trouble = ""
         except (OSError, NodectlError) as error:
+            why = f"{self._page}: {error.strerror}" if isinstance(error, OSError) else str(error)
             if not self._trouble:
-                self._modes.say(f"the joules of jobs are not published: {error}")
-            self._trouble = str(error)
+                self._modes.say(f"the joules of jobs are not published: {why}")
+            self._trouble = why
 
 
 def _read(path: Path) -> str:

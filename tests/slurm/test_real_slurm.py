@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from cluster_agent.hook.build_hook import build
+from cluster_agent.slurm.taken_nodes import HOW, How
 from tests.fabric.cluster import ROOT, Cluster
 from tests.slurm.site import Site, why_no_slurm
 
@@ -195,6 +196,25 @@ def test_a_user_of_slurm_cannot_forge_a_notice(both: Both) -> None:
     script = f"SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n01 {both.site.at}/nodectl-hook start --socket {both.head.socket} 2>&1"
     assert "may look, but not change anything" in both.site.shell(script, user="alice")
     assert both.jobs() == []
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_nodes_are_taken_from_slurm_once_their_jobs_have_ended_and_given_back(both: Both, how: How) -> None:
+    before = both.submit("before", nodes=1, seconds=3)
+    both.began_s("before")
+    (node,) = both.site.run("squeue", "-h", "-j", before, "-o", "%N").split()
+    script = f"""
+import subprocess
+from cluster_agent.slurm.taken_nodes import taken
+with taken(["{node}"], "{how}", 60.0, lambda line: print(line, flush=True), look_s=0.2):
+    show = lambda *words: subprocess.run(words, capture_output=True, text=True).stdout.strip()
+    print("there:", show("squeue", "-h", "-w", "{node}"))
+    print("said:", show("srun", "-w", "{node}", "--immediate=2", "true") or "does not start")
+print("after:", show("srun", "-w", "{node}", "echo", "runs"))
+"""
+    shown = both.site.run("env", f"PYTHONPATH={ROOT}", sys.executable, "-c", script)
+    assert f"waits for Slurm's jobs to end: {before}" in shown
+    assert "there:\nsaid: does not start\nafter: runs\n" in shown.replace(": \n", ":\n"), shown
 
 
 def test_job_submit_gives_a_job_the_tag_of_the_last_one_of_its_name(both: Both) -> None:
