@@ -103,7 +103,7 @@ class JobParts:
 
     def _of_packages(self, names: list[str], time: type_f64, sample: Sample) -> tuple[type_f64, type_f64]:
         """Joules of packages and of DRAM, of each job."""
-        cpus = self._own_cpus(names)
+        cpus = self._own_cpus(names, time)
         cores_j = self._cores_j(sample) if cpus is not None else None
         packages_j, drams_j = np.zeros(len(names)), np.zeros(len(names))
         for package, zones, drams in zip(self._packages, self._zones, self._drams, strict=True):
@@ -120,15 +120,15 @@ class JobParts:
             drams_j += part * float(sample.energy_j[drams].sum())
         return packages_j, drams_j
 
-    def _own_cpus(self, names: list[str]) -> type_f64 | None:
-        """1.0 for each job's CPUs ``[n_jobs, n_cpus]``; None unless each job has cores that no other one has."""
+    def _own_cpus(self, names: list[str], time: type_f64) -> type_f64 | None:
+        """1.0 for each job's CPUs ``[n_jobs, n_cpus]``; None unless each that ran has cores that no other one has."""
         rows = []
         for name in names:
             own = self._cgroups.cpus(name)
             rows.append([float(cpu in own) for cpu in self._layout.cpus])
         found = np.array(rows)
         on_cores = np.array([np.bincount(self._layout.core_of, row) > 0 for row in found])
-        is_apart = found.any(1).all() and on_cores.sum(0).max() <= 1
+        is_apart = found[time > 0].any(1).all() and on_cores.sum(0).max() <= 1
         return found if is_apart else None
 
     def _cores_j(self, sample: Sample) -> type_f64 | None:
