@@ -4,7 +4,7 @@ PYTHON_VENV = .venv/bin/python
 PACKAGES = -p foundation -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 CODE = foundation lab pmu nodectl twin firmware_bridge cluster_agent calibration hil_tests benchmarks tests docs
 
-.PHONY: help setup demo calibrate-demo demo-cluster demo-dardis demo-slurm slurm test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test wheel-replay lint clean
+.PHONY: help setup demo calibrate-demo demo-cluster demo-dardis demo-slurm slurm oar test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test wheel-replay lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
@@ -13,6 +13,7 @@ help:
 	@echo "make demo-dardis  16 emulated nodes dispatch jobs themselves while the head is killed and comes back: a table"
 	@echo "make demo-slurm  a real Slurm on emulated nodes under a budget: each job's joules by nodectl, by sacct and in truth (as root)"
 	@echo "make slurm  a shell in a real Slurm of four nodes, which is unpacked, not installed, and ends with the shell (as root; SLURM_NODES=4)"
+	@echo "make oar        the same with a real OAR (as root; OAR_NODES=4)"
 	@echo "make test   the whole test suite"
 	@echo "make test-busy  the same at a load of 25: what depends on the machine's speed?"
 	@echo "make hil-linux  a real Linux 6.12 as client of the controller (builds its kernel once, some minutes)"
@@ -54,6 +55,9 @@ demo-slurm:
 
 slurm:
 	@scripts/slurm.sh shell $(SLURM_NODES)
+
+oar:
+	@scripts/oar.sh shell $(OAR_NODES)
 
 # The programs that tests start by the hundred are compiled once, also where PYTHONDONTWRITEBYTECODE is set.
 test: setup

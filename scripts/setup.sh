@@ -5,8 +5,8 @@
 #                                            `make hil-rtl` (rtl), or for the demo, tests and lint (all, default)
 #
 # "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
-# (scripts/foreign.sh) and Slurm (scripts/slurm.sh), and installs programs of PyPI into an environment of their own (scripts/foreign_python.sh)
-# and axe-core of npm (scripts/foreign_npm.sh).
+# (scripts/foreign.sh), Slurm (scripts/slurm.sh) and OAR (scripts/oar.sh), and installs programs of PyPI into an
+# environment of their own (scripts/foreign_python.sh) and axe-core of npm (scripts/foreign_npm.sh).
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
 # only as root, and never with NODECTL_NO_APT=1; otherwise the missing ones are named. Runs again in well under a
@@ -123,6 +123,7 @@ fetch_foreign() {
     if [ "${NODECTL_NO_APT:-0}" != 1 ] && command -v apt-get >/dev/null; then
         scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc, Chromium and other programs will be skipped"
         scripts/slurm.sh unpack || say "the tests with a real Slurm will be skipped"
+        scripts/oar.sh unpack || say "the tests with a real OAR will be skipped"
     fi
     [ -e build/foreign-python/complete ] || say "programs of PyPI that the tests run: some minutes"
     scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus, CodeCarbon and pybatsim will be skipped"

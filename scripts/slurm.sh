@@ -14,134 +14,17 @@
 # Environment: SLURM_ACCOUNTING=no leaves slurmdbd and MariaDB out.
 set -eu
 cd "$(dirname "$0")/.."
-. scripts/apt.sh
-target=$PWD/build/slurm
+name=slurm
 programs="mariadb-client-core mariadb-server-core munge slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin slurmctld slurmd"
 programs="$programs slurmdbd slurmrestd"
 host=slurm-head
-address=10.77.0.1
+folders="usr etc"
+to_try="sinfo, srun, runuser -u alice -- sbatch ..."
+. scripts/namespaces.sh
 
-say() { echo "slurm: $*" >&2; }
-
-missing_here() { # the packages and what they depend on, as far as not installed; those installed are asked for again
-    # shellcheck disable=SC2086 # a list of words
-    apt-get install -s -qq --no-install-recommends --reinstall $programs | awk '/^Inst/ { print $2 }'
-}
-
-fetch() {
-    # shellcheck disable=SC2046 # a list of words
-    (cd "$target/packages" && apt-get download -qq $(missing_here) >/dev/null 2>&1)
-}
-
-unpack() {
-    [ "$(cat "$target/complete" 2>/dev/null)" != "$programs" ] || return 0
-    rm -rf "$target"
-    mkdir -p "$target/packages" "$target/root"
-    fetch || { apt_get update -qq 2>/dev/null && fetch; } || {
-        say "the Debian packages of Slurm could not be downloaded: $programs"
-        exit 1
-    }
-    for package in "$target"/packages/*.deb; do dpkg -x "$package" "$target/root"; done
-    rm -r "$target/packages"
-    for each in bin sbin lib; do # links into usr on the machines that run this
-        [ ! -d "$target/root/$each" ] || cp -a "$target/root/$each" "$target/root/usr/"
-    done
+unpacked() {
     for each in slurmctld slurmd slurmstepd; do # as the packages' alternatives do
         ln -sf "$each-wlm" "$target/root/usr/sbin/$each"
-    done
-    printf '%s' "$programs" >"$target/complete"
-}
-
-up() {
-    directory=$1 nodes=$2
-    [ "$(id -u)" = 0 ] || { say "namespaces and Slurm's users need root"; exit 1; }
-    [ -e "$target/complete" ] || { say "unpack the packages first: scripts/slurm.sh unpack"; exit 1; }
-    [ ! -e "$directory/pid" ] || { say "$directory: one is there already: scripts/slurm.sh down $directory"; exit 1; }
-    mkdir -p "$directory/log"
-    chmod 755 "$directory" "$directory/log"
-    # nothing of what starts it may end it, and it keeps no pipe of that open
-    setsid unshare --mount --propagation private --net --pid --fork --mount-proc --uts --ipc --kill-child \
-        scripts/slurm.sh inside "$directory" "$nodes" </dev/null >"$directory/log/up" 2>&1 &
-    outer=$!
-    until inner=$(pgrep -P "$outer"); do
-        kill -0 "$outer" 2>/dev/null || { cat "$directory/log/up" >&2; exit 1; }
-        sleep 0.05
-    done
-    echo "$inner" >"$directory/pid"
-    tries=600
-    until [ -e "$directory/ready" ]; do
-        tries=$((tries - 1))
-        if [ $tries = 0 ] || ! kill -0 "$outer" 2>/dev/null; then
-            say "it did not come up; the end of $directory/log/up:"
-            tail -n 20 "$directory/log/up" >&2
-            kill -9 "$inner" 2>/dev/null || true
-            rm -f "$directory/pid"
-            exit 1
-        fi
-        sleep 0.1
-    done
-}
-
-within() {
-    pid=$(cat "$1/pid" 2>/dev/null) || { say "$1: no Slurm runs there"; exit 1; }
-    shift
-    exec nsenter -t "$pid" -m -n -p -u -i -- "$@"
-}
-
-down() { # the end of process 1 of the namespace ends all others, and the mounts and the network with them
-    if pid=$(cat "$1/pid" 2>/dev/null); then
-        kill -9 "$pid" 2>/dev/null || true
-        while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
-    fi
-    rm -rf "$1"
-}
-
-# --- process 1 of the namespaces
-
-lay() { # the packages over /usr and /etc; what is written there stays in memory
-    mount -t tmpfs -o mode=755 none /run
-    for each in usr etc; do
-        mkdir -p /run/laid/$each.upper /run/laid/$each.work "$target/root/$each"
-        mount -t overlay none -o "lowerdir=$target/root/$each:/$each,upperdir=/run/laid/$each.upper,workdir=/run/laid/$each.work" /$each
-    done
-    for each in munge mysqld slurm slurmrestd; do mkdir -p /run/$each; done
-}
-
-connect() { # daemons take no address from a network that has the loopback alone
-    ip link set lo up
-    ip link add near type veth peer name far
-    ip address add $address/24 dev near
-    ip link set near up
-    ip link set far up
-    hostname $host
-    echo "127.0.0.1 localhost" >/etc/hosts
-    echo "$address $host" >>/etc/hosts
-    echo "hosts: files" >/etc/nsswitch.conf
-}
-
-add_users() { # Slurm's own, and three people
-    number=64030
-    for name in munge mysql slurm slurmrestd alice bob carol; do
-        grep -v "^$name:" /etc/passwd >/run/passwd || true
-        cat /run/passwd >/etc/passwd
-        echo "$name:x:$number:$number::/tmp:/bin/sh" >>/etc/passwd
-        echo "$name:x:$number:" >>/etc/group
-        number=$((number + 1))
-    done
-}
-
-as() {
-    user=$1
-    shift
-    setpriv --reuid "$user" --regid "$user" --clear-groups "$@"
-}
-
-until_true() {
-    tries=300
-    until "$@" >/dev/null 2>&1; do
-        tries=$((tries - 1))
-        [ $tries != 0 ] || { say "waited in vain: $*"; exit 1; }
-        sleep 0.1
     done
 }
 
@@ -217,8 +100,9 @@ END
 inside() {
     directory=$1 nodes=$2
     lay
+    for each in munge mysqld slurm slurmrestd; do mkdir -p /run/$each; done
     connect
-    add_users
+    add_users munge mysql slurm slurmrestd
     mkdir -p /etc/slurm
     start_munge
     if [ "${SLURM_ACCOUNTING:-yes}" = yes ]; then
@@ -234,35 +118,7 @@ AccountingStorageHost=$host"
     as slurmrestd slurmrestd -a rest_auth/local unix:/run/slurmrestd/slurmrestd.socket >"$directory/log/slurmrestd" 2>&1 &
     all_idle() { [ "$(sinfo -h -o '%D %T')" = "$nodes idle" ]; }
     until_true all_idle
-    touch "$directory/ready"
-    while :; do # collects the daemons' children that have lost their parents
-        sleep 3600 &
-        wait $! || true
-    done
+    stay
 }
 
-case ${1:-} in
-unpack) unpack ;;
-up) up "$(realpath -m "$2")" "${3:-4}" ;;
-in)
-    shift
-    within "$@"
-    ;;
-down) down "$2" ;;
-shell)
-    unpack
-    made=$(mktemp -d /tmp/slurm-XXXXXX)
-    trap 'scripts/slurm.sh down "$made"' EXIT
-    up "$made" "${2:-4}"
-    say "a Slurm with ${2:-4} nodes: sinfo, srun, runuser -u alice -- sbatch ...; it ends with this shell"
-    (within "$made" "${SHELL:-/bin/sh}") || true
-    ;;
-inside)
-    shift
-    inside "$@"
-    ;;
-*)
-    sed -n 's/^#   //p' "$0" >&2
-    exit 2
-    ;;
-esac
+run_words "$@"
