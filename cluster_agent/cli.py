@@ -67,6 +67,11 @@ COMMANDS: Final = {
         "slurm",
         "Work next to a Slurm: check, install, remove, follow.",
     ),
+    "oar": (
+        "cluster_agent.commands.beside_slurm.oar_site",
+        "oar",
+        "Next to an OAR: check, install, remove, follow.",
+    ),
     "notify": ("cluster_agent.commands.job_notices", "notify", "What another job manager starts and ends."),
     "energy": ("cluster_agent.commands.beside_slurm.slurm_energy", "energy", "Joules of the jobs of another manager."),
     "metrics": ("cluster_agent.commands.metrics", "metrics", "The partition for Prometheus."),

@@ -39,8 +39,9 @@ _TAG: Final = re.compile(r"(?:^|[ ,;\t])nodectl=([A-Za-z]+)(?=$|[ ,;\t])")
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """A job that has its nodes now. ``node_list``: as Slurm writes it; ``submitted_s``: Unix seconds."""
+class QueuedJob:
+    """A job of another manager that has its nodes now. ``node_list``: a list as Slurm writes it; ``submitted_s``: Unix
+    seconds."""
 
     job: str
     node_list: str
@@ -53,7 +54,7 @@ class SlurmJob:
     cluster: str
 
 
-def jobs_on_nodes(text: bytes | str) -> tuple[list[SlurmJob], list[str]]:
+def jobs_on_nodes(text: bytes | str) -> tuple[list[QueuedJob], list[str]]:
     """The jobs that have nodes, and the state words that no version above has, which count as having nodes.
     ``ClusterError`` in one line for anything else."""
     try:
@@ -81,10 +82,9 @@ def _words(row: dict[str, Any]) -> set[str]:
     return {str(word).upper() for word in words}
 
 
-def _job(row: dict[str, Any]) -> SlurmJob:
+def _job(row: dict[str, Any]) -> QueuedJob:
     node_list = str(row.get("nodes") or "")
-    said = _TAG.findall(str(row.get("comment") or ""))
-    return SlurmJob(
+    return QueuedJob(
         job=str(_number(row, "job_id")),
         node_list=node_list,
         nodes=frozenset(expanded(node_list)) if node_list else frozenset(),
@@ -92,7 +92,7 @@ def _job(row: dict[str, Any]) -> SlurmJob:
         restarts=_number(row, "restart_cnt"),
         user=str(row.get("user_name") or ""),
         title=str(row.get("name") or ""),
-        tag=next(filter(None, map(_tag, said)), ""),
+        tag=tag_said(str(row.get("comment") or "")),
         cluster=str(row.get("cluster") or ""),
     )
 
@@ -104,6 +104,11 @@ def _number(row: dict[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
         raise ValueError(f"{name} is {json.dumps(value)[:60]}, no number")
     return int(value)
+
+
+def tag_said(comment: str) -> str:
+    """The first tag among the words ``nodectl=WORD`` of a comment; empty: none."""
+    return next(filter(None, map(_tag, _TAG.findall(comment))), "")
 
 
 def _tag(word: str) -> str:

@@ -11,8 +11,9 @@ from typing import Final
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.people_protocol import ListNodes, NotifyEnd
+from cluster_agent.slurm.config_block import FOLDER
 from cluster_agent.slurm.queue_source import REST
-from cluster_agent.slurm.site_files import FOLDER, LUA, SCRIPTS, deferred, read_conf, setting, slow_parameters, taken
+from cluster_agent.slurm.site_files import LUA, SCRIPTS, deferred, read_slurm_conf, setting, slow_parameters, taken
 from foundation.shell.errors import UsageError
 from foundation.shell.names import expanded, first_of, with_domain
 
@@ -24,7 +25,7 @@ _PARTITION: Final = re.compile(r"^[ \t]*PartitionName[ \t]*=[ \t]*(\S+)(.*)$", r
 
 def lacking(path: Path, hook: str, place: Place) -> list[str]:
     """For the ``slurm.conf`` at ``path``; empty: all is there. ``WrongUseError`` if that cannot be read."""
-    conf = read_conf(path)
+    conf = read_slurm_conf(path)
     lines = [*taken(conf)]
     lines += [
         f"{name} is not set: `clusterctl slurm install`"
@@ -37,7 +38,7 @@ def lacking(path: Path, hook: str, place: Place) -> list[str]:
         lines.append(f"nobody listens at {REST}, and there is no squeue: `slurm follow` can ask neither")
     if not (setting(conf, "AccountingStorageType") or "").endswith("slurmdbd"):
         lines.append("AccountingStorageType is not slurmdbd: joules cannot be written into Slurm's job records")
-    return lines + _of_schedule(path, conf) + _of_agent(conf, place)
+    return lines + _of_schedule(path, conf) + of_agent(slurm_nodes(conf), place, "Slurm", "slurm-check")
 
 
 def _of_schedule(path: Path, conf: str) -> list[str]:
@@ -64,26 +65,27 @@ def _in_force(conf: str, name: str) -> str | None:
     return setting(conf, name) or (found[-1] if found else None)
 
 
-def _of_agent(conf: str, place: Place) -> list[str]:
-    """Whether the cluster agent lets this user notify, and whether both know the same nodes."""
+def of_agent(theirs: set[str], place: Place, manager: str, cluster: str) -> list[str]:
+    """Whether the cluster agent lets this user notify, and whether both know the same nodes. ``theirs``: the manager's;
+    ``cluster``: a name that no notice has."""
     try:
-        ask(place, NotifyEnd("none", "slurm-check"))  # of a job that nobody has, which changes nothing
+        ask(place, NotifyEnd("none", cluster))  # of a job that nobody has, which changes nothing
     except ClusterError as error:
         return [f"{error} (`notifiers` in cluster.toml, or a key of role notifier)"]
     try:
         ours = {row.name for row in ask(place, ListNodes())}
     except ClusterError:  # a notifier's key may not look
         return []
-    theirs = slurm_nodes(conf)
     lines = [
         f"the agent of {node} calls itself {called}: set [cluster] name = {node!r} in its settings"
         for node, called in list(with_domain(sorted(theirs - ours), ours - theirs).items())[:1]
     ]
     if theirs and (alone := sorted(ours - theirs)):
-        lines.append(f"not nodes of this Slurm: {first_of(alone, NAMED)}: jobs there are notified by nobody")
+        lines.append(f"not nodes of this {manager}: {first_of(alone, NAMED)}: jobs there are notified by nobody")
     if alone := sorted(theirs - ours):
         lines.append(
-            f"nodes of Slurm without an agent: {first_of(alone, NAMED)}: their jobs start uncapped and are not counted"
+            f"nodes of {manager} without an agent: {first_of(alone, NAMED)}: their jobs start uncapped and are not "
+            "counted"
         )
     return lines
 

@@ -8,8 +8,6 @@ Slurm looks at its queue. A setting that the site has already stays the site's: 
 
 from __future__ import annotations
 
-import difflib
-import os
 import pwd
 import re
 import shlex
@@ -18,14 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from cluster_agent.errors import ClusterError, WrongUseError
-from foundation.directories import make_shared_directory
+from cluster_agent.errors import WrongUseError
+from cluster_agent.slurm.config_block import FOLDER, FileChange, read_conf, text_of, with_block, without_block
 
-FOLDER: Final = "nodectl"
 MARK: Final = "nodectl: written by `clusterctl slurm install"
-BEGIN: Final = "# nodectl begin (clusterctl slurm install; clusterctl slurm remove)\n"
-NO_NEWLINE: Final = "# nodectl begin (clusterctl slurm install; clusterctl slurm remove; the line before had no end)\n"
-END: Final = "# nodectl end\n"
 SCRIPTS: Final = {"PrologSlurmctld": "prolog-slurmctld", "EpilogSlurmctld": "epilog-slurmctld"}
 NODE_SCRIPTS: Final = {"Prolog": "prolog-node", "Epilog": "epilog-node"}
 """They must be on every node: Slurm drains one that has no such file."""
@@ -44,7 +38,6 @@ RUN: Final = "/run/nodectl"
 """Of the node's agent: the folder of its lock."""
 
 _HOOKS: Final = Path(__file__).parent / "hooks"
-_BLOCK: Final = re.compile(rf"(?:\n{re.escape(NO_NEWLINE)}|{re.escape(BEGIN)}).*?{re.escape(END)}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +60,6 @@ class Choices:
         return SCRIPTS | NODE_SCRIPTS if self.with_nodes else SCRIPTS
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A file before and after; None: it is not there."""
-
-    path: Path
-    before: str | None
-    after: str | None
-
-    def diff(self) -> str:
-        """As ``diff -u`` prints it."""
-        names = [str(self.path) if text is not None else "/dev/null" for text in (self.before, self.after)]
-        before, after = ((text or "").splitlines(keepends=True) for text in (self.before, self.after))
-        found = difflib.unified_diff(before, after, names[0], names[1])
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in found)
-
-    def carry_out(self) -> None:
-        """Write or remove the file; owner and mode of one that was there stay."""
-        try:
-            if self.after is None:
-                self.path.unlink()
-                return
-            make_shared_directory(self.path.parent)
-            made = self.path.with_name(f".{self.path.name}.nodectl")
-            made.write_bytes(self.after.encode("utf-8", "surrogateescape"))
-            is_script = self.path.name in (SCRIPTS | NODE_SCRIPTS).values()
-            made.chmod(0o755 if is_script else 0o644)
-            if self.before is not None:
-                status = self.path.stat()
-                os.chown(made, status.st_uid, status.st_gid)
-                made.chmod(status.st_mode & 0o7777)
-            made.replace(self.path)
-        except OSError as error:
-            raise ClusterError(f"{self.path}: cannot write it: {error.strerror}") from None
-
-
 def setting(conf: str, name: str) -> str | None:
     """The last value of a setting in the text of a ``slurm.conf``, without our block; None: it is not set."""
     found = re.findall(
@@ -110,17 +68,9 @@ def setting(conf: str, name: str) -> str | None:
     return found[-1] if found else None
 
 
-def without_block(conf: str) -> str:
-    """The text of ``slurm.conf`` as the site wrote it."""
-    return _BLOCK.sub("", conf)
-
-
-def read_conf(path: Path) -> str:
+def read_slurm_conf(path: Path) -> str:
     """The text of ``slurm.conf``."""
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except OSError as error:
-        raise WrongUseError(f"{path}: cannot read Slurm's configuration: {error.strerror} (--conf)") from None
+    return read_conf(path, "Slurm")
 
 
 class Deferred(NamedTuple):
@@ -132,7 +82,7 @@ class Deferred(NamedTuple):
 
 def deferred(path: Path) -> Deferred | None:
     """For the ``slurm.conf`` at ``path``; None: no jobs are deferred."""
-    text = _text(path.with_name(LUA)) or ""
+    text = text_of(path.with_name(LUA)) or ""
     found = re.search(r'^local PARTITION = "([^"\n]+)".*\nlocal DEFER = ([0-9]{1,6})$', text, re.MULTILINE)
     return Deferred(found[1], int(found[2])) if found else None
 
@@ -161,14 +111,13 @@ def taken(conf: str, scripts: Mapping[str, str] = SCRIPTS) -> list[str]:
 
 def to_install(path: Path, choices: Choices) -> list[FileChange]:
     """What changes, for the ``slurm.conf`` at ``path``. Nothing is written."""
-    conf, folder = read_conf(path), path.parent / FOLDER
-    own = without_block(conf)
+    conf, folder = read_slurm_conf(path), path.parent / FOLDER
     words = _words(conf, choices)
     changes = []
     lines = []
     for name, script in choices.scripts.items():
         text = _filled(script, words)
-        changes.append(_change(folder / script, re.sub(r"  +2>>", " 2>>", text)))
+        changes.append(FileChange(folder / script, text_of(folder / script), re.sub(r"  +2>>", " 2>>", text)))
         if setting(conf, name) is None:
             lines.append(f"{name}={folder / script}\n")
     if choices.with_tags or choices.partition:
@@ -177,30 +126,19 @@ def to_install(path: Path, choices: Choices) -> list[FileChange]:
             lines.append("JobSubmitPlugins=lua\n")
     if choices.partition and setting(conf, "SchedulerParameters") is None:
         lines.append(f"SchedulerParameters={','.join(f'{name}={value}' for name, value in SCHEDULER.items())}\n")
-    begin = BEGIN if own.endswith("\n") or not own else f"\n{NO_NEWLINE}"
-    after = own + begin + "".join(lines) + END if lines else own
+    after = with_block(conf, lines, "clusterctl slurm install; clusterctl slurm remove")
     changes.append(FileChange(path, conf, after))
     return [change for change in changes if change.before != change.after]
 
 
 def to_remove(path: Path) -> list[FileChange]:
     """What changes when all of ours is taken away."""
-    conf = read_conf(path)
+    conf = read_slurm_conf(path)
     scripts = [path.parent / FOLDER / script for script in (SCRIPTS | NODE_SCRIPTS).values()]
     files = [*scripts, path.with_name(LUA)]
-    ours = [FileChange(file, text, None) for file in files if (text := _text(file)) is not None and MARK in text]
+    ours = [FileChange(file, text, None) for file in files if (text := text_of(file)) is not None and MARK in text]
     changes = [FileChange(path, conf, without_block(conf)), *ours]
     return [change for change in changes if change.before != change.after]
-
-
-def carry_out(changes: list[FileChange], path: Path) -> None:
-    """All of it: the configuration names scripts only while they are there. A folder of ours that is empty goes."""
-    is_removal = any(change.after is None for change in changes)
-    for change in sorted(changes, key=lambda one: (one.path == path) != is_removal):
-        change.carry_out()
-    folder = path.parent / FOLDER
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
 
 
 def _words(conf: str, choices: Choices) -> dict[str, str]:
@@ -220,10 +158,6 @@ def _words(conf: str, choices: Choices) -> dict[str, str]:
     }
 
 
-def _change(path: Path, after: str) -> FileChange:
-    return FileChange(path, _text(path), after)
-
-
 def _filled(script: str, words: Mapping[str, str]) -> str:
     text = (_HOOKS / script).read_text()
     for word, value in words.items():
@@ -232,7 +166,7 @@ def _filled(script: str, words: Mapping[str, str]) -> str:
 
 
 def _lua(path: Path, after: str) -> FileChange:
-    before = _text(path)
+    before = text_of(path)
     if before is not None and MARK not in before:
         raise WrongUseError(f"{path}: the site has one already: take over the functions of {_HOOKS / LUA} by hand")
     return FileChange(path, before, after)
@@ -247,12 +181,3 @@ def _slurm_user(conf: str) -> int:
         raise WrongUseError(
             f"SlurmUser is {name}, whom this machine does not know: run this where slurmctld runs"
         ) from None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ClusterError(f"{path}: cannot read it: {error.strerror}") from None

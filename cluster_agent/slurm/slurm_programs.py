@@ -1,4 +1,4 @@
-"""Running one of Slurm's programs (squeue, sinfo, scontrol, sacctmgr)."""
+"""Running one of another manager's programs (squeue, sinfo, scontrol, sacctmgr; oarstat)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def run(
     environment: Mapping[str, str] = MappingProxyType({}),
     reads: bytes = b"",
     patience_s: float = PATIENCE_S,
+    package: str = "slurm-client",
 ) -> subprocess.CompletedProcess[bytes]:
     """``ClusterError`` in one line if it cannot be run, or does not answer, since ``daemon`` may be gone.
-    ``environment``: in addition to ours; ``reads``: its standard input."""
+    ``environment``: in addition to ours; ``reads``: its standard input; ``package``: what has it in Debian."""
     try:
         return subprocess.run(
             command, input=reads, env=os.environ | environment, capture_output=True, timeout=patience_s, check=False
@@ -32,7 +33,7 @@ def run(
         name = Path(command[0]).name
         raise ClusterError(f"{name} did not answer within {patience_s:g} s: is {daemon} running?") from None
     except OSError as error:
-        raise ClusterError(f"{command[0]}: cannot run it: {error.strerror} (slurm-client)") from None
+        raise ClusterError(f"{command[0]}: cannot run it: {error.strerror} ({package})") from None
 
 
 def last_line(*streams: bytes) -> str:

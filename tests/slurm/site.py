@@ -1,8 +1,10 @@
-"""A real Slurm with its own nodes, users and network (scripts/slurm.sh), for as long as a ``with`` lasts."""
+"""A real Slurm or OAR with its own nodes, users and network (scripts/slurm.sh, oar.sh), for as long as a ``with``
+lasts."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -13,33 +15,38 @@ from typing import Self
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "slurm.sh"
+
+
+def why_none(manager: str) -> str:
+    """Empty if this manager can be brought up here, else the reason to skip."""
+    if os.geteuid() != 0:
+        return f"{manager} in namespaces of its own needs root"
+    if not (ROOT / "build" / manager / "complete").exists():
+        return f"the Debian packages of {manager} could not be had: scripts/{manager}.sh unpack"
+    return ""
 
 
 def why_no_slurm() -> str:
-    """Empty if a Slurm can be brought up here, else the reason to skip."""
-    if os.geteuid() != 0:
-        return "a Slurm in namespaces of its own needs root"
-    if not (ROOT / "build" / "slurm" / "complete").exists():
-        return "the Debian packages of Slurm could not be had: scripts/slurm.sh unpack"
-    return ""
+    """The same for a Slurm."""
+    return why_none("slurm")
 
 
 class Site:
     """``with Site(nodes=4) as site: site.run("sinfo")``. It is ready when the ``with`` begins."""
 
-    def __init__(self, nodes: int = 4, accounting: bool = True) -> None:
-        self.at = Path(tempfile.mkdtemp(prefix="slurm-"))  # not pytest's: Slurm's users must reach it
+    def __init__(self, nodes: int = 4, accounting: bool = True, manager: str = "slurm") -> None:
+        self.at = Path(tempfile.mkdtemp(prefix=f"{manager}-"))  # not pytest's: its users must reach it
+        self._script = ROOT / "scripts" / f"{manager}.sh"
         self._nodes, self._accounting = nodes, accounting
 
     def __enter__(self) -> Self:
         environment = {**os.environ, "SLURM_ACCOUNTING": "yes" if self._accounting else "no"}
-        subprocess.run([SCRIPT, "up", self.at, str(self._nodes)], check=True, env=environment)
+        subprocess.run([self._script, "up", self.at, str(self._nodes)], check=True, env=environment)
         self.pid = int((self.at / "pid").read_text())
         return self
 
     def __exit__(self, *_: object) -> None:
-        subprocess.run([SCRIPT, "down", self.at], check=True)
+        subprocess.run([self._script, "down", self.at], check=True)
 
     @property
     def within(self) -> list[str]:
@@ -73,3 +80,10 @@ class Site:
         while not holds():
             assert time.monotonic() < until_s, "waited in vain"
             time.sleep(0.1)
+
+
+def page_blocks(page: str, heading: str) -> list[str]:
+    """What is typed in the sections of a page whose headings begin so, a block of lines each."""
+    text = (ROOT / "docs" / page).read_text()
+    (section,) = re.findall(rf"^## {heading}.*?$(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```console$(.*?)^```$", section, re.MULTILINE | re.DOTALL)

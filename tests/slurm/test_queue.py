@@ -18,7 +18,7 @@ from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
 from cluster_agent.slurm.follow import Follower, compare
-from cluster_agent.slurm.queue_json import ELSEWHERE, ON_NODES, SlurmJob, jobs_on_nodes
+from cluster_agent.slurm.queue_json import ELSEWHERE, ON_NODES, QueuedJob, jobs_on_nodes
 from cluster_agent.slurm.queue_source import QueueSource
 
 SUBMITTED_S = 1_795_909_975
@@ -56,7 +56,7 @@ def text(*rows: dict[str, Any], **more: Any) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_running_job_is_read_in_the_shape_of_each_version(version: str) -> None:
     nodes = frozenset({"n01", "n02"})
-    expected = SlurmJob("17", "n[01-02]", nodes, SUBMITTED_S, 1, "alice", "solve", "memory", "hpc")
+    expected = QueuedJob("17", "n[01-02]", nodes, SUBMITTED_S, 1, "alice", "solve", "memory", "hpc")
     assert jobs_on_nodes(text(row(version))) == ([expected], [])
 
 
@@ -78,7 +78,7 @@ def test_an_unknown_state_counts_as_running_and_is_named() -> None:
     assert ([job.job for job in found], unknown) == (["17"], ["TELEPORTED"])
     lines: list[str] = []
     follower = Follower(
-        list, lambda: text(row("24.05", words=("TELEPORTED",))).encode(), lambda _: None, lines.append, "hpc"
+        list, lambda: jobs_on_nodes(text(row("24.05", words=("TELEPORTED",)))), lambda _: None, lines.append, "hpc"
     )
     assert follower.turn() and follower.turn()
     assert lines == ["job states that are not known here, taken for running: TELEPORTED"]
@@ -102,7 +102,11 @@ def test_json_that_is_no_queue_is_one_line_and_ends_no_job(answer: str) -> None:
     sent: list[object] = []
     lines: list[str] = []
     follower = Follower(
-        lambda: [ForeignJob("17", ["n01"], cluster="hpc")], answer.encode, sent.append, lines.append, "hpc"
+        lambda: [ForeignJob("17", ["n01"], cluster="hpc")],
+        lambda: jobs_on_nodes(answer),
+        sent.append,
+        lines.append,
+        "hpc",
     )
     assert (follower.turn(), follower.turn(), sent, len(lines)) == (False, False, [], 1)
     assert lines[0].endswith("; jobs that are known go on")
@@ -110,8 +114,8 @@ def test_json_that_is_no_queue_is_one_line_and_ends_no_job(answer: str) -> None:
 
 def job(
     number: str, nodes: str = "n01", submitted_s: int = SUBMITTED_S, restarts: int = 0, cluster: str = "hpc"
-) -> SlurmJob:
-    return SlurmJob(number, nodes, frozenset(nodes.split(",")), submitted_s, restarts, "alice", "solve", "", cluster)
+) -> QueuedJob:
+    return QueuedJob(number, nodes, frozenset(nodes.split(",")), submitted_s, restarts, "alice", "solve", "", cluster)
 
 
 def known(number: str, *nodes: str, submitted_s: int = SUBMITTED_S, restarts: int = 0) -> ForeignJob:
@@ -140,7 +144,7 @@ def test_the_number_of_a_lost_job_that_slurm_gives_again_is_another_job() -> Non
     ],
 )
 def test_a_run_with_another_key_or_other_nodes_takes_the_place_of_the_one_that_is_known(
-    other: SlurmJob, tmp_path: Path
+    other: QueuedJob, tmp_path: Path
 ) -> None:
     stored = ForeignJobs(tmp_path / "notices")
     stored.start(known("1"), ["n01", "n02"])
@@ -191,8 +195,8 @@ def test_after_one_comparison_the_cluster_agent_knows_the_queue(before: Any, now
 def test_a_job_without_nodes_of_ours_is_notified_once_and_one_that_grows_again() -> None:
     sent: list[Any] = []
     queue = [job("1", "gpu1")]
-    read = lambda: text(*(row("22.05", int(one.job), nodes=one.node_list, comment="") for one in queue)).encode()  # noqa: E731
-    follower = Follower(list, read, sent.append, lambda line: None, "hpc")
+    read = lambda: text(*(row("22.05", int(one.job), nodes=one.node_list, comment="") for one in queue))  # noqa: E731
+    follower = Follower(list, lambda: jobs_on_nodes(read()), sent.append, lambda line: None, "hpc")
     assert [follower.turn() for _ in range(3)] == [True] * 3
     assert [type(one) for one in sent] == [NotifyStart]
     queue[0] = job("1", "gpu[1-2]")
@@ -203,8 +207,13 @@ def test_a_job_without_nodes_of_ours_is_notified_once_and_one_that_grows_again()
 def test_a_job_that_starts_during_a_comparison_is_not_taken_for_one_that_is_gone() -> None:
     """What is known is asked for before the queue: in the other order a job that starts in between would be ended."""
     order: list[str] = []
-    Follower(lambda: order.append("known") or [], lambda: order.append("queue") or text().encode(), lambda _: None,
-             lambda line: None, "hpc").turn()  # type: ignore[func-returns-value]  # fmt: skip
+    Follower(
+        lambda: order.append("known") or [],  # type: ignore[func-returns-value]
+        lambda: order.append("queue") or ([], []),  # type: ignore[func-returns-value]
+        lambda _: None,
+        lambda line: None,
+        "hpc",
+    ).turn()
     assert order == ["known", "queue"]
 
 

@@ -8,7 +8,6 @@ and jobs to run.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import pytest
 from cluster_agent.hook.build_hook import build
 from cluster_agent.slurm.taken_nodes import HOW, How
 from tests.fabric.cluster import ROOT, Cluster
-from tests.slurm.site import Site, why_no_slurm
+from tests.slurm.site import Site, page_blocks, why_no_slurm
 
 if why_no_slurm():
     pytest.skip(why_no_slurm(), allow_module_level=True)
@@ -260,10 +259,7 @@ esac
 
 
 def blocks(heading: str) -> list[str]:
-    """What is typed in that section of the page, a block of lines each."""
-    page = (ROOT / "docs" / "slurm.md").read_text()
-    (section,) = re.findall(rf"^## {heading}.*?$(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-    return re.findall(r"^```console$(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    return page_blocks("slurm.md", heading)
 
 
 def as_a_site(both: Both) -> None:

@@ -1,1 +1,1 @@
-"""Commands for a partition whose jobs are a Slurm's."""
+"""Commands for a partition whose jobs are those of another manager, a Slurm or an OAR."""

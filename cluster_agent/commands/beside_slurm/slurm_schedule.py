@@ -45,7 +45,7 @@ def schedule(policy: str, every_s: float, log: Path | None, conf: Path) -> None:
     from cluster_agent.slurm.queue_table import QueueTable
 
     end_on_signals()
-    site_files.read_conf(conf)
+    site_files.read_slurm_conf(conf)
     given = site_files.deferred(conf)
     if given is None:
         raise WrongUseError(f"{conf}: no jobs are deferred: `clusterctl slurm install --schedule PARTITION` first")

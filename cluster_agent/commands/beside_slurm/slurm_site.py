@@ -8,21 +8,21 @@ from pathlib import Path
 
 import click
 
+from cluster_agent.commands.beside_slurm.site_changes import agreed, place_of_hook, repeat, yes_option
 from cluster_agent.commands.beside_slurm.slurm_schedule import conf_option, end_on_signals, schedule
 from cluster_agent.commands.jobs import rows_since
 from cluster_agent.commands.nodes import socket_option
-from cluster_agent.errors import ClusterError, WrongUseError
-from cluster_agent.fabric.ask import Link, Place, ask
+from cluster_agent.errors import WrongUseError
+from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.people_protocol import ListForeign, ListJoules, ListNodes
 from cluster_agent.slurm import site_check, site_files
+from cluster_agent.slurm.config_block import carry_out
 from cluster_agent.slurm.follow import EVERY_S, Follower
 from cluster_agent.slurm.job_comments import JobComments, write
 from cluster_agent.slurm.node_drain import NodeDrain, read_reasons, set_state
+from cluster_agent.slurm.queue_json import jobs_on_nodes
 from cluster_agent.slurm.queue_source import REST, QueueSource
-from cluster_agent.slurm.site_files import FileChange
-from foundation.shell.plain_text import echo, echo_block, say
-
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+from foundation.shell.plain_text import echo, say
 
 
 def _partition(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -96,10 +96,11 @@ def install(
     socket: Place,
 ) -> None:
     """Write the hooks into Slurm's configuration; the diff is shown first."""
-    choices = site_files.Choices(wait_s, if_late, _of_hook(socket), tags, hook, nodes, partition, defer_s)
+    choices = site_files.Choices(wait_s, if_late, place_of_hook(socket), tags, hook, nodes, partition, defer_s)
     changes = site_files.to_install(conf, choices)
-    _carry_out(changes, conf, yes)
-    echo(*site_files.taken(site_files.read_conf(conf), choices.scripts))
+    if agreed(changes, yes):
+        carry_out(changes, conf)
+    echo(*site_files.taken(site_files.read_slurm_conf(conf), choices.scripts))
     if changes:
         echo("slurmctld reads its hooks when it starts: restart it now; running jobs go on")
 
@@ -110,8 +111,8 @@ def install(
 def remove(conf: Path, yes: bool) -> None:
     """Take all of it away; the diff is shown first. Slurm's configuration is then as it was before."""
     changes = site_files.to_remove(conf)
-    _carry_out(changes, conf, yes)
-    if changes:
+    if agreed(changes, yes):
+        carry_out(changes, conf)
         echo("slurmctld runs the hooks until it is restarted, and they do nothing any more")
 
 
@@ -139,12 +140,16 @@ def follow(
     """Compare the cluster agent's jobs with Slurm's queue, and notify of what hooks have missed. Runs until it is
     stopped, as SlurmUser or another notifier."""
     end_on_signals()
-    cluster = cluster or site_files.setting(site_files.read_conf(conf), "ClusterName")
+    cluster = cluster or site_files.setting(site_files.read_slurm_conf(conf), "ClusterName")
     if not cluster:
         raise WrongUseError(f"{conf}: has no ClusterName (--cluster)")
     source = QueueSource(rest)
     follower = Follower(
-        lambda: ask(socket, ListForeign()), source.read, lambda request: ask(socket, request), say, cluster
+        lambda: ask(socket, ListForeign()),
+        lambda: jobs_on_nodes(source.read()),
+        lambda request: ask(socket, request),
+        say,
+        cluster,
     )
     comments = JobComments(
         lambda since_s: [row for row in rows_since(socket, ListJoules(since_s)) if row.cluster == cluster],
@@ -153,34 +158,6 @@ def follow(
         time.time,
     )
     nodes = NodeDrain(lambda: ask(socket, ListNodes()), read_reasons, set_state, say, time.monotonic)
-    way = ""
-    while True:
-        began_s = time.monotonic()
-        is_well = follower.turn()
-        if is_well and admin_comment:
-            comments.turn()
-        if is_well and drain:
-            nodes.turn()
-        if source.way != way:
-            way = source.way
-            say(f"follows the queue of {cluster} by {way}")
-        if once:
-            click.get_current_context().exit(not is_well)
-        time.sleep(max(every_s - (time.monotonic() - began_s), 0.0))
-
-
-def _carry_out(changes: list[FileChange], conf: Path, is_sure: bool) -> None:
-    if not changes:
-        echo("nothing to change")
-        return
-    echo_block("".join(change.diff() for change in changes).rstrip("\n"))
-    if not is_sure and not click.confirm("Write this?"):
-        raise ClusterError("nothing was written")
-    site_files.carry_out(changes, conf)
-
-
-def _of_hook(place: Place) -> tuple[str, ...]:
-    """The hook's options for this cluster agent."""
-    if isinstance(place, Link):
-        return "--socket", place.url, "--key", str(place.key), "--server", place.server
-    return "--socket", str(place)
+    turns = [comments.turn] if admin_comment else []
+    turns += [nodes.turn] if drain else []
+    repeat(follower, turns, lambda: f"follows the queue of {cluster} by {source.way}", every_s, once)
