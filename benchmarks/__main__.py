@@ -93,6 +93,7 @@ NAMES = (
     "gpu_savings",
     "hint_events",
     "hint_delay",
+    "mpi_waits",
     "gpu_phases_remembered",
     "gpu_counter_error",
     "calibration_limits",

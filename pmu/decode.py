@@ -139,10 +139,9 @@ def _decode_hints(before: RawHints, now: RawHints, elapsed_s: float) -> HintSamp
         return NO_HINTS
     most = FASTEST_UNITS * elapsed_s
     is_counted = all(0 <= new - old <= most and new < RAW_HIGHEST for old, new in zip(before[4:], now[4:], strict=True))
-    waiting = now.waits - now.waited
-    if not (is_counted and now.last in _HINTS and abs(waiting) <= MOST_WAITING):
+    if not (is_counted and now.last in _HINTS and abs(now.waits - now.waited) <= MOST_WAITING):
         return _DOUBTED_HINTS
-    # a thread between its two additions may make the difference negative for an instant
+    waiting = before.waits - now.waited  # as if all that ended in the interval had begun before it
     return HintSample(
         Hint(now.last), now.phase, now.copies - before.copies, now.kernels - before.kernels,
         now.phases - before.phases, max(waiting, 0), Quality.MEASURED,

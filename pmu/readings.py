@@ -197,7 +197,8 @@ class Hint(enum.IntEnum):
 @dataclass(frozen=True, slots=True)
 class HintSample:
     """What the application hinted. ``last`` and ``phase`` are those at the end of the interval; ``copies``, ``kernels``
-    and ``phases`` (changes of phase) were counted in it; ``waiting``: threads that wait for other ranks at its end.
+    and ``phases`` (changes of phase) were counted in it; ``waiting``: at least so many threads waited for other ranks
+    all through it.
 
     All are 0 unless ``quality`` is MEASURED: MISSING where no hint was ever given or its program has changed, CLIPPED
     where the page has values that no program with our library writes.

@@ -5,7 +5,7 @@
 #                                            `make hil-rtl` (rtl), or for the demo, tests and lint (all, default)
 #
 # "all" also unpacks, into build/foreign and never installed, the daemons that the tests run on emulated nodes
-# (scripts/foreign.sh), Slurm (scripts/slurm.sh) and OAR (scripts/oar.sh), and installs programs of PyPI into an
+# (scripts/foreign.sh), Slurm, OAR and Open MPI (slurm.sh, oar.sh, openmpi.sh), and installs programs of PyPI into an
 # environment of their own (scripts/foreign_python.sh) and axe-core of npm (scripts/foreign_npm.sh).
 #
 # Leaves .venv/bin/nodectl and .venv/bin/clusterctl. Debian packages are installed only for needs that are not met,
@@ -124,6 +124,7 @@ fetch_foreign() {
         scripts/foreign.sh || say "the tests with tuned, TLP, thermald, crun, hwloc, Chromium and other programs will be skipped"
         scripts/slurm.sh unpack || say "the tests with a real Slurm will be skipped"
         scripts/oar.sh unpack || say "the tests with a real OAR will be skipped"
+        scripts/openmpi.sh || say "the test with a real Open MPI will be skipped"
     fi
     [ -e build/foreign-python/complete ] || say "programs of PyPI that the tests run: some minutes"
     scripts/foreign_python.sh || say "the tests with GPUtil, nvsmi, py3smi, pyJoules, Zeus, CodeCarbon and pybatsim will be skipped"
