@@ -79,6 +79,7 @@ class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory: tuple[str | float, ...] = ("",)
     failures: tuple[str, ...] = ("",)
     reservations: tuple[str, ...] = ("",)
+    windows: tuple[str, ...] = ("",)
     source: str = ""
     published: tuple[Published, ...] = ()
 

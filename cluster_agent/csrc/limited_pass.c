@@ -12,6 +12,7 @@ int32_t scheduler_set_limits(scheduler_t *s, const limits_t *given)
         return -1;
     l->given = *given;
     l->used = column(&s->memory, given->n_counters, sizeof *l->used);
+    l->keeps_place = column(&s->memory, given->n_open, sizeof *l->keeps_place);
     l->free = column(&s->memory, given->n_partitions, sizeof *l->free);
     if (given->n_partitions)
         s->phases.resources = &PARTITIONS;

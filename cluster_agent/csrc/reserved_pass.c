@@ -1,18 +1,28 @@
 /*
- * A pass with reservations: the common jobs on what no reservation keeps, then the jobs of each reservation on its own.
+ * A pass with reservations or windows of queues: the common jobs on what no reservation keeps, then the jobs of each
+ * reservation on its own.
  *
  * Both are the same walk over a profile of free processors. That of the common jobs loses what is reserved in each
  * interval to come, so a job whose walltime reaches into one finds its place before or behind it. That of a reservation
  * has processors in its intervals alone, so its jobs begin and end in them. Walltimes count, and not estimates: a
  * reservation is a promise, and only walltimes are bounds. EASY keeps the place of the first job that cannot start,
  * conservative backfilling those of all, list scheduling none.
- * Cost: O(steps) for each running and each waiting job, and reservations times that.
+ *
+ * A job of a queue with windows finds its place in one of them: the earliest in the first that is long enough, or in
+ * later ones. While it cannot start for its window alone it stands in nobody's way: the next job is the head. But the
+ * first such job of each queue keeps its place, too, unless scheduling is by list, or it would be delayed for ever by
+ * others that are open all day.
+ * Cost: O(steps) for each running and each waiting job, and reservations times that; windows until the place times that.
  */
+#include <string.h>
+
 #include "resources/site_limits_inside.h"
+
+enum { IS_CLOSED = 2 };
 
 static int32_t pool_of(const scheduler_t *s, int32_t job)
 {
-    return s->limited->given.pool[job];
+    return s->limited->given.n_reserved ? s->limited->given.pool[job] : 0;
 }
 
 static int is_known(const booking_t *one, int64_t now_s)
@@ -26,9 +36,11 @@ int reserved_is_any(const scheduler_t *s, int64_t now_s)
     for (int32_t i = 0; i < given->n_reserved; i++)
         if (is_known(&given->reserved[i], now_s))
             return 1;
-    for (int32_t i = s->head; given->n_reserved && i < s->tail; i++)
-        if (pool_of(s, s->queue[i].job) && !s->has_started[s->queue[i].job])
+    for (int32_t i = s->head; (given->n_reserved || given->n_open) && i < s->tail; i++) {
+        int32_t job = s->queue[i].job;
+        if (!s->has_started[job] && (pool_of(s, job) || open_queue(given, job) >= 0))
             return 1;
+    }
     return 0;
 }
 
@@ -76,11 +88,45 @@ static int plan(scheduler_t *s, int64_t now_s, int64_t until_s, int32_t pool)
     return 0;
 }
 
+/* The earliest time in the window from which the claim can be met until it closes; INT64_MAX: none. */
+static int64_t earliest_in(const profile_t *profile, const claim_t *claim, window_t window)
+{
+    const step_t *steps = profile->steps;
+    int64_t at_s = greatest(window.from_s, steps[0].from_s);
+
+    for (int32_t i = 0; i < profile->count && at_s + claim->length_s <= window.to_s; i++) {
+        int64_t next_s = i + 1 < profile->count ? steps[i + 1].from_s : INT64_MAX;
+        if (next_s <= at_s)
+            continue;
+        if (steps[i].free < claim->width)
+            at_s = greatest(at_s, least(next_s, window.to_s));
+        else if (next_s - at_s >= claim->length_s)
+            return at_s;
+    }
+    return INT64_MAX;
+}
+
+/* The same in the first of the queue's windows where it can be met; beyond the last step all weeks are alike. */
+static int64_t earliest_open(const scheduler_t *s, const claim_t *claim, int32_t queue)
+{
+    const profile_t *profile = &s->profile;
+    int64_t now_s = profile->steps[0].from_s, last_s = profile->steps[profile->count - 1].from_s + 2 * WEEK_S;
+    window_t window = window_after(&s->limited->given, queue, now_s);
+
+    for (; window.from_s <= last_s; window = window_after(&s->limited->given, queue, window.to_s)) {
+        int64_t at_s = earliest_in(profile, claim, window);
+        if (at_s < INT64_MAX)
+            return at_s;
+    }
+    return INT64_MAX;
+}
+
 /* Starts the job if its place begins now: 1; 0: it does not, and the place is kept for it if so wanted; -1: no memory. */
 static int place(scheduler_t *s, int64_t now_s, const waiting_t *one, int keeps_place)
 {
     claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
-    int64_t at_s = profile_earliest(&s->profile, &claim);
+    int32_t queue = open_queue(&s->limited->given, one->job);
+    int64_t at_s = queue < 0 ? profile_earliest(&s->profile, &claim) : earliest_open(s, &claim, queue);
     int starts = at_s == now_s && one->width <= s->free; /* jobs may run beyond their walltimes until they are ended */
 
     if (at_s < INT64_MAX && (starts || keeps_place) && profile_take(&s->profile, at_s, &claim, 1) < 0)
@@ -95,6 +141,40 @@ static int is_in(const scheduler_t *s, const waiting_t *one, int32_t pool)
     return !s->has_started[one->job] && pool_of(s, one->job) == pool && limits_allow(s, one);
 }
 
+/* Its queue is closed now, or will be before its walltime is over. */
+static int is_closed(const scheduler_t *s, int64_t now_s, int32_t job)
+{
+    int32_t queue = open_queue(&s->limited->given, job);
+    if (queue < 0)
+        return 0;
+    window_t window = window_after(&s->limited->given, queue, now_s);
+    return window.from_s > now_s || now_s + s->jobs.request_s[job] > window.to_s;
+}
+
+/* Keeps the place of the first job of each queue that is closed to it. Whether it is closed; -1: no memory. */
+static int wait_for_window(scheduler_t *s, int64_t now_s, const waiting_t *one)
+{
+    if (!is_closed(s, now_s, one->job))
+        return 0;
+    s->limited->given.changed[one->job] |= CHANGED_BY_WINDOWS;
+    uint8_t *keeps = &s->limited->keeps_place[open_queue(&s->limited->given, one->job)];
+    int is_first = !*keeps && s->composition.backfill != BACKFILL_LIST;
+    *keeps = 1;
+    return (is_first || s->composition.backfill == BACKFILL_CONSERVATIVE) && place(s, now_s, one, 1) < 0 ? -1 : 1;
+}
+
+/* 1: it starts; 0: it waits, for reservations if it `is_first`; IS_CLOSED: for a window; -1: no memory. */
+static int try_to_start(scheduler_t *s, int64_t now_s, const waiting_t *one, int keeps_place, int is_first)
+{
+    int closed = wait_for_window(s, now_s, one);
+    if (closed)
+        return closed < 0 ? -1 : IS_CLOSED;
+    int started = place(s, now_s, one, keeps_place);
+    if (!started && one->width <= s->free && is_first) /* with EASY it may wait for the head */
+        s->limited->given.changed[one->job] |= CHANGED_BY_RESERVATIONS;
+    return started;
+}
+
 /* How many jobs of the pool start; -1: no memory. */
 static int32_t start_in(scheduler_t *s, int64_t now_s, int32_t pool, int32_t *starts)
 {
@@ -107,17 +187,15 @@ static int32_t start_in(scheduler_t *s, int64_t now_s, int32_t pool, int32_t *st
         const waiting_t one = *next++;
         if (one.job == head || !is_in(s, &one, pool))
             continue;
-        int is_behind = head >= 0, started = place(s, now_s, &one, keeps_all || (!is_behind && !is_list));
+        int is_behind = head >= 0, keeps_place = keeps_all || (!is_behind && !is_list);
+        int started = try_to_start(s, now_s, &one, keeps_place, !is_behind || is_list);
         if (started < 0)
             return -1;
-        if (started) {
+        if (started == 1) {
             starts[count++] = one.job;
             s->overtook[one.job] = (uint8_t)is_behind;
-            continue;
         }
-        if (one.width <= s->free && (!is_behind || is_list)) /* with EASY it may wait for the head */
-            s->limited->given.changed[one.job] |= CHANGED_BY_RESERVATIONS;
-        if (is_behind)
+        if (started || is_behind)
             continue;
         head = one.job;
         if (s->composition.backfill == BACKFILL_NONE)
@@ -130,15 +208,30 @@ static int32_t start_in(scheduler_t *s, int64_t now_s, int32_t pool, int32_t *st
     return count;
 }
 
+/* Until when reservations matter: a job may wait for another, and then, or for the window after the next one, runs. */
+static int64_t matters_until(const scheduler_t *s, int64_t now_s)
+{
+    int64_t longest_s = 0, opens_s = now_s;
+
+    for (int32_t i = s->head; i < s->tail; i++) {
+        int32_t queue = open_queue(&s->limited->given, s->queue[i].job);
+        longest_s = greatest(longest_s, s->jobs.request_s[s->queue[i].job]);
+        if (queue >= 0) {
+            int64_t closes_s = window_after(&s->limited->given, queue, now_s).to_s;
+            opens_s = greatest(opens_s, window_after(&s->limited->given, queue, closes_s).from_s);
+        }
+    }
+    return opens_s + 2 * longest_s;
+}
+
 int32_t reserved_pass(scheduler_t *s, int64_t now_s, int32_t *starts)
 {
-    int64_t longest_s = 0;
+    int64_t until_s = matters_until(s, now_s);
     int32_t count = 0;
 
-    for (int32_t i = s->head; i < s->tail; i++)
-        longest_s = greatest(longest_s, s->jobs.request_s[s->queue[i].job]);
+    memset(s->limited->keeps_place, 0, (size_t)s->limited->given.n_open);
     for (int32_t pool = 0; pool <= s->limited->given.n_reserved; pool++) {
-        int32_t more = plan(s, now_s, now_s + 2 * longest_s, pool) < 0 ? -1 : start_in(s, now_s, pool, starts + count);
+        int32_t more = plan(s, now_s, until_s, pool) < 0 ? -1 : start_in(s, now_s, pool, starts + count);
         if (more < 0)
             return -1;
         count += more;

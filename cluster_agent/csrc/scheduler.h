@@ -216,14 +216,18 @@ void scheduler_lose(scheduler_t *scheduler, int32_t job);
 /* So many free processors go away until they come back (below 0). Only on processors that the caller gives out. */
 void scheduler_take_away(scheduler_t *scheduler, int64_t processors);
 
-/* Once, before anything else, with FCFS, EASY or list scheduling, where reservations are all that is given also with
+/* Once, before anything else, with FCFS, EASY or list scheduling, where reservations and windows are all that is given also with
  * BACKFILL_CONSERVATIVE. The columns outlive the scheduler. 0, or -1: no memory. */
 int32_t scheduler_set_limits(scheduler_t *scheduler, const limits_t *limits);
 
 /* After scheduler_set_limits, at any time: these are all reservations, which may be more than before, and none less. */
 void scheduler_reserve(scheduler_t *scheduler, const booking_t *reserved, int32_t n_reserved);
 
-/* When a reservation begins, ends, becomes known or is deleted next; INT64_MAX: never. Then a pass is due. */
+/* The same of the windows of the same queues. */
+void scheduler_open(scheduler_t *scheduler, const int32_t *opens, const window_t *windows);
+
+/* When a reservation begins, ends, becomes known or is deleted next, or a queue opens in which a job waits; INT64_MAX:
+ * never. Then a pass is due. */
 int64_t scheduler_next_reserved(const scheduler_t *scheduler, int64_t now_s);
 
 /* With several ways, in a pass: when the job could start in a row of its table if no other waited; INT64_MAX: never. */

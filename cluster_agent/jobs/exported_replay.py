@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import floor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -39,6 +42,7 @@ from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.switches.limit_rules import Rule
 from cluster_agent.scheduler.switches.live_limits import LiveSwitches
 from cluster_agent.scheduler.switches.live_reservations import Reservations
+from cluster_agent.scheduler.switches.queue_windows import as_shown
 from cluster_agent.scheduler.switches.reservations import FOREVER_S
 
 if TYPE_CHECKING:
@@ -230,6 +234,9 @@ def _switches(switches: LiveSwitches, jobs: Sequence[Job], numbered: Numbered, p
         size = Counter(node.queue for node in partition.nodes.values())
         sizes = (f"{number}={size[name]}" for name, number in numbered.queues.items() if size[name])
         lines.append(f"--partitions queue:{','.join(sizes)}")
+    numbers, windows = there["queue"], switches.windows.by_queue
+    if open_ := {str(numbers[queue]): each for queue, each in windows.items() if queue in numbers}:
+        lines.append(f"--windows {as_shown(open_)}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -243,7 +250,7 @@ def _rule(rule: Rule, numbers: Mapping[str, int]) -> list[str]:
 
 def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, numbered: Numbered) -> str:
     """In the Standard Workload Format."""
-    lines = ["; Version: 2.2", f"; UnixStartTime: {zero_s}", f"; MaxProcs: {processors}"]
+    lines = ["; Version: 2.2", f"; UnixStartTime: {zero_s}", _zone(zero_s), f"; MaxProcs: {processors}"]
     lines += numbered.notes
     if not numbered.queues:
         lines.append(f"; Note: jobs of queue {ECO_QUEUE} may be slowed (submit --eco)")
@@ -257,6 +264,15 @@ def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, numbered
         )
         lines.append(" ".join(map(str, columns)))
     return "\n".join(lines) + "\n"
+
+
+def _zone(zero_s: int) -> str:
+    """The header's line with the time zone of this machine, which windows of queues are in."""
+    name = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
+    try:
+        return f"; TimeZoneString: {ZoneInfo(name).key}"
+    except (ValueError, OSError):  # it has no such name
+        return f"; TimeZone: {time.localtime(zero_s).tm_gmtoff}"
 
 
 def _table(jobs: Sequence[Job], cores: int, cores_of: Mapping[str, int]) -> str:

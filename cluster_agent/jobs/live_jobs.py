@@ -101,8 +101,10 @@ class Partition:
         except WrongUseError as error:  # of a policy that was chosen since
             raise ClusterError(str(error)) from None
         self.watts.reserve(self.reservations.reserved)
+        self._windows = switches.windows
+        self._windows.follow(int(now()))
         self._reserved_s = float("-inf")
-        """Until then no reservation begins or ends."""
+        """Until then no reservation begins or ends, and no queue opens."""
         self.watts.set_mops(mop_mw)
         self.nodes = {name: Node(name) for name in sorted(nodes)}
         self.jobs: dict[int, Job] = {}
@@ -175,6 +177,7 @@ class Partition:
         if (limits := self.watts.counts.limits) is not None:
             limits.check(claim_of(job))
         self.reservations.check_job(_need_of(job))
+        self._windows.check_job(_need_of(job))
         self._postponed.check(job)
         self._store.add(job)
         self.jobs[job.id] = job
@@ -211,6 +214,7 @@ class Partition:
             if job.attempt == 0:
                 self._postponed.check(job)
             self.reservations.check_job(_need_of(job))
+            self._windows.check_job(_need_of(job))
             self.jobs[job.id] = job
             self._queue_again(job, "queued again by hand")
         self._store.save(job)
@@ -688,13 +692,15 @@ class Partition:
 
     def _may_not_start(self, jobs: Iterable[Job]) -> dict[int, str]:
         """Why those of the waiting jobs, by number, wait that have to, however many nodes are idle: their user, group
-        or queue runs as much as it may, or nodes are reserved."""
+        or queue runs as much as it may, nodes are reserved, or the queue is closed."""
         if (limits := self.watts.counts.limits) is None:
             return {}
         jobs, running = list(jobs), [claim_of(one.job) for one in self.runs.by_row.values()]
         found = limits.over(((job.id, claim_of(job)) for job in jobs), running)
         needs = [(job.id, _need_of(job)) for job in jobs]
-        return found | self.reservations.why(needs, len(self.nodes), self._busy(), self._clock.now_s())
+        now_s = self._clock.now_s()
+        found |= self.reservations.why(needs, len(self.nodes), self._busy(), now_s)
+        return found | self._windows.why(needs, now_s)
 
     def _busy(self) -> list[Busy]:
         """The nodes that are taken, and until when at the latest."""
@@ -711,11 +717,14 @@ class Partition:
         self._reserved_s = float("-inf")  # a pass is due
 
     def _end_reservations(self) -> None:
-        """Where one begins or ends a pass is due. One that is over is forgotten, and jobs that still wait for it are
-        cancelled, since they would wait forever."""
+        """Where one begins or ends, or a queue opens, a pass is due. One that is over is forgotten, and jobs that still
+        wait for it are cancelled, since they would wait forever."""
         now_s = self._clock.now_s()
         if now_s < self._reserved_s:
             return
+        if self._windows.is_behind(now_s):
+            self._windows.follow(now_s)
+            self._scheduler.open(self._windows.queues)
         for name in self.reservations.over(now_s):
             self._store.unreserve(name)
             self.reservations.remove(name, FOREVER_S)
@@ -725,7 +734,8 @@ class Partition:
                 self._leave_queue(job)
                 self._over(job, "cancelled", None, f"its reservation {job.spec.reservation} is over")
                 self._store.save(job)
-        self._has_room, self._reserved_s = True, self.reservations.change_after_s(now_s)
+        changes_s = self.reservations.change_after_s(now_s), self._windows.change_after_s(now_s)
+        self._has_room, self._reserved_s = True, min(changes_s)
 
     def _leave_queue(self, job: Job) -> None:
         row = self._row_of.pop(job.id, None)
@@ -864,5 +874,5 @@ class Partition:
 
 
 def _need_of(job: Job) -> JobNeed:
-    """What it wants of reservations."""
-    return JobNeed(job.user, job.spec.nodes, job.spec.walltime_s, job.spec.reservation)
+    """What it wants of reservations and queues."""
+    return JobNeed(job.user, job.spec.nodes, job.spec.walltime_s, job.spec.reservation, job.spec.queue)

@@ -56,6 +56,7 @@ class World:
     ``failures``   a file of nodes that fail, or mtbf=HOURS,repair=HOURS,...
     ``reservations``  a file of processors that are kept for some jobs in some hours
     ``pairs``      a file of speeds next to partners, for a table of jobs that may share nodes
+    ``windows``    in which hours of the week jobs of a queue may run, such as ``2=18:00-08:00,sat-sun``
     ``strict``     whether the first job that would be dropped or corrected is an error
 
     ``ClusterError`` in one sentence, here or when it is replayed; in that sentence ``--machine`` is ``machine``.
@@ -77,6 +78,7 @@ class World:
     failures: str | None = None
     reservations: str | None = None
     pairs: str | None = None
+    windows: str | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -117,7 +119,7 @@ class World:
 
     @property
     def has_switches(self) -> bool:
-        """Whether it has limits, partitions, memory, failures or reservations."""
+        """Whether it has limits, partitions, memory, failures, reservations or windows of queues."""
         return any(getattr(self, name) is not None for name in SWITCHES)
 
     @property

@@ -1,11 +1,13 @@
-"""``--limit``, ``--partitions``, ``--memory``, ``--failures``, ``--reservations``: what a site adds to its processors,
-for a log's jobs."""
+"""``--limit``, ``--partitions``, ``--memory``, ``--failures``, ``--reservations``, ``--windows``: what a site adds to
+its processors, for a log's jobs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from cluster_agent.scheduler.policies.registry import Choice
 from cluster_agent.scheduler.switches.failures import AFTER_S, DRAWN, Failure, Failures, are_drawn, drawn
 from cluster_agent.scheduler.switches.limit_rules import MOST, is_number, rules_of
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
+from cluster_agent.scheduler.switches.queue_windows import longest_s, opened, windows_of
 from cluster_agent.scheduler.switches.reservations import DAY_S, FOREVER_S, WEEK_S, Reserved, overlap
 from cluster_agent.workloads import swf
 from cluster_agent.workloads.job_log import LONGEST_S, Workload
@@ -94,6 +97,7 @@ def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
         world = replace(world, failures=found)
     if not _names(given):
         return world
+    closed = np.zeros(len(world.workload.jobs), np.bool_)
     workload, machine = world.workload, given.load_machine()
     has, part, workload = _partitions(given, workload)
     memory_kib = np.zeros(len(workload.jobs), np.int64)
@@ -106,8 +110,10 @@ def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
     _check(choice, limits.switches, "processors")
     if given.reservations is not None:
         limits = _with_reservations(limits, given.reservations, workload)
+    if given.windows is not None:
+        limits, closed = _with_windows(limits, given.windows, workload)
     never = np.zeros(len(workload.jobs), np.bool_)
-    for what, fix, which in _never(limits, workload.jobs):
+    for what, fix, which in (*_never(limits, workload.jobs), (*_CLOSED, closed)):
         workload = _noted(workload, what, fix, "dropped", which & ~never, given.strict)
         never |= which
     return _kept(world, workload, limits, ~never)
@@ -233,6 +239,49 @@ def _check_together(path: str, found: Sequence[Reserved], processors: int) -> No
                              f" together at {clash} s; correct it")  # fmt: skip
 
 
+LATEST_S: Final = 4_102_444_800
+LONGEST_LOG_S: Final = 30 * 366 * DAY_S
+"""Ours: after it clocks are not followed when they change."""
+_CLOSED: Final = ("jobs longer than any window of their queue", "delete it, or give its queue a longer one")
+
+
+def _with_windows(limits: Limits, text: str, workload: Workload) -> tuple[Limits, Bools]:
+    """By the log's queues, in its own time zone; and which jobs no window is long enough for. ``WrongUseError``."""
+    from cluster_agent.workloads.warm_log import unix_start_s  # a short replay is as long as its imports
+
+    if {"partitions", "memory"} & set(limits.switches):
+        raise WrongUseError(f"--windows {text}: does not go with --partitions and --memory; leave one of them out")
+    windows, log = windows_of(text, "--windows "), workload.log
+    of_job, jobs = _texts(log.columns[KEYS["queue"], workload.row]), workload.jobs
+    for queue in windows:
+        if queue not in of_job:
+            fix = "correct it, or leave its windows out"
+            raise WrongUseError(f"--windows {text}: {workload.path} has no job of queue {queue}; {fix}")
+    zero_s = unix_start_s(log)
+    if zero_s is None:
+        fix = "add a line `; UnixStartTime: SECONDS`"
+        raise WrongUseError(f"--windows {text}: the header of {workload.path} does not say when it begins: {fix}")
+    begins_s, ends_s = (zero_s + int(at_s) for at_s in (jobs.submit_s[0], jobs.submit_s[-1] + AFTER_S))
+    if begins_s > LATEST_S:
+        raise WrongUseError(f"--windows {text}: the jobs of {workload.path} are submitted after 2099")
+    place = {queue: at for at, queue in enumerate(windows, 1)}
+    column = np.array([place.get(queue, 0) for queue in of_job], np.int32)
+    queues = opened(windows, begins_s, min(ends_s, begins_s + LONGEST_LOG_S), _zone_of(log), zero_s)
+    most_s = np.array([LONGEST_S, *(longest_s(each) for each in windows.values())])[column]
+    if limits.reserved:
+        most_s = np.where(limits.pool > 0, LONGEST_S, most_s)
+    return replace(limits, queues=queues, open=column), jobs.request_s > most_s
+
+
+def _zone_of(log: Log) -> tzinfo:
+    """Of its header; else UTC."""
+    name, offset = (log.header.get(key, "").strip() for key in ("TimeZoneString", "TimeZone"))
+    try:
+        return ZoneInfo(name) if name else timezone(timedelta(seconds=int(offset))) if offset else UTC
+    except (ValueError, OSError, OverflowError, KeyError):
+        raise WrongUseError(f"{log.path}: its header has the time zone {name or offset!r}, which is unknown") from None
+
+
 Source = TypeVar("Source", Workload, "NodeTrace")
 
 
@@ -252,7 +301,7 @@ def _kept(world: Fitted, source: Source, limits: Limits, keeps: Bools) -> Fitted
 
 
 def _names(given: World) -> tuple[str, ...]:
-    found = {name: getattr(given, name) for name in ("partitions", "limits", "memory", "reservations")}
+    found = {name: getattr(given, name) for name in ("partitions", "limits", "memory", "reservations", "windows")}
     return tuple(name for name, text in found.items() if text is not None)
 
 
@@ -389,7 +438,7 @@ def _noted(source: Source, what: str, fix: str, done: str, which: Bools, is_stri
 
 def on_nodes_with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
     """With the limits of users and queues; nodes have clusters and memory of their own."""
-    for name in ("partitions", "memory", "failures", "reservations"):
+    for name in ("partitions", "memory", "failures", "reservations", "windows"):
         if (text := getattr(given, name)) is not None:
             raise WrongUseError(f"--{name} {text}: only for a log of processors; leave it out")
     if given.limits is None:

@@ -61,6 +61,7 @@ class Setting(msgspec.Struct, frozen=True):
     failures: str | None = None
     reservations: str | None = None
     pairs: str | None = None
+    windows: str | None = None
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

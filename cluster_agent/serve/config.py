@@ -28,6 +28,8 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limit_rules import KEYS, rules_of
 from cluster_agent.scheduler.switches.live_limits import LiveSwitches, queues_of
+from cluster_agent.scheduler.switches.live_windows import LiveWindows
+from cluster_agent.scheduler.switches.queue_windows import windows_of
 from cluster_agent.workloads.moldable_trace import read_tables
 from cluster_agent.workloads.swf import TraceError
 from foundation.mqtt.mqtt_settings import MqttSettings
@@ -194,12 +196,22 @@ class JobSettings(msgspec.Struct, frozen=True):
             " model's name or `FILE.py` with `score` (docs/predictions.md). Nobody if left out."
         ),
     ] = ""
+    windows: Annotated[
+        str,
+        Meta(
+            description="In which hours of the week jobs of a queue may run, where queues share all nodes:"
+            " `night=18:00-08:00,sat-sun day=mon-fri@08:00-18:00`; a queue that is not named is always open. For"
+            " policies as `limits`."
+        ),
+    ] = ""
     power: PowerSettings | None = None
 
     @property
     def switches(self) -> LiveSwitches:
-        """``limits`` and ``queues``; ``WrongUseError`` for what is none."""
-        made = LiveSwitches(rules_of(self.limits, "nodes", KEYS, ""), queues_of(self.queues))
+        """``limits``, ``queues`` and ``windows``; ``WrongUseError`` for what is none."""
+        windows = LiveWindows(windows_of(self.windows))
+        made = LiveSwitches(rules_of(self.limits, "nodes", KEYS, ""), queues_of(self.queues), windows=windows)
+        made.check_windows()
         for rule in made.rules:
             if rule.key == "queue":
                 made.check_queue(rule.value or "")
@@ -220,6 +232,7 @@ class JobSettings(msgspec.Struct, frozen=True):
                 raise WrongUseError(f"idle_off_s={composed.idle_off_s} is not a time of at least {LEAST_IDLE_S:.0f} s")
             composed = replace(composed, idle_off_s=None)  # below
         given = {"partitions": "=" in self.queues, "limits": bool(self.limits.split())}
+        given["windows"] = bool(self.windows.split())
         switches = tuple(name for name, is_given in given.items() if is_given)
         check_live(composed, bool(self.machine), self.power is not None, bool(self.configurations), switches)
         return composed
@@ -413,9 +426,14 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         yield "jobs.policy", str(error).removeprefix("--policy ")
         return
     try:
-        _ = queues_of(jobs.queues)
+        queues = queues_of(jobs.queues)
     except WrongUseError as error:
         yield "jobs.queues", str(error)
+        return
+    try:
+        LiveSwitches((), queues, windows=LiveWindows(windows_of(jobs.windows))).check_windows()
+    except WrongUseError as error:
+        yield "jobs.windows", str(error)
         return
     try:
         _ = jobs.switches

@@ -86,9 +86,10 @@ class Profile:
 
     def earliest(self, length_s: int, width: int) -> int:
         """The first time from which ``width`` processors are free for ``length_s``."""
-        return next(at_s for at_s, _ in self.steps if self._least(at_s, at_s + length_s) >= width)
+        return next(at_s for at_s, _ in self.steps if self.least(at_s, at_s + length_s) >= width)
 
-    def _least(self, from_s: int, to_s: int) -> int:
+    def least(self, from_s: int, to_s: int) -> int:
+        """The fewest that are free in these seconds."""
         ends_s = [at_s for at_s, _ in self.steps[1:]] + [to_s]
         return min(
             free for (at_s, free), end_s in zip(self.steps, ends_s, strict=True) if at_s < to_s and end_s > from_s

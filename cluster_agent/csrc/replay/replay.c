@@ -161,7 +161,7 @@ int32_t replay_set_limits(replay_t *r, const limits_t *limits)
 {
     int32_t first = 0;
     r->n_parts = limits->n_partitions;
-    r->has_reservations = limits->n_reserved > 0;
+    r->has_reservations = limits->n_reserved > 0 || limits->n_open > 0;
     if (r->n_parts || r->has_reservations)
         place_processors(r);
     r->part_of = limits->partition;
@@ -563,7 +563,7 @@ typedef struct {
     int64_t power_s, reading_s, switch_s; /* of the plan; joules are to be read; nodes go off, or are off or on */
     int64_t failure_s;                    /* nodes fail, or are back */
     int64_t cap_s, wake_s;                /* another cap is in force; the caller wants a pass */
-    int64_t reserved_s;                   /* a reservation begins, ends, is made or deleted */
+    int64_t reserved_s;                   /* a reservation begins, ends, is made or deleted, or a queue opens */
     int64_t first_s;
 } next_t;
 

@@ -5,6 +5,8 @@
 
 #include "scheduler_inside.h"
 
+enum { WEEK_S = 7 * 24 * 3600 };
+
 typedef struct {
     int64_t processors, kib;
 } amounts_t;
@@ -13,6 +15,7 @@ struct limited {
     limits_t given;
     int64_t *used;     /* per counter, by running jobs */
     amounts_t *free;   /* per partition */
+    uint8_t *keeps_place; /* per queue with windows, in a pass: a job that waits for them has one */
     int64_t spare_kib; /* next to the head of the partition that is looked at */
 };
 
@@ -21,5 +24,9 @@ struct limited {
 int limits_allow(const scheduler_t *s, const waiting_t *one);
 /* When the interval of the reservation begins that is not over, the present or the next one; INT64_MAX: none is. */
 int64_t reserved_from(const booking_t *one, int64_t now_s);
+/* The first window of the queue that closes after this time. */
+window_t window_after(const limits_t *given, int32_t queue, int64_t at_s);
+/* The queue whose windows count for the job; -1: it may run at any time. */
+int32_t open_queue(const limits_t *given, int32_t job);
 
 #endif

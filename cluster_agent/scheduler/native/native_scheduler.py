@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.scheduler.native.own_phases import OwnOrder, OwnPhases
     from cluster_agent.scheduler.plans.looks import Look
     from cluster_agent.scheduler.switches.limits import CLimits
+    from cluster_agent.scheduler.switches.queue_windows import OpenQueues
     from cluster_agent.scheduler.switches.reservations import Reserved
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
@@ -131,6 +132,12 @@ class NativeScheduler:
         assert self._limits is not None
         self._limits.reserve(reserved)
         lib.scheduler_reserve(self._scheduler, self._limits.c.reserved, len(reserved))
+
+    def open(self, queues: OpenQueues) -> None:
+        """These are the windows of the same queues from now on."""
+        assert self._limits is not None
+        self._limits.open(queues)
+        lib.scheduler_open(self._scheduler, self._limits.c.opens, self._limits.c.windows)
 
     def submit(self, now_s: int, job: int) -> bool:
         """The job joins the queue; True if this calls for a pass."""

@@ -1,5 +1,5 @@
 """What a site adds to its processors: partitions, memory, limits of what users and queues may run at once, failures,
-reservations.
+reservations, windows of queues.
 
 Each is a switch of the world, and counts how many jobs it changed. Imports ``scheduler`` alone.
 """
@@ -12,5 +12,6 @@ OPTIONS: Final = {
     "memory": "--memory",
     "failures": "--failures",
     "reservations": "--reservations",
+    "windows": "--windows",
 }
 """Each by its name in a world and in ``manifest.json``, and the option that gives it."""

@@ -1,4 +1,4 @@
-"""Limits, partitions, memory and reservations as columns of jobs, and as the engine takes them
+"""Limits, partitions, memory, reservations and windows of queues as columns of jobs, and as the engine takes them
 (``csrc/resources/site_limits.h``)."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.switches.queue_windows import NOWHERE, OpenQueues
 from cluster_agent.scheduler.switches.reservations import Reserved
 
 UNCOUNTED: Final = np.iinfo(np.int64).max
@@ -24,6 +25,7 @@ CHANGED: Final = {
     "limits": lib.CHANGED_BY_LIMITS,
     "memory": lib.CHANGED_BY_MEMORY,
     "reservations": lib.CHANGED_BY_RESERVATIONS,
+    "windows": lib.CHANGED_BY_WINDOWS,
 }
 
 
@@ -46,13 +48,18 @@ class Limits(msgspec.Struct, frozen=True):
     """Of each job, only with reservations: 1 + its place in ``reserved``; 0: it has none."""
     reserved_sha256: str = ""
     """Of the file that they are in."""
+    queues: OpenQueues = NOWHERE
+    """Those that have windows."""
+    open: Int32s = np.zeros(0, np.int32)
+    """Of each job, only with such queues: 1 + its place among them; 0: it may run at any time."""
 
     def only(self, rows: Int64s | Bools) -> Limits:
         """Those of the jobs ``rows``."""
         return self._each(lambda column: column[rows])
 
     def _each(self, of: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Limits:
-        names = ("partition", "memory_kib", "counter", *(["pool"] if self.reserved else []))
+        some = {"pool": bool(self.reserved), "open": bool(self.queues.windows)}
+        names = ("partition", "memory_kib", "counter", *(name for name, is_there in some.items() if is_there))
         columns = {name: of(getattr(self, name)) for name in names}
         return msgspec.structs.replace(self, **columns)
 
@@ -77,6 +84,7 @@ class CLimits:
             "counter": ("int32_t", limits.counter),
             "changed": ("uint8_t", self._changed),
             "pool": ("int32_t", limits.pool),
+            "open": ("int32_t", limits.open),
         }
         counts = {
             "n_partitions": len(limits.has) if has_partitions else 0,
@@ -88,12 +96,19 @@ class CLimits:
         self._reserved = ffi.new("booking_t[]", limits.reserved)
         reserved = {"n_reserved": len(limits.reserved), "reserved": self._reserved}
         self.c = ffi.new("limits_t *", counts | reserved | self._pointers)
+        self.open(limits.queues)
 
     def reserve(self, reserved: Sequence[Reserved]) -> None:
         """The reservations that there are now; those before keep their places."""
         self._reserved = ffi.new("booking_t[]", reserved)
         self.c.reserved, self.c.n_reserved = self._reserved, len(reserved)
         self._switches = tuple(dict.fromkeys((*self._switches, "reservations")))
+
+    def open(self, queues: OpenQueues) -> None:
+        """These are the windows of the same queues from now on."""
+        self._opens, self._windows = ffi.new("int32_t[]", queues.opens.tolist()), ffi.new("window_t[]", queues.windows)
+        self.c.opens, self.c.windows = self._opens, self._windows
+        self.c.n_open = max(len(queues.opens) - 1, 0)
 
     @property
     def switches(self) -> dict[str, int]:
@@ -103,7 +118,7 @@ class CLimits:
 
 def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
     """Why the policy does not go with these switches; None: it does."""
-    can_plan_all = switches == ("reservations",)
+    can_plan_all = set(switches) <= {"reservations", "windows"}
     backfills = ("none", "easy", "list", *(["conservative"] if can_plan_all else []))
     reasons = {
         f"backfill={composition.backfill}": composition.backfill not in backfills,

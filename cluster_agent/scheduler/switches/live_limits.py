@@ -1,4 +1,4 @@
-"""Limits, queues and reservations over a table of jobs that grows, for the engine of a live partition.
+"""Limits, queues, reservations and windows over a table of jobs that grows, for the engine of a live partition.
 
 A row of the table is filled in when its job comes. Each user, group and queue has a counter for each kind of limit, so
 the engine's columns have their full size from the start. Queues that have nodes of their own are the engine's
@@ -18,6 +18,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limit_rules import KEYS, LONGEST_QUEUE, Rule
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
+from cluster_agent.scheduler.switches.live_windows import ALWAYS_OPEN, LiveWindows
 from cluster_agent.scheduler.switches.reservations import Reserved
 from foundation.shell.errors import UsageError, nearest
 from foundation.shell.names import expanded, first_of
@@ -49,6 +50,7 @@ class LiveSwitches(NamedTuple):
     queues: Mapping[str, Sequence[str]] = MappingProxyType({})
     reservations: Mapping[str, Reserved] = MappingProxyType({})
     """These are not of the settings: administrators make and delete them."""
+    windows: LiveWindows = ALWAYS_OPEN
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,6 +59,7 @@ class LiveSwitches(NamedTuple):
             "partitions": self.has_partitions,
             "limits": bool(self.rules),
             "reservations": bool(self.reservations),
+            "windows": bool(self.windows.by_queue),
         }
         return tuple(name for name, is_there in found.items() if is_there)
 
@@ -79,6 +82,14 @@ class LiveSwitches(NamedTuple):
     def queue(self, wanted: str) -> str:
         """The queue of a job that was accepted with this one; after a change of the settings it may have gone."""
         return wanted if wanted in self.queues else next(iter(self.queues), "")
+
+    def check_windows(self) -> None:
+        """``WrongUseError`` for windows of queues that there are not, or that have nodes of their own."""
+        for queue in self.windows.by_queue:
+            if queue not in self.queues:
+                self.check_queue(queue)
+            if self.has_partitions:
+                raise WrongUseError(f"{queue}: queues with nodes of their own do not go with windows")
 
     def check_queue(self, wanted: str) -> None:
         """``WrongUseError`` for a queue that does not exist."""
@@ -143,11 +154,13 @@ class LiveLimits:
         count = elsewhere + 1 if queue_of_node else 0
         has = np.array([[size[at], UNCOUNTED] for at in range(count)], np.int64).reshape(count, 2)
         partition, memory_kib = np.zeros(rows if count else 0, np.int32), np.zeros(rows if count else 0, np.int64)
+        self._windows = switches.windows
         self.reserved = list(switches.reservations.values())
         """A reservation keeps its place in it."""
         self._pool_of = {name: at for at, name in enumerate(switches.reservations, 1)}
         columns = has, partition, memory_kib, most, counts_jobs, counter, self.reserved, np.zeros(rows, np.int32)
-        self.limits = Limits(switches.names, *columns)
+        open_ = np.zeros(rows, np.int32)
+        self.limits = Limits(switches.names, *columns, queues=self._windows.queues, open=open_)
         """For the engine, which reads what ``add`` writes."""
 
     def add(self, row: int, job: Claim, nodes: Sequence[str] = ()) -> None:
@@ -158,6 +171,7 @@ class LiveLimits:
                 counter = at * self._room + numbers.setdefault(value, len(numbers))
                 self.limits.most[counter], self.limits.counter[row, at] = most, counter
         self.limits.pool[row] = self._pool_of.get(job.reservation, 0)
+        self.limits.open[row] = self._windows.place_of(job.queue)
         if nodes:
             self.occupy(row, nodes)
         elif self._partition_of_queue:

@@ -67,6 +67,7 @@ class JobNeed(NamedTuple):
     nodes: int
     walltime_s: int
     reservation: str = ""
+    queue: str = ""
 
 
 class Reservations:
