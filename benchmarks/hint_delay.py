@@ -3,8 +3,9 @@
 In real time on this machine: a program of its own gives hints on a real page, the real agent decides by `gpu-events`
 and sets the clock of an EMULATED card through NVML. *Delay*: from before the call of the hint until NVML has taken the
 clock of the first card. It has in it what the node model costs here, and not the time that a real card takes to follow.
-*Periodic*: the same without the wake-up. Published: a node manager in Arm firmware, from a phase's front to
-the applied clock, over SCMI (REGALE D2.3 §3.5).
+*Periodic*: the same without the wake-up. *Phase*: from the front of a phase until the clock of the first core is
+written, by `phase-levels` through cpufreq of the emulated node. Published: a node manager in Arm firmware, from a
+phase's front to the applied clock, over SCMI (REGALE D2.3 §3.5).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from twin.physics.model import Twin
 
 PUBLISHED_MS = {"event": 1.35, "periodic": 2.20}
 CALLS = 2_000_000
+NO_POLICY = PolicyChoice("none")
+LEVELS = PolicyChoice("phase-levels", {"levels": "1:0.6/2:0.8"})
 
 GIVES = """
 import sys, time
@@ -51,6 +54,16 @@ for number, gap in enumerate(gaps):
     at = time.monotonic_ns()
     hints.kernel() if number % 2 else hints.copy(10**10)
     print(at)
+    time.sleep(gap)
+"""
+
+PHASES = """
+import sys, time
+from nodectl import hints
+time.sleep(0.5)
+for number, gap in enumerate(float(word) for word in sys.argv[1:]):
+    print(time.monotonic_ns())
+    hints.phase(1 + number % 2).__enter__()
     time.sleep(gap)
 """
 
@@ -138,8 +151,23 @@ class Stamped:
             self.seen.append((time.monotonic_ns(), high_mhz))
 
 
+class StampedFiles:
+    """The node's files, with the time of each new clock of the first core."""
+
+    def __init__(self, files: Any, seen: list[tuple[int, int]]) -> None:
+        self._files, self._seen = files, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def write(self, path: str, text: str) -> None:
+        self._files.write(path, text)
+        if path.endswith("policy0/scaling_max_freq"):
+            self._seen.append((time.monotonic_ns(), int(text)))
+
+
 class Ran(NamedTuple):
-    """A program under the agent: what it printed, when NVML took which clock, what hints cost, and seconds."""
+    """A program under the agent: what it printed, when which clock was set, what hints cost, and seconds."""
 
     given: list[int]
     seen: list[tuple[int, int]]
@@ -148,15 +176,19 @@ class Ran(NamedTuple):
 
 
 @contextlib.contextmanager
-def agent(place: Path, period_ms: float, is_woken: bool) -> Iterator[Callable[..., Ran]]:
-    """The agent on an emulated card in real time: yields a function that runs it around a program."""
+def agent(
+    place: Path, period_ms: float, is_woken: bool, cpu_policy: PolicyChoice = NO_POLICY
+) -> Iterator[Callable[..., Ran]]:
+    """The agent on an emulated node in real time: yields a function that runs it around a program. Clocks are those of
+    the card, or with ``cpu_policy`` those of the first of 8 cores."""
     path = place / "hints"
     path.unlink(missing_ok=True)
     make_hint_page(path)
     page = HintFile(path, os.geteuid())
-    twin = Twin(load_machine("xh2415"))
+    twin = Twin(load_machine("xh2415" if cpu_policy == NO_POLICY else "a100"))
+    on_cpu: list[tuple[int, int]] = []
     config = Config(
-        mode="optimize", period_ms=period_ms, gpu_policy=PolicyChoice("gpu-events"), cpu_policy=PolicyChoice("none"),
+        mode="optimize", period_ms=period_ms, gpu_policy=PolicyChoice("gpu-events"), cpu_policy=cpu_policy,
         state_dir=str(place / f"state-{time.monotonic_ns()}"), journal=JournalSettings(), gpu=GpuSettings(0),
         budget=Budget(core_share=0.0), calibration="",
     )  # fmt: skip
@@ -165,9 +197,17 @@ def agent(place: Path, period_ms: float, is_woken: bool) -> Iterator[Callable[..
         InProcess(twin, is_realtime=True) as node,
         Interruptions(node.ports.clock) as interruptions,
         Agent.open(
-            replace(node.ports, nvml=(nvml := Stamped(node.ports.nvml))), config, wait=interruptions.wait, hints=watch
+            replace(
+                node.ports,
+                nvml=(nvml := Stamped(node.ports.nvml)),
+                files=StampedFiles(node.ports.files, on_cpu) if cpu_policy != NO_POLICY else node.ports.files,
+            ),
+            config,
+            wait=interruptions.wait,
+            hints=watch,
         ) as opened,
     ):
+        seen = on_cpu if cpu_policy != NO_POLICY else nvml.seen
         watch.want(is_woken)
         if is_woken:
             interruptions.also = watch.descriptor
@@ -181,19 +221,21 @@ def agent(place: Path, period_ms: float, is_woken: bool) -> Iterator[Callable[..
             own = opened.summary()
             print(f"    a tick: sweep {own.sweep.p50_ms:.2f} ms, the rest {own.own_code.p50_ms:.2f} ms (medians)")
             given = [int(line) for line in child.communicate()[0].split()]
-            return Ran(given, nvml.seen, watch, time.monotonic() - begin_s)
+            return Ran(given, seen, watch, time.monotonic() - begin_s)
 
         yield around
     page.close()
 
 
-def delays_ms(place: Path, period_ms: float, is_woken: bool, count: int) -> list[float]:
+def delays_ms(
+    place: Path, period_ms: float, is_woken: bool, count: int, script: str = GIVES, cpu_policy: PolicyChoice = NO_POLICY
+) -> list[float]:
     """From each hint to the clock that follows from it."""
     drawn = random.Random(1)
     gaps = [f"{drawn.uniform(0.15, 0.35):.4f}" for _ in range(count)]
-    with agent(place, period_ms, is_woken) as around:
-        ran = around(GIVES, *gaps)
-    times = [at for at, _ in ran.seen[1:]]
+    with agent(place, period_ms, is_woken, cpu_policy) as around:
+        ran = around(script, *gaps)
+    times = [at for at, _ in ran.seen[cpu_policy == NO_POLICY :]]
     return [(next(at for at in times if at > hint) - hint) / 1e6 for hint in ran.given if times and hint < times[-1]]
 
 
@@ -228,14 +270,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"EMULATED card, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="nodectl-hint-delay-") as name:
         place = Path(name)
-        for title, period_ms, is_woken in (
-            ("woken, period 100 ms", 100.0, True),
-            ("periodic, 100 ms", 100.0, False),
-            ("periodic, 10 ms", 10.0, False),
+        for title, period_ms, is_woken, script, cpu_policy in (
+            ("woken, period 100 ms", 100.0, True, GIVES, NO_POLICY),
+            ("periodic, 100 ms", 100.0, False, GIVES, NO_POLICY),
+            ("periodic, 10 ms", 10.0, False, GIVES, NO_POLICY),
+            ("phase, woken, period 100 ms", 100.0, True, PHASES, LEVELS),
+            ("phase, periodic, 100 ms", 100.0, False, PHASES, LEVELS),
+            ("phase, periodic, 10 ms", 10.0, False, PHASES, LEVELS),
         ):
-            delays = content[title] = delays_ms(place, period_ms, is_woken, count)
+            delays = content[title] = delays_ms(place, period_ms, is_woken, count, script, cpu_policy)
             p50, p90 = np.percentile(delays, [50, 90])
-            print(f"{title:24} {len(delays):4} hints: median {p50:7.2f} ms, p90 {p90:7.2f}, least {min(delays):.2f}")
+            print(f"{title:28} {len(delays):4} hints: median {p50:7.2f} ms, p90 {p90:7.2f}, least {min(delays):.2f}")
         print(f"published: event {PUBLISHED_MS['event']} ms, periodic {PUBLISHED_MS['periodic']} ms")
         costs = content["agent"] = agent_costs(place, seconds)
         for title, cost in costs.items():

@@ -44,6 +44,7 @@ _WHERE: Final[dict[str, tuple[str, str, str]]] = {
     "bdpo-cpu": ("cpu", "nodectl.policies.bdpo_cpu", "POLICY"),
     "bdpo-cpu-bounded": ("cpu", "nodectl.policies.bdpo_cpu_bounded", "POLICY"),
     "mpi-waits": ("cpu", "nodectl.policies.mpi_waits", "POLICY"),
+    "phase-levels": ("cpu", "nodectl.policies.phase_levels", "POLICY"),
     "fixed-cpu": ("cpu", "nodectl.policies.fixed", "CPU_POLICY"),
     "bdpo-gpu": ("gpu", "nodectl.policies.bdpo_gpu", "POLICY"),
     "gpu-events": ("gpu", "nodectl.policies.gpu_events", "POLICY"),
