@@ -5,7 +5,7 @@
  *
  * It stands before the calls of the driver API that copy and that launch, gives the hint, and calls the driver.
  * Programs come to the driver by three ways, and all are served: linked with libcuda; by dlsym(3), as a CUDA runtime
- * that is linked into the program does; and by cuGetProcAddress, which that runtime then asks for all else. Copies of
+ * that is linked into the program does; and by cuGetProcAddress, by which that runtime finds all else. Copies of
  * two and three dimensions, and those within a graph, are not seen; nor is a program without the dynamic linker.
  *
  * No header of CUDA is needed: all arguments of these calls are pointers or whole numbers, each of which x86-64 and
@@ -29,7 +29,7 @@
 typedef long word; /* an argument, whatever it is */
 
 typedef struct {
-    const char *name, *asked_for; /* the symbol; what cuGetProcAddress calls it */
+    const char *name, *requested_as; /* the symbol; what cuGetProcAddress calls it */
     int is_per_thread;            /* the variant for a default stream of each thread */
     void *wrapper;
     void *real;
@@ -127,7 +127,7 @@ LAUNCH_EX(KERNEL_EX_PTSZ, cuLaunchKernelEx_ptsz)
 LAUNCH_GRAPH(GRAPH, cuGraphLaunch)
 LAUNCH_GRAPH(GRAPH_PTSZ, cuGraphLaunch_ptsz)
 
-/* Our function in place of the driver's. A second version of one that has been asked for stays the driver's own. */
+/* Our function in place of the driver's. A second version of one stays the driver's own. */
 static void *in_place_of(wrapped_t *one, void *real)
 {
     void *none = NULL;
@@ -148,7 +148,7 @@ static void replace(const char *name, void **function, int version, uint64_t fla
         return;
     }
     for (int at = 0; at < ASK; at++)
-        if (!strcmp(wrapped[at].asked_for, name) && wrapped[at].is_per_thread == is_per_thread)
+        if (!strcmp(wrapped[at].requested_as, name) && wrapped[at].is_per_thread == is_per_thread)
             *function = in_place_of(&wrapped[at], *function);
 }
 
@@ -178,7 +178,7 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
 }
 
 static wrapped_t wrapped[COUNT] = {
-#define ROW(number, name, asked_for, is_per_thread) [number] = {#name, asked_for, is_per_thread, (void *)name, NULL}
+#define ROW(number, name, requested_as, is_per_thread) [number] = {#name, requested_as, is_per_thread, (void *)name, NULL}
     ROW(HTOD, cuMemcpyHtoD_v2, "cuMemcpyHtoD", 0),
     ROW(HTOD_PTDS, cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD", 1),
     ROW(DTOH, cuMemcpyDtoH_v2, "cuMemcpyDtoH", 0),

@@ -173,4 +173,4 @@ def test_without_a_driver_a_call_fails_as_the_driver_would(place: Path, tmp_path
     source = "int cuGraphLaunch(void *, void *);\nint main(void) { return cuGraphLaunch(0, 0) != 500; }\n"
     (tmp_path / "app.c").write_text(source)
     cc("-o", tmp_path / "app", tmp_path / "app.c", f"-L{place}", "-lnodectl_cuda", f"-Wl,-rpath,{place}")
-    run(place, None, tmp_path / "app")
+    assert run(place, None, tmp_path / "app") == ""
