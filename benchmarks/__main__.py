@@ -66,6 +66,7 @@ NAMES = (
     "slurm_shared",
     "slurm_scmi",
     "slurm_day",
+    "oar",
     "job_kills",
     "hostile_jobs",
     "kill_campaign",
