@@ -46,7 +46,7 @@ def test_any_other_failure_is_repeated_once(tmp_path: Path, failures: int, expec
     assert (status, len(calls)) == (expected, 2)
 
 
-@pytest.mark.parametrize("script", ["setup", "foreign", "slurm", "debian_chroot"])
+@pytest.mark.parametrize("script", ["setup", "foreign", "namespaces", "debian_chroot"])
 def test_scripts_that_need_a_lock_of_apt_call_it_in_no_other_way(script: str) -> None:
     text = (ROOT / f"scripts/{script}.sh").read_text()
     assert re.search(r"apt_get (update|install)", text)
