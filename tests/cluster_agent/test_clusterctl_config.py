@@ -67,6 +67,11 @@ def test_queues_of_nodes_that_are_allowed_or_of_a_partition_without_a_list_are_r
             "cluster.toml:4: jobs.queues: n1 of queue day, n2 of queue night, n3 of queue night and 2 more are no nodes"
             " of this partition: correct the names, or allow the keys",
         ),
+        (
+            "[budget]",
+            "[jobs]\nqueues = 'day night'\nwindows = 'nights=sat'\n[budget]",
+            "cluster.toml:5: jobs.windows: no queue is called 'nights' (nearest: night)",
+        ),
         ("[nodes]", "[nodez]", "cluster.toml:5: unknown key 'nodez' (nearest: nodes)"),
     ],
 )

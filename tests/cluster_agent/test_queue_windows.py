@@ -152,7 +152,13 @@ def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
 
 
 def starts(folder: Path) -> list[int]:
-    return [int(row.split(",")[8]) for row in (folder / "jobs.csv").read_text().splitlines()[1:]]
+    return [start_s for _, start_s in rows(folder)]
+
+
+def rows(folder: Path) -> list[tuple[int, int]]:
+    """The number and the start of each job."""
+    table = [row.split(",") for row in (folder / "jobs.csv").read_text().splitlines()[1:]]
+    return [(int(row[0]), int(row[8])) for row in table]
 
 
 def test_jobs_of_a_queue_start_and_end_in_its_windows_and_keep_their_places(
@@ -209,3 +215,14 @@ def test_jobs_that_no_window_fits_are_dropped_and_a_log_without_a_date_is_refuse
     log.write_text(log.read_text().replace("UnixStartTime", "Note"))
     status, _, err = replayed(capsys, log, "--windows", "2=sat")
     assert status == 2 and "does not say when it begins: add a line `; UnixStartTime: SECONDS`" in err
+
+
+def test_a_state_goes_on_with_its_windows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [f"{600 * at} 3600 {3600 + 600 * (at % 5)} {1 + at % 7} {1 + at % 3}" for at in range(200)]
+    log, state = write_log(tmp_path / "site.swf", *jobs), tmp_path / "state.json"
+    given = log, "--windows", "2=18:00-08:00 3=tue-wed@10:00-16:00,sun"
+    cut = "--state-at", 70_000, "--state-out", state
+    assert replayed(capsys, *given, "--out", tmp_path / "whole", *cut)[0] == 0
+    assert replayed(capsys, *given, "--state", state, "--out", tmp_path / "rest")[0] == 0
+    whole, rest = (dict(rows(tmp_path / name)) for name in ("whole", "rest"))
+    assert 50 < len(rest) < 200 and rest.items() <= whole.items()
