@@ -15,9 +15,11 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.scheduler.switches.live_reservations import LONGEST_S, NAME, PERIODS, Reservation, clock
 from cluster_agent.serve.people_protocol import ListReservations, ReservationRow, Reserve, Unreserve
 from foundation.shell.duration import seconds, shown
+from foundation.shell.names import expanded, first_of
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
 
+MAY_LACK: Final = ("--every", "--on")
 HEADINGS: Final = ["name", "nodes", "from", "for", "every", "users", "jobs"]
 
 
@@ -27,6 +29,7 @@ Valid = TypeVar("Valid")
 @click.command()
 @click.argument("name", required=False)
 @click.option("-N", "--nodes", type=click.IntRange(1), help="How many nodes are kept free.")
+@click.option("--on", default="", metavar="NODES", help="These nodes, in place of a number: n[01-04].")
 @click.option("--start", default="", metavar="TIME", help="From when: 2h from now, 20:00 or 2030-01-31T20:00.")
 @click.option("--for", "duration", default="", metavar="TIME", help="For how long: 4h, 01:30:00.")
 @click.option("--users", default="", metavar="NAME,...", help="Whose jobs may run there.")
@@ -37,6 +40,7 @@ Valid = TypeVar("Valid")
 def reserve(
     name: str | None,
     nodes: int | None,
+    on: str,
     start: str,
     duration: str,
     users: str,
@@ -49,7 +53,7 @@ def reserve(
 
     No other job starts on them if its walltime reaches into that time. Jobs of the reservation start and end in it.
     """
-    given = {"--nodes": nodes, "--start": start, "--for": duration, "--users": users, "--every": every}
+    given = {"--nodes": nodes, "--on": on, "--start": start, "--for": duration, "--users": users, "--every": every}
     if name is None:
         _refuse({"--delete": delete} | given, "give the NAME of the reservation")
         _list(ask(socket, ListReservations()), as_json)
@@ -68,7 +72,11 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
 def _reservation(name: str, given: dict[str, Any]) -> Reservation:
     """``WrongUseError`` for one that lacks something, or cannot be."""
-    if missing := next((option for option, value in given.items() if not value and option != "--every"), ""):
+    if given["--on"] and given["--nodes"]:
+        raise WrongUseError("--nodes: not with --on; leave one of them out")
+    on = expanded(given["--on"]) if given["--on"] else []
+    given = given | {"--nodes": len(on) or given["--nodes"]}
+    if missing := next((option for option, value in given.items() if not value and option not in MAY_LACK), ""):
         raise WrongUseError(
             f"{missing} is missing: clusterctl reserve NAME --nodes N --start TIME --for TIME --users A,B"
         )
@@ -84,6 +92,7 @@ def _reservation(name: str, given: dict[str, Any]) -> Reservation:
         "length_s": length_s,
         "users": [user for user in given["--users"].split(",") if user],
         "every_s": PERIODS.get(given["--every"], 0),
+        "on": on,
     }
     return _valid(new, Reservation)
 
@@ -108,4 +117,12 @@ def _cells(row: ReservationRow) -> list[str]:
     every = {every_s: period for period, every_s in PERIODS.items()}.get(row.every_s, "")
     begins = clock(row.next_s) + (" (now)" if row.is_open else "")
     jobs = ",".join(map(str, row.jobs[:5])) + (",..." if row.jobs[5:] else "")
-    return [row.name, str(row.nodes), begins, shown(row.length_s), every, ",".join(row.users), jobs]
+    return [
+        row.name,
+        first_of(row.on, 3) or str(row.nodes),
+        begins,
+        shown(row.length_s),
+        every,
+        ",".join(row.users),
+        jobs,
+    ]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
-from cluster_agent.errors import ClusterError, WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError, no_such_node
 from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, runners
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, State, in_queue
 from cluster_agent.jobs.job_nodes import Node
@@ -233,6 +233,8 @@ class Partition:
     def reserve(self, new: Reservation) -> None:
         """Keep nodes for the jobs of some users from now on. ``WrongUseError`` for a reservation that cannot be had."""
         self.watts.check_reserves(new.name)
+        if unknown := sorted(set(new.on) - set(self.nodes)):
+            raise no_such_node(unknown[0], self.nodes)
         now_s = self._clock.now_s()
         new = replace(new, made_s=now_s)
         self.reservations.check_new(new, len(self.nodes), self._busy(), now_s)
@@ -265,7 +267,8 @@ class Partition:
         add_plan(why, order, self.planned_s, self.watts.planner_trouble, self._now())
         for job in self._aside:
             idle = len(self._free(job))
-            which = f"of {', '.join(job.on)}" if job.on else "that run such a job"
+            any_ = "that are not reserved by name" if self.reservations.name_nodes else "that run such a job"
+            which = f"of {', '.join(job.on)}" if job.on else any_
             why[job.id] = f"needs {job.spec.nodes} nodes {which}, and {idle} of those are idle"
         return why | {number: self._postponed.why(job) for number, job in self._postponed.jobs.items()}
 
@@ -583,11 +586,15 @@ class Partition:
 
     def _free(self, job: Job) -> list[Node]:
         """The nodes that may start the job now; emulated nodes and others run different programs, and some jobs name
-        their nodes."""
+        their nodes, as some reservations do."""
         is_mixed = self._is_mixed or self.watts.switches.has_partitions
         is_any = not (is_mixed or job.on or job.spec.requested or self._users - {job.uid})
         nodes = self.nodes.values() if is_any else runners(job, self.nodes.values())
-        return [node for node in nodes if node.may_start]
+        free = [node for node in nodes if node.may_start]
+        if not self.reservations.name_nodes:
+            return free
+        names = self.reservations.choose((node.name for node in free), _need_of(job), self._clock.now_s())
+        return [self.nodes[name] for name in names]
 
     def _note_resources(self) -> None:
         switches = self.watts.switches
@@ -599,7 +606,7 @@ class Partition:
     def _set_aside(self, row: int, job: Job) -> None:
         """Withdraw a job that all free nodes would refuse, since the scheduler takes all nodes as alike: to the
         scheduler it has ended, and it is queued again when other nodes are free. Partitions of emulated and real nodes
-        are for trials, so it does not matter that this delays wide jobs."""
+        are for trials, and few nodes are reserved by name, so it does not matter that this delays wide jobs."""
         self._table.ran(row, job.spec.walltime_s)
         self._ended.append(row)
         self._aside.append(job)
@@ -705,7 +712,13 @@ class Partition:
     def _busy(self) -> list[Busy]:
         """The nodes that are taken, and until when at the latest."""
         found = [
-            Busy(one.job.id, len(one.parts), (one.job.started_s or 0.0) + one.job.walltime_s, one.job.spec.reservation)
+            Busy(
+                one.job.id,
+                len(one.parts),
+                (one.job.started_s or 0.0) + one.job.walltime_s,
+                one.job.spec.reservation,
+                one.parts,
+            )
             for one in self.runs.by_row.values()
         ]
         away = sum(node.run is None and not node.may_start for node in self.nodes.values())

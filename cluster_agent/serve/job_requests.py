@@ -372,6 +372,7 @@ class JobRequests:
                 users=one.users,
                 is_open=one.reserved().is_open(now_s),
                 jobs=sorted(jobs.get(one.name, [])),
+                on=one.on,
             )
             for one in live.reservations.by_name.values()
         ]

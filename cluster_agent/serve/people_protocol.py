@@ -389,6 +389,7 @@ class ReservationRow(msgspec.Struct, frozen=True):
     users: list[str]
     is_open: bool
     jobs: list[int]
+    on: list[str] = []
 
 
 class ListReservations(Request[list[ReservationRow]], frozen=True):

@@ -125,13 +125,13 @@ def test_a_drained_node_gets_no_job_and_says_why(cluster):
 
 
 def test_nodes_are_reserved_for_users_and_the_list_says_for_whom(cluster):
-    given = ["-N", "1", "--start", "2h", "--for", "1h", "--users", "root"]
+    given = ["--on", "n1", "--start", "2h", "--for", "1h", "--users", "root"]
     done = cluster.ctl("reserve", "maint", *given, "--every", "week")
-    assert done.stdout.startswith("1 node is reserved for maint from ") and "every week again" in done.stdout
+    assert done.stdout.startswith("n1 is reserved for maint from ") and "every week again" in done.stdout
     job = submit(cluster, "true", "-t", "30min", "--reservation", "maint")
     (listed,) = cluster.ask("reserve")
-    assert (listed["name"], listed["jobs"], listed["users"], listed["is_open"]) == ("maint", [job], ["root"], False)
-    assert "maint" in cluster.ctl("reserve").stdout
+    assert (listed["name"], listed["on"], listed["jobs"], listed["users"]) == ("maint", ["n1"], [job], ["root"])
+    assert "maint" in cluster.ctl("reserve").stdout and not listed["is_open"]
     assert row(cluster, job)["waits_for"].startswith("waits for its reservation maint, from ")
     assert cluster.ctl("reserve", "maint", "--delete").stderr.count("\n") == 1
     assert cluster.ctl("cancel", str(job)).returncode == 0
@@ -140,7 +140,8 @@ def test_nodes_are_reserved_for_users_and_the_list_says_for_whom(cluster):
     for wrong, problem in (
         ([*given[:-1], "nobody-here"], "no user is called 'nobody-here' on the cluster agent's machine"),
         (given[2:], "--nodes is missing: clusterctl reserve NAME --nodes N --start TIME --for TIME --users A,B"),
-        ([*given, "--delete"], "--nodes: not with --delete; leave one of them out"),
+        ([*given, "--delete"], "--on: not with --delete; leave one of them out"),
+        (["-N", "1", *given], "--nodes: not with --on; leave one of them out"),
         ([*given[:2], "--start", "soon", *given[4:]], "--start soon: give 2h, 20:00 or 2030-01-31T20:00"),
         ([*given[:4], "--for", "0s", *given[6:]], "--for 0s: a reservation needs some time"),
         ([*given[:4], "--for", "400d", *given[6:]], "and lasts a year at most"),

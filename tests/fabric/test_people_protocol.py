@@ -118,8 +118,7 @@ ON_THE_WIRE = {
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
     "reserve": (
         Reserve(Reservation("maint", 2, 60, 30, ["ada"])),
-        {"reservation": {"name": "maint", "nodes": 2, "from_s": 60, "length_s": 30, "users": ["ada"], "every_s": 0,
-                         "made_s": 0}},
+        {"reservation": {"name": "maint", "nodes": 2, "from_s": 60, "length_s": 30, "users": ["ada"]}},
     ),
     "unreserve": (Unreserve("maint"), {"name": "maint"}),
     "reservations": (ListReservations(), {}),

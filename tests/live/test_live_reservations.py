@@ -52,6 +52,61 @@ def test_nodes_are_free_when_a_reservation_begins_and_its_jobs_run_in_it_alone()
     fake.until(lambda: not fake.partition.jobs)
 
 
+def nodes_of(job: Job) -> list[str]:
+    return sorted(job.nodes)
+
+
+def test_named_nodes_are_free_when_their_reservation_begins_and_its_jobs_run_on_them() -> None:
+    fake = Fake(4)
+    reserve(fake, on=["n01", "n02"], length_s=100)
+    own = fake.submit(40, nodes=2, walltime_s=50, user="ada", reservation="maint")
+    short, long = fake.submit(50, walltime_s=60), fake.submit(300, nodes=2, walltime_s=500)
+    assert running(fake, short, long, own) == [True, True, False]
+    assert (nodes_of(short), nodes_of(long)) == (["n01"], ["n00", "n03"]), "the short one leaves room for long ones"
+    fake.kill_and_restart()
+    fake.report()
+    wide = fake.submit(500, walltime_s=500)
+    assert running(fake, wide) == [False]
+    assert fake.partition.why_waiting()[wide.id].startswith("n01, n02 are reserved for maint from ")
+    fake.now_s += 100
+    fake.end_due()
+    fake.report()
+    assert running(fake, own, wide) == [True, False] and nodes_of(fake.partition.jobs[own.id]) == ["n01", "n02"]
+
+
+def test_a_job_waits_where_others_have_the_nodes_that_no_reservation_names() -> None:
+    """The policy counts two nodes that are free and not reserved, but one of the free ones is n02."""
+    fake = Fake(3)
+    short = fake.submit(80, walltime_s=80)
+    assert running(fake, short) == [True] and nodes_of(short) == ["n00"]
+    reserve(fake, nodes=1, on=["n02"])
+    long = fake.submit(200, nodes=2, walltime_s=500)
+    assert running(fake, long) == [False]
+    assert (
+        fake.partition.why_waiting()[long.id] == "needs 2 nodes that are not reserved by name, and 1 of those are idle"
+    )
+    fake.until(lambda: long.started_s is not None, most_s=100)
+    assert nodes_of(long) == ["n00", "n01"]
+
+
+def test_nodes_that_cannot_be_named_are_one_line() -> None:
+    fake = Fake(4)
+    job = fake.submit(500, walltime_s=500)
+    assert running(fake, job) == [True]
+    until = clock(fake.now_s + 500)
+    assert refusal(fake, on=["n00", "n01"]) == (
+        f"n00 may have job {job.id} until {until}: choose a later --start, or other nodes"
+    )
+    assert refusal(fake, on=["n01", "n9"]).startswith("no node is called 'n9'")
+    assert refusal(fake, on=["n01", "n01"]).startswith("a node is named twice, or their number is another one")
+    reserve(fake, on=["n01", "n02"], every_s=DAY_S)
+    at = clock(fake.now_s + 100 + DAY_S)
+    assert refusal(fake, "other", nodes=1, on=["n02"], in_s=80 + DAY_S) == (
+        f"n02 is reserved for maint at {at} already: choose another time or node"
+    )
+    reserve(fake, "other", nodes=1, on=["n02"], in_s=200)
+
+
 def test_a_restart_forgets_no_reservation_and_a_deleted_one_keeps_nothing() -> None:
     fake = Fake(2)
     reserve(fake, every_s=DAY_S)

@@ -1,7 +1,8 @@
 """Reservations of a live partition: who has nodes when, who may not have them, and in which words people hear of it.
 
-Nodes are alike to the policies that keep reservations, so a reservation has a number of nodes, and not their names:
-which ones these are is decided when its jobs start. So a node that fails takes no reservation with it.
+Nodes are alike to the policies that keep reservations, so a reservation has a number of nodes: which ones these are is
+decided when its jobs start, and a node that fails takes no reservation with it. It may name them, too, such as for
+maintenance. The policy counts those as any others, and who starts a job picks nodes that it may have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.switches.reservations import DAY_S, FOREVER_S, WEEK_S, Reserved, overlap
 from foundation.shell.duration import shown
 from foundation.shell.errors import nearest
+from foundation.shell.names import first_of
 
 PERIODS: Final = {"day": DAY_S, "week": WEEK_S}
 """After how many seconds a reservation comes again. Where clocks change, its local time does."""
@@ -35,8 +37,9 @@ LATEST_S: Final = 4_102_444_800
 Name: TypeAlias = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
 
 
-class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As stored. Unix seconds; ``every_s`` 0: once. ``users``: by name, whose jobs may be in it."""
+class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """As stored. Unix seconds; ``every_s`` 0: once. ``users``: by name, whose jobs may be in it; ``on``: the names of
+    its nodes, empty: any."""
 
     name: Name
     nodes: Annotated[int, Meta(ge=1, le=1 << 20)]
@@ -45,6 +48,7 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     users: Annotated[list[Annotated[str, Meta(min_length=1, max_length=96)]], Meta(min_length=1, max_length=1000)]
     every_s: Literal[0, 86_400, 604_800] = 0
     made_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
+    on: Annotated[list[Annotated[str, Meta(min_length=1, max_length=96)]], Meta(max_length=1 << 20)] = []
 
     def reserved(self, gone_s: int = FOREVER_S) -> Reserved:
         """As the engine has it."""
@@ -58,6 +62,7 @@ class Busy(NamedTuple):
     nodes: int
     until_s: float
     reservation: str = ""
+    names: Collection[str] = ()
 
 
 class JobNeed(NamedTuple):
@@ -135,6 +140,44 @@ class Reservations:
                 " time, or fewer nodes"
             )
         self._check_busy(mine, new.nodes, nodes, busy, now_s)
+        self._check_named(new, busy, now_s)
+
+    def _check_named(self, new: Reservation, busy: Collection[Busy], now_s: int) -> None:
+        """Those that it names."""
+        if new.on and not new.nodes == len(new.on) == len(set(new.on)):
+            raise WrongUseError("a node is named twice, or their number is another one: name each once")
+        mine, named = new.reserved()._replace(width=1), set(new.on)
+        for name, other in self.by_name.items():
+            shared = sorted(named & set(other.on))
+            at_s = overlap(mine, [other.reserved()._replace(width=1)], 1) if shared else None
+            if at_s is not None:
+                raise WrongUseError(
+                    f"{shared[0]} is reserved for {name} at {clock(at_s)} already: choose another time or node"
+                )
+        from_s = max(mine.next_from_s(now_s) or 0, now_s)
+        for one in busy:
+            if one.until_s > from_s and (taken := sorted(named & set(one.names))):
+                fix = "choose a later --start, or other nodes"
+                raise WrongUseError(f"{taken[0]} may have job {one.job} until {clock(one.until_s)}: {fix}")
+
+    @property
+    def name_nodes(self) -> bool:
+        """Whether any of them does."""
+        return any(one.on for one in self.by_name.values())
+
+    def choose(self, names: Iterable[str], need: JobNeed, now_s: int) -> list[str]:
+        """Of these nodes those on which the job may start now; first those that are reserved later, which longer jobs
+        may not have."""
+        own = self.by_name.get(need.reservation)
+        named = own is not None and set(own.on)
+        found = [name for name in names if not named or name in named]
+        later: dict[str, int] = {}
+        for one in self.by_name.values():
+            from_s = one.reserved().next_from_s(now_s)
+            if one is not own and from_s is not None:
+                later |= {name: min(from_s, later.get(name, from_s)) for name in one.on}
+        free = [name for name in found if later.get(name, FOREVER_S) >= now_s + need.walltime_s]
+        return sorted(free, key=lambda name: later.get(name, FOREVER_S))
 
     def _check_busy(self, mine: Reserved, wanted: int, nodes: int, busy: Collection[Busy], now_s: int) -> None:
         """What runs now, until the next interval begins; and with it the other reservations that begin in it."""
@@ -195,7 +238,9 @@ class Reservations:
 
 
 def are_reserved(one: Reservation) -> str:
-    """So many nodes are."""
+    """So many nodes are, or these."""
+    if one.on:
+        return f"{first_of(one.on, 3)} {'are' if one.on[1:] else 'is'} reserved for {one.name}"
     return f"{one.nodes} node{'s are' if one.nodes > 1 else ' is'} reserved for {one.name}"
 
 
