@@ -33,7 +33,7 @@ class LevelShares:
     ) -> None:
         self._at, self._share, self._left_mw = at, share, left_mw
         self._row: Ints = levels.member[:, at]
-        self._n, self._depths = len(levels), levels.depths
+        self._n = len(levels)
         self._mop_mw = accounts.mop_mw[at]
         self._caps_mw = self._mop_mw.copy()
         self.bound: Ints = np.full(len(at), NO_GROUP, np.int64)
@@ -49,10 +49,10 @@ class LevelShares:
 
     def _divide(self, ours: Ints, available_mw: int, depth: int) -> None:
         """Divide watts among these nodes; the groups above ``depth`` are settled."""
-        settled = np.full(len(self._at), UNSETTLED, np.int64)  # the depth of the group that settled the node
+        settled = np.full(len(ours), UNSETTLED, np.int64)  # the depth of the group that settled the node
         free = ours
         while len(free):
-            left_mw = available_mw - int(self._caps_mw[ours[settled[ours] < UNSETTLED]].sum())
+            left_mw = available_mw - int(self._caps_mw[ours[settled < UNSETTLED]].sum())
             if left_mw < int(self._mop_mw[free].sum()):
                 self._caps_mw[free] = self._mop_mw[free]
             else:
@@ -61,25 +61,29 @@ class LevelShares:
             over = self._too_full(ours, settled, depth)
             if not over:
                 return
-            for group in over:
-                at_depth = int(self._depths[group])
-                of_group = ours[self._row[at_depth, ours] == group]
-                self.bound[of_group] = group
-                settled[of_group] = at_depth
-                self._divide(of_group, int(self._most_mw[group]), at_depth + 1)
-            free = ours[settled[ours] == UNSETTLED]
+            for at_depth, groups in over:
+                row = self._row[at_depth, ours]
+                by_group = np.argsort(row, kind="stable")
+                begins, ends = (np.searchsorted(row[by_group], groups, side) for side in ("left", "right"))
+                for group, begin, end in zip(groups.tolist(), begins.tolist(), ends.tolist(), strict=True):
+                    at = by_group[begin:end]
+                    self.bound[ours[at]] = group
+                    settled[at] = at_depth
+                    self._divide(ours[at], int(self._most_mw[group]), at_depth + 1)
+            free = ours[settled == UNSETTLED]
 
-    def _too_full(self, ours: Ints, settled: Ints, depth: int) -> list[int]:
-        """The groups from this depth on that have more than they may and are not settled, but for those that have such
-        a group below them."""
-        found: list[int] = []
+    def _too_full(self, ours: Ints, settled: Ints, depth: int) -> list[tuple[int, Ints]]:
+        """By depth, from ``depth`` on, the groups that have more than they may and are not settled, but for those that
+        have such a group below them."""
+        found: list[tuple[int, Ints]] = []
         is_waiting = np.zeros(self._n, np.bool_)  # above one that was found
         for at_depth in range(len(self._row) - 1, depth - 1, -1):
             row = self._row[at_depth, ours]
             has_mw = np.bincount(row + 1, self._caps_mw[ours], self._n + 1)[1:]
-            is_open = (row != NO_GROUP) & (settled[ours] > at_depth)
-            is_over = is_open & (has_mw[row] > self._most_mw[row])
-            found += np.unique(row[is_over & ~is_waiting[row]]).tolist()
+            is_over = (row != NO_GROUP) & (settled > at_depth) & (has_mw[row] > self._most_mw[row])
+            if not is_over.any():
+                continue
+            found.append((at_depth, np.unique(row[is_over & ~is_waiting[row]])))
             for above in self._row[:at_depth, ours]:
                 is_waiting[above[is_over]] = True
-        return found
+        return [one for one in found if len(one[1])]

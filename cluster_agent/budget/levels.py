@@ -8,8 +8,8 @@ limit. A raise is sent only if it fits into every group of its node and into the
     for each group g:  sum of count_mw of its nodes + fixed_mw[g] + reserve[g] <= limit[g]                mW
 
 Invariant. If some raises fit together, any of them fit alone: a raise by c adds c to the sum, and lowers the reserve by
-at most c. So the groups are asked one depth after the other, the deepest first, and each leaves out what it cannot
-bear. None has to be asked again, and the watts of a room are not kept for a raise that its rack refuses.
+at most c. So the groups are tried one depth after the other, the deepest first, and each leaves out what it cannot
+bear. None has to be tried again, and the watts of a room are not kept for a raise that its rack refuses.
 
 A node is in at most one group at each depth, so a depth is one column over all nodes: the group that contains the node,
 -1 for none. The limits of the groups of a parent may be more than the parent's limit together: that is how a room's
@@ -189,9 +189,9 @@ def _cheapest(row: Ints, beyond_mw: Ints, k: int, room_mw: Ints, at: Ints, costs
         is_within: Bools = needed_mw <= room_mw
         return is_within
 
-    asked = np.bincount(group, minlength=n)
-    too_many = asked + fits(asked)  # one more than all where all fit
-    enough = np.where(too_many > asked, asked, 0)
+    n_raises = np.bincount(group, minlength=n)
+    too_many = n_raises + fits(n_raises)  # one more than all where all fit
+    enough = np.where(too_many > n_raises, n_raises, 0)
     while (is_open := too_many - enough > 1).any():
         middle = (enough + too_many) // 2
         is_within = fits(middle)

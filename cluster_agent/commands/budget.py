@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import click
 
 from cluster_agent.budget.budget_line import MOST_W
+from cluster_agent.budget.group_views import GroupView
 from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.commands.replays.from_prices import from_carbon, from_price
 from cluster_agent.errors import WrongUseError
@@ -18,15 +20,21 @@ from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.people_protocol import (
     Ahead,
+    BudgetView,
     ListBudgetChanges,
     LowerBudget,
     SetBudget,
     SetSchedule,
     ShowBudget,
+    SwitchRules,
 )
 from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
+
+group_option = click.option(
+    "--group", default="", metavar="NAME", help="Of this [[budget.group]]; without it: of the whole partition."
+)
 
 
 @click.group()
@@ -60,6 +68,10 @@ def show(as_json: bool, socket: Place) -> None:
     rows += [(f"in {shown(one.in_s)}", f"{one.expected_w:.0f}", _ahead(one)) for one in view.ahead]
     echo_block(render(("what", "W", "remark"), rows))
     echo(*view.ahead_over)
+    if view.groups:
+        echo_block(render(("group", "limit W", "fixed", "nodes count", "reserve", "free", "remark"), _groups(view)))
+    if view.rules:
+        echo_block(render(("rules", "now", "what they change"), _rules(view)))
     for alarm in view.alarms:
         echo(f"ALARM: {alarm}")
 
@@ -67,6 +79,39 @@ def show(as_json: bool, socket: Place) -> None:
 def _ahead(one: Ahead) -> str:
     band = "" if one.low_w is None or one.high_w is None else f", nine of ten {one.low_w:.0f} to {one.high_w:.0f}"
     return f"jobs are expected to draw{band}"
+
+
+def _groups(view: BudgetView) -> list[tuple[str, ...]]:
+    """A line for each group, indented below its parent."""
+    depth, rows = {"": -1}, []
+    for one in view.groups:
+        depth[one.name] = depth[one.parent] + 1
+    for one in _in_order(view.groups, ""):
+        remark = [f"decides {one.binds} of {one.nodes} caps"] if one.binds else []
+        remark += [f"{one.short_w:.1f} W less than MOPs need"] if one.short_w else []
+        remark += [f"{one.over_w:.1f} W to be confirmed"] if one.over_w else []
+        remark += [f"{watts:.1f} W in {at_s:.0f} s" for at_s, watts in one.steps[:1]]
+        figures = (one.limit_w, one.fixed_w, one.counts_w, one.reserve_w, one.free_w)
+        rows.append(("  " * depth[one.name] + one.name, *(f"{watts:.1f}" for watts in figures), ", ".join(remark)))
+    return rows
+
+
+def _in_order(groups: list[GroupView], parent: str) -> Iterator[GroupView]:
+    for one in groups:
+        if one.parent == parent:
+            yield one
+            yield from _in_order(groups, one.name)
+
+
+def _rules(view: BudgetView) -> list[tuple[str, ...]]:
+    """A line for each set of rules."""
+    rows: list[tuple[str, ...]] = []
+    for one in view.rules:
+        now = "in force" if one.is_in_force else "on" if one.is_on else "off"
+        if one.until_s is not None:
+            now += f" until {_in(one.until_s)}" if one.is_in_force else f", from {_in(one.until_s)}"
+        rows.append((one.name, now, one.what))
+    return rows
 
 
 class WithWatts(click.Command):
@@ -94,20 +139,31 @@ def watts(text: str) -> float:
 @budget.command("set", cls=WithWatts)
 @click.argument("budget_w", metavar="WATTS")
 @click.option("--dry-run", is_flag=True, help="Show what it would change; change nothing.")
+@group_option
 @socket_option
-def set_budget(budget_w: str, dry_run: bool, socket: Place) -> None:
+def set_budget(budget_w: str, dry_run: bool, group: str, socket: Place) -> None:
     """Set the budget to WATTS from now on; announced steps are cancelled."""
-    echo(*ask(socket, SetBudget(watts(budget_w), dry_run)))
+    echo(*ask(socket, SetBudget(watts(budget_w), dry_run, group)))
 
 
 @budget.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@group_option
 @socket_option
-def schedule(path: Path, socket: Place) -> None:
+def schedule(path: Path, group: str, socket: Place) -> None:
     """Let the budget follow FILE, lines TIME,WATTS, or a profile in Unix seconds, from now on. A drop takes effect
     early enough to be kept in time."""
     steps = read_schedule(path)
-    echo(*ask(socket, SetSchedule(steps, str(path))))
+    echo(*ask(socket, SetSchedule(steps, str(path), group)))
+
+
+@budget.command()
+@click.argument("name", metavar="NAME")
+@click.option("--on/--off", "is_on", default=True, help="Whether its times count; one without times is in force.")
+@socket_option
+def rules(name: str, is_on: bool, socket: Place) -> None:
+    """Switch the set of rules NAME of the settings on or off; `show` lists them."""
+    echo(*ask(socket, SwitchRules(name, is_on)))
 
 
 @budget.command()

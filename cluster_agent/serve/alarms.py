@@ -86,14 +86,22 @@ class Alarms:
 
     def begin(self, now_s: float) -> None:
         """The ledger begins. The counts that it read from the store are at least the caps in force, mostly more."""
-        ledger = self._ledger
-        ledger.budget.allow(now_s + ledger.settle_s, ledger.total_mw + ledger.terms.fixed_mw)
+        ledger, levels = self._ledger, self._ledger.levels
+        until_s = now_s + ledger.settle_s
+        ledger.budget.allow(until_s, ledger.total_mw + ledger.terms.fixed_mw)
+        of_groups_mw = levels.sums_mw(ledger.accounts.count_mw) + levels.fixed_mw
+        for line, most_mw in zip(levels.lines, of_groups_mw.tolist(), strict=True):
+            line.allow(until_s, most_mw)
 
-    def expect(self, now_s: float, added_mw: int) -> None:
-        """Nodes were added to the list; they count their TDP, in all ``added_mw``, from now on."""
-        budget = self._ledger.budget
-        self._awaited_until_s = now_s + self._ledger.settle_s
-        budget.allow(self._awaited_until_s, budget.promised_mw(now_s) + added_mw)
+    def expect(self, now_s: float, before_mw: int, of_groups_mw: Ints) -> None:
+        """Nodes were added to the list; they count their TDP from now on. Before, all counts were ``before_mw``, and
+        ``of_groups_mw`` in each group."""
+        ledger, levels = self._ledger, self._ledger.levels
+        self._awaited_until_s = now_s + ledger.settle_s
+        added_mw = (levels.sums_mw(ledger.accounts.count_mw) - of_groups_mw).tolist()
+        lines = [(ledger.budget, ledger.total_mw - before_mw), *zip(levels.lines, added_mw, strict=True)]
+        for line, more_mw in lines:
+            line.allow(self._awaited_until_s, line.promised_mw(now_s) + more_mw)
 
     def lowering_s(self, now_s: float) -> float | None:
         """How long, at most, until what nodes could draw is lowered to the budget; None: nothing is being lowered."""
@@ -108,18 +116,33 @@ class Alarms:
         unreached_mw, unreached = self._unreached(now_s)
         is_early = unreached_mw > 0 and now_s < self._awaited_until_s and "short" not in self
         is_short = plan.short_mw > 0 and bool(plan.names or unreached_mw) and not is_early
-        self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else "")
+        of_group = "" if is_early else self._short_group(now_s, plan)
+        self.set("short", self._short(now_s, plan, unreached_mw) + unreached if is_short else of_group)
         self.set("silent", self._silent(now_s))
         self.set("disbelieved", self._disbelieved(now_s))
         self.set("raised", self._raised(now_s, reports))
-        breach_mw = self._ledger.breach_mw(now_s)
-        if breach_mw > 0:
-            breach_mw -= self._above_caps_mw(now_s, reports)
-        else:
+        over = self._over(now_s, reports)
+        self.set("over", over + ("" if is_short or OBSERVED in over else unreached) if over else "")
+
+    def _over(self, now_s: float, reports: Mapping[str, Report]) -> str:
+        """By how much nodes could exceed the budget or, if not that, the limit of which group by most; "" if they could
+        exceed neither."""
+        ledger, levels = self._ledger, self._ledger.levels
+        breach_mw, of_groups_mw = ledger.breach_mw(now_s), levels.breach_mw(now_s, ledger.accounts)
+        if breach_mw <= 0 and not (of_groups_mw > 0).any():
             self._energy.clear()
-        over = f"nodes could exceed the budget by {self._ledger.over_mw(now_s) / 1000:g} W"
-        why = OBSERVED if self._is_observing else "" if is_short else unreached
-        self.set("over", over + why if breach_mw > 0 else "")
+            return ""
+        above_mw = self._above_caps_mw(now_s, reports)
+        observed = OBSERVED if self._is_observing else ""
+        if breach_mw > int(above_mw.sum()):
+            return f"nodes could exceed the budget by {ledger.over_mw(now_s) / 1000:g} W{observed}"
+        of_groups_mw = of_groups_mw - levels.sums_mw(above_mw)
+        if not (of_groups_mw > 0).any():
+            return ""
+        group = int(of_groups_mw.argmax())
+        return (
+            f"nodes of {levels.names[group]} could exceed its limit by {int(of_groups_mw[group]) / 1000:g} W{observed}"
+        )
 
     def mind_lowering(self, now_s: float) -> None:
         """Log that a lowering begins, or is done."""
@@ -155,6 +178,20 @@ class Alarms:
         return (
             f"{short} ({len(mop_mw)} nodes at their MOPs need {sum(mop_mw.values()) / 1000:g} W: {named}"
             f"{', ...' if len(mop_mw) > NAMED else ''}): set at least {budget_w + short_w:g} W, or switch nodes off"
+        )
+
+    def _short_group(self, now_s: float, plan: Plan) -> str:
+        """Which group's limit is most too small for the MOPs of its nodes, and what helps; "" if none is."""
+        if not plan.group_short_mw.any():
+            return ""
+        group, ledger, levels = int(plan.group_short_mw.argmax()), self._ledger, self._ledger.levels
+        limits_mw = levels.spendable_mw(now_s, ledger.settle_s) + levels.fixed_mw
+        short_w, limit_w = int(plan.group_short_mw[group]) / 1000, int(limits_mw[group]) / 1000
+        others = int((plan.group_short_mw > 0).sum()) - 1
+        return (
+            f"the limit of {levels.names[group]}, {limit_w:g} W, is {short_w:g} W less than its gear and every node in"
+            f" it at its MOP need: set at least {limit_w + short_w:g} W, or switch nodes off"
+            f"{f'; {others} more groups lack watts' if others else ''}"
         )
 
     def _disbelieved(self, now_s: float) -> str:
@@ -231,10 +268,10 @@ class Alarms:
             f" ({self._names(places)})"
         )
 
-    def _above_caps_mw(self, now_s: float, reports: Mapping[str, Report]) -> int:
-        """How much of the counts is power measured above caps in force, where it is known."""
-        found_mw = 0
+    def _above_caps_mw(self, now_s: float, reports: Mapping[str, Report]) -> Ints:
+        """Of each place, how much of its count is power measured above caps in force, where it is known."""
         accounts = self._ledger.accounts
+        found_mw = np.zeros(len(accounts), np.int64)
         before, self._energy = self._energy, {}
         for name, report in reports.items():
             if report.effect != "provisional" or report.power_mw <= report.limit_mw:
@@ -249,7 +286,7 @@ class Alarms:
                 is_above = _mean_mw(then, report) > CAP_TOLERANCE * cap_mw
                 since_s, then = now_s, report
             self._energy[name] = since_s, then, is_above
-            found_mw += 0 if is_above else above_mw
+            found_mw[at] = 0 if is_above else above_mw
         return found_mw
 
 

@@ -17,8 +17,10 @@ import numpy as np
 from cluster_agent.budget.accounts import NONE, Bools, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.declared_bounds import DeclaredBounds
+from cluster_agent.budget.group_views import BudgetGroups
 from cluster_agent.budget.kept_counts import NOTHING, Change, DeposedError, LedgerStore
 from cluster_agent.budget.ledger import Ledger, Terms
+from cluster_agent.budget.levels import Levels
 from cluster_agent.budget.plan import Plan, plan
 from cluster_agent.budget.sharers.gap import Event, Gap
 from cluster_agent.budget.sharers.needs import is_cap_bound
@@ -72,9 +74,11 @@ class Partition:
         say: Callable[[str], None] = lambda line: None,
         gap_s: float = 5.0,
         bounds: DeclaredBounds | None = None,
+        levels: Levels | None = None,
     ) -> None:
-        """``bounds``: of what nodes may declare; None: any watts that a message can have."""
-        self.ledger = Ledger(store, terms, budget, now_s)
+        """``bounds``: of what nodes may declare; None: any watts that a message can have. ``levels``: limits of groups
+        of nodes."""
+        self.ledger = Ledger(store, terms, budget, now_s, levels)
         self.sharing = sharing
         self.is_observing = is_observing
         self.plan = Plan([], NOTHING, 0, 0, 0)
@@ -84,11 +88,12 @@ class Partition:
         self._heard_s: dict[str, float] = {}
         self._shared_of: Plan | None = None
         self._shared: dict[str, Planned] = {}
+        self.groups = BudgetGroups(self.ledger)
         self.alarms = Alarms(self.ledger, say, is_observing)
         self.alarms.begin(now_s)
         self.gap = Gap(gap_s, LEAST_S)
         self._need_s = -math.inf
-        self._spendable_mw = -1
+        self._spendable_mw: tuple[int, ...] = ()
         self._store_back_s = -math.inf
 
     def hear(self, now_s: float, reports: Iterable[Report]) -> list[Grant]:
@@ -108,7 +113,7 @@ class Partition:
             self.reports[name], self._heard_s[name] = report, now_s
             news.update(_news(None if now_s - before_s > lease_s else before, report))
         self.happened(now_s, *news)
-        if "node" in news and self.ledger.free_mw(now_s) < 0:
+        if "node" in news and self._is_full(now_s):
             self.happened(now_s, "over")
         if is_raised:  # an alarm that does not wait for the next plan
             self.alarms.mind(now_s, self.plan, self.reports)
@@ -116,7 +121,7 @@ class Partition:
 
     def turn(self, now_s: float, heard: Iterable[str] = ()) -> list[Grant]:
         """What to send now; plan first if it is time."""
-        if self.ledger.spendable_mw(now_s) != self._spendable_mw:  # a step is in force, or counts already
+        if self._spendable(now_s) != self._spendable_mw:  # a step is in force, or counts already
             self.happened(now_s, "budget")
         if now_s >= self._need_s:
             self._need_s = now_s + NEED_S
@@ -166,7 +171,7 @@ class Partition:
         self.sharing.trouble = ""
         self.plan = self._planned(now_s)
         self.alarms.set("sharer", self.sharing.trouble)
-        self._spendable_mw = self.ledger.spendable_mw(now_s)
+        self._spendable_mw = self._spendable(now_s)
         self._need_s = now_s + NEED_S
         # a plan for no node is no update, so that the first node that reports does not wait
         self.gap = self.gap.updated(now_s if self.plan.names else self.gap.updated_s)
@@ -174,20 +179,33 @@ class Partition:
             self.happened(now_s, "node")
         self.alarms.mind(now_s, self.plan, self.reports)
 
+    def _spendable(self, now_s: float) -> tuple[int, ...]:
+        """What the budget and each group have for nodes, by what is announced."""
+        ledger = self.ledger
+        of_groups = ledger.levels.spendable_mw(now_s, ledger.settle_s) if ledger.levels.names else NOTHING
+        return (ledger.spendable_mw(now_s), *of_groups.tolist())
+
+    def _is_full(self, now_s: float) -> bool:
+        """Whether nodes count more than the budget, or a group, has for them."""
+        return self.ledger.free_mw(now_s) < 0 or bool((self.groups.free_mw(now_s) < 0).any())
+
     def _planned(self, now_s: float) -> Plan:
+        self.sharing.begin()
         return plan(self.ledger, now_s, lambda at, mw: self.sharing.share(self.ledger, at, mw))
 
     def due_s(self, now_s: float) -> float:
         """How long until ``turn`` has something to do by itself."""
         settle_s = self.ledger.settle_s
-        steps = [at_s - settle_s for at_s, _ in self.ledger.budget.steps if at_s - settle_s > now_s]
+        lines = (self.ledger.budget, *self.ledger.levels.lines)
+        steps = [at_s - settle_s for line in lines for at_s, _ in line.steps if at_s - settle_s > now_s]
         return max(min([self.gap.due_s, self._need_s, *steps]) - now_s, 0.0)
 
     def expect(self, now_s: float, nodes: Mapping[str, Declaration]) -> None:
         """Add nodes of the allow list."""
-        before_mw = self.ledger.total_mw
-        self.ledger.expect(now_s, nodes)
-        self.alarms.expect(now_s, self.ledger.total_mw - before_mw)
+        ledger = self.ledger
+        before_mw, of_groups_mw = ledger.total_mw, ledger.levels.sums_mw(ledger.accounts.count_mw)
+        ledger.expect(now_s, nodes)
+        self.alarms.expect(now_s, before_mw, of_groups_mw)
         self.happened(now_s, "node")
 
     def happened(self, now_s: float, *events: Event) -> None:
@@ -346,9 +364,11 @@ class Partition:
         if self._shared_of is not self.plan:
             self._shared_of, self._shared = self.plan, {}
         known, caps_mw, sharing = self._shared, self.plan.caps_mw, self.sharing
+        group_of, groups = self.plan.group_of, self.ledger.levels.names
         for name in names:
             if name not in known:
-                known[name] = (caps_mw.get(name), *sharing.tag(name), sharing.decided_by(name))
+                within = f" in {groups[group_of[name]]}" if name in group_of else ""
+                known[name] = (caps_mw.get(name), *sharing.tag(name), sharing.decided_by(name) + within)
         return [known[name] for name in names]
 
     @property
@@ -381,6 +401,7 @@ class Partition:
             lowering_s=self.alarms.lowering_s(now_s),
             energy_j=self.energy.total_j,
             alarm_kinds=self.alarms.kinds,
+            groups=self.groups.views(now_s, self.plan),
         )
 
     def why(self, now_s: float, name: str) -> Why:
@@ -389,6 +410,7 @@ class Partition:
         if account is None or not account.declaration.tdp_mw:
             raise no_such_node(name, self._names)
         ledger, view, shared = self.ledger, self.budget_view(now_s), self.sharing.why(name)
+        bound_within, shared_mw, among = self.groups.shared(self.plan, name)
         declared, report = account.declaration, self.reports.get(name)
         is_silent = bool(ledger.is_silent(now_s)[account.place])
         (row,) = self._rows_at(now_s, [account.place])
@@ -399,9 +421,11 @@ class Partition:
             fixed_w=view.fixed_w,
             reserve_w=view.reserve_w,
             failing_together=ledger.terms.failing_together,
-            shared_w=max(self.plan.available_mw, 0) / 1000,
-            shared_among=len(self.plan.caps_mw),
+            shared_w=shared_mw / 1000,
+            shared_among=among,
             short_w=view.short_w,
+            levels=self.groups.levels_of(now_s, self.plan, account.place),
+            bound_within=bound_within,
             job=shared.job,
             tag=row.tag,
             tag_source=row.tag_source,
@@ -423,7 +447,7 @@ class Partition:
             heard_s_ago=row.heard_s_ago,
             is_silent=is_silent and not account.is_off,
             waits_for=cast("WaitsFor", row.waits_for),
-            free_w=view.free_w,
+            free_w=self.groups.free_w(now_s, account.place, view.free_w),
             freeing_w=self._freeing_w() if row.waits_for == "watts" else {},
             next_plan_s=max(self.gap.due_s - now_s, 0.0) if self.gap.due_s < math.inf else None,
             gap_s=self.gap.gap_s,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from cluster_agent.budget import group_settings
 from cluster_agent.budget.declared_bounds import DeclaredBounds
+from cluster_agent.budget.group_settings import GearSettings, GroupSettings
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.budget.sharers import registry as sharers
 from cluster_agent.budget.sharers.node_factors import read_factors
+from cluster_agent.budget_rules.rule_sets import RuleSettings
+from cluster_agent.budget_rules.rule_sets import problems as rule_problems
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
@@ -70,6 +74,10 @@ class BudgetSettings(msgspec.Struct, frozen=True):
     feed_stale_s: Annotated[
         float, Meta(description="An alarm if the feed has not been replaced for so long.", ge=1)
     ] = 300.0
+    group: Annotated[
+        list[GroupSettings],
+        Meta(description="Rooms, racks, PDUs, partitions with limits of their own, each a table `[[budget.group]]`."),
+    ] = []
 
 
 class NodeSettings(msgspec.Struct, frozen=True):
@@ -322,6 +330,14 @@ class Settings(msgspec.Struct, frozen=True):
         ),
     ] = "fspc"
     budget: BudgetSettings = BudgetSettings()
+    gear: Annotated[
+        list[GearSettings],
+        Meta(description="Switches, pumps, chassis: what the budget pays for next to nodes, each a table `[[gear]]`."),
+    ] = []
+    rules: Annotated[
+        list[RuleSettings],
+        Meta(description="Sharer, budget and limits by the time of day or by name, each set a table `[[rules]]`."),
+    ] = []
     nodes: NodeSettings = NodeSettings()
     jobs: JobSettings | None = None
     history: HistorySettings = HistorySettings()
@@ -339,10 +355,15 @@ class Settings(msgspec.Struct, frozen=True):
         return DeclaredBounds(milliwatts(nodes.tdp_w), milliwatts(nodes.most_w or MOST_OVER_TDP * nodes.tdp_w))
 
     @property
+    def fixed_mw(self) -> int:
+        """What the budget pays for and nobody caps: the fixed power and the gear."""
+        return milliwatts(self.budget.fixed_w) + group_settings.gear_mw(self.gear)
+
+    @property
     def terms(self) -> Terms:
         """For the ledger."""
         nodes = self.nodes
-        return Terms(milliwatts(self.budget.fixed_w), nodes.failing_together, nodes.lease_s)
+        return Terms(self.fixed_mw, nodes.failing_together, nodes.lease_s)
 
 
 def milliwatts(watts: float) -> int:
@@ -353,20 +374,7 @@ def milliwatts(watts: float) -> int:
 def read_settings(path: Path) -> Settings:
     """Read and check the settings; ``ConfigError`` says file, line, key and how to fix it."""
     text, given = read_toml(path)
-    for table, key in ((given, "sharer"), (given.get("jobs"), "policy")):
-        if isinstance(table, dict) and key in table:
-            table[key] = below(path.parent, table[key])
-    if isinstance(given.get("nodes"), dict) and isinstance(factors := given["nodes"].get("factors"), str) and factors:
-        given["nodes"]["factors"] = str(path.parent / factors)
-
-    jobs = given.get("jobs")
-    if isinstance(jobs, dict) and isinstance(machine := jobs.get("machine"), str) and machine.endswith(".toml"):
-        jobs["machine"] = str(path.parent / machine)
-    if isinstance(jobs, dict) and isinstance(table := jobs.get("configurations"), str) and ".csv" in table:
-        jobs["configurations"] = str(path.parent / table)
-    power = jobs.get("power") if isinstance(jobs, dict) else None
-    if isinstance(power, dict) and isinstance(profile := power.get("keep_on"), str) and profile:
-        power["keep_on"] = str(path.parent / profile)
+    _take_paths(given, path.parent)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -377,19 +385,31 @@ def read_settings(path: Path) -> Settings:
     return made
 
 
+def _take_paths(given: dict[str, Any], folder: Path) -> None:
+    """Files of the settings are relative to this folder, theirs."""
+    rules = given.get("rules")
+    sharing = [given, *(rules if isinstance(rules, list) else ())]
+    for table, key in (*((one, "sharer") for one in sharing), (given.get("jobs"), "policy")):
+        if isinstance(table, dict) and key in table:
+            table[key] = below(folder, table[key])
+    if isinstance(given.get("nodes"), dict) and isinstance(factors := given["nodes"].get("factors"), str) and factors:
+        given["nodes"]["factors"] = str(folder / factors)
+
+    jobs = given.get("jobs")
+    if isinstance(jobs, dict) and isinstance(machine := jobs.get("machine"), str) and machine.endswith(".toml"):
+        jobs["machine"] = str(folder / machine)
+    if isinstance(jobs, dict) and isinstance(table := jobs.get("configurations"), str) and ".csv" in table:
+        jobs["configurations"] = str(folder / table)
+    power = jobs.get("power") if isinstance(jobs, dict) else None
+    if isinstance(power, dict) and isinstance(profile := power.get("keep_on"), str) and profile:
+        power["keep_on"] = str(folder / profile)
+
+
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
-    budget, nodes = settings.budget, settings.nodes
+    nodes = settings.nodes
     if not is_address(settings.listen):
         yield "listen", f"{settings.listen!r} is not tcp://ADDRESS:PORT, e.g. tcp://0.0.0.0:7410"
-    if budget.w == 0 and not budget.schedule:
-        yield "budget.w", "is missing: the budget in watts (or a schedule)"
-    if 0 < budget.w <= budget.fixed_w:
-        yield (
-            "budget.w",
-            f"{budget.w:g} W is not above fixed_w ({budget.fixed_w:g} W): nothing would be left for the nodes",
-        )
-    if budget.feed and budget.schedule:
-        yield "budget.feed", "is set together with a schedule: remove one of them"
+    yield from _budget_problems(settings)
     if nodes.tdp_w == 0:
         yield "nodes.tdp_w", "is missing: a node counts this many watts before its first report"
     if 0 < nodes.most_w < nodes.tdp_w:
@@ -411,6 +431,36 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
         return
     if settings.jobs is not None:
         yield from _job_problems(settings.jobs, sharer)
+
+
+def _budget_problems(settings: Settings) -> Iterator[tuple[str, str]]:
+    budget, fixed_w = settings.budget, settings.fixed_mw / 1000
+    if budget.w == 0 and not budget.schedule:
+        yield "budget.w", "is missing: the budget in watts (or a schedule)"
+    if 0 < budget.w <= fixed_w:
+        what = "fixed_w and the gear" if settings.gear else "fixed_w"
+        yield "budget.w", f"{budget.w:g} W is not above {what} ({fixed_w:g} W): nothing would be left for the nodes"
+    is_known = not (budget.schedule or budget.feed)
+    for problem in group_settings.problems(budget.group, settings.gear, budget.w if is_known else 0.0):
+        yield "budget.group" if budget.group else "gear", problem
+    if budget.group and split(settings.sharer)[0] == NO_SHARER:
+        yield "budget.group", "a policy that owns the watts plans with the whole budget: choose a sharer"
+    names = {one.name for one in budget.group}
+    for problem in rule_problems(settings.rules, names, fixed_w, lambda sharer: _sharer_problem(settings, sharer)):
+        yield "rules", problem
+    if budget.feed and budget.schedule:
+        yield "budget.feed", "is set together with a schedule: remove one of them"
+
+
+def _sharer_problem(settings: Settings, sharer: str) -> str:
+    """Why a set of rules cannot have the watts divided by this one; "" if it can."""
+    if NO_SHARER in (split(settings.sharer)[0], split(sharer)[0]):
+        return f"sharer = {sharer!r}: where a policy owns the watts (sharer = {NO_SHARER!r}), it always does"
+    try:
+        sharers.choose(sharer)
+    except (WrongUseError, ExtensionFailedError) as error:
+        return str(error)
+    return ""
 
 
 def _mqtt_problems(mqtt: MqttSettings) -> Iterator[tuple[str, str]]:

@@ -72,8 +72,8 @@ class Sharing:
         self.origin, self.models = chosen.origin, chosen.method.models(chosen.params)
 
     def begin(self) -> None:
-        """A plan begins. It first shares among all nodes within reach; where fewer are asked for after that, they are
-        some of these."""
+        """A plan begins. It first shares among all nodes within reach; where it shares among fewer after that, they
+        are some of these."""
         self._at = self._whole = None
 
     def share(self, ledger: Ledger, at: Ints, available_mw: int) -> Ints:

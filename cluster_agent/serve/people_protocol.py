@@ -16,7 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from cluster_agent.budget.budget_line import MOST_W
+from cluster_agent.budget.group_views import GroupView
 from cluster_agent.budget.kept_counts import Change
+from cluster_agent.budget_rules.rule_sets import RulesView
 from cluster_agent.fabric.people import Finite, Request
 from cluster_agent.history.job_history import HistoryRow
 from cluster_agent.jobs.exported_state import PAST
@@ -178,6 +180,10 @@ class BudgetView(msgspec.Struct, frozen=True):
     """The next hours; empty: nothing is said, as of an older cluster agent."""
     ahead_over: list[str] = []
     """Which announced steps are less than jobs are expected to draw."""
+    groups: list[GroupView] = []
+    """Rooms, racks and the like that have limits of their own, each after its parent."""
+    rules: list[RulesView] = []
+    """The sets of rules of the settings, in their order."""
 
 
 class ShowBudget(Request[BudgetView], frozen=True):
@@ -199,6 +205,8 @@ class SetBudget(Request[Sentences], frozen=True):
     role = "admin"
     w: Annotated[float, Meta(gt=0, le=MOST_W)]
     dry_run: bool = False
+    group: Annotated[str, Meta(max_length=64)] = ""
+    """The group whose limit is set; "": the whole budget."""
 
 
 class SetSchedule(Request[Sentences], frozen=True):
@@ -208,6 +216,16 @@ class SetSchedule(Request[Sentences], frozen=True):
     role = "admin"
     steps: Annotated[list[tuple[Finite, Milliwatts]], Meta(min_length=1, max_length=2000)]
     source: Annotated[str, Meta(max_length=4096)]
+    group: Annotated[str, Meta(max_length=64)] = ""
+
+
+class SwitchRules(Request[Sentences], frozen=True):
+    """``clusterctl budget rules NAME --on`` or ``--off``."""
+
+    kind = "budget-rules"
+    role = "admin"
+    name: Annotated[str, Meta(max_length=64)]
+    is_on: bool
 
 
 class LowerBudget(Request[Sentences], frozen=True):

@@ -7,6 +7,8 @@ from the wall clock to CLOCK_BOOTTIME when it is read.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import select
 import signal
@@ -18,8 +20,11 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
+from cluster_agent.budget.group_settings import levels_of
 from cluster_agent.budget.kept_counts import Change, LedgerStore, Snapshot
 from cluster_agent.budget.sharers.node_factors import read_factors
+from cluster_agent.budget_rules.group_limits import GroupLimits
+from cluster_agent.budget_rules.rule_sets import RuleSets
 from cluster_agent.cluster import Kept
 from cluster_agent.dispatch.live.dispatched_jobs import CLUSTER, DispatchedJobs
 from cluster_agent.errors import ClusterError, StoreError, WrongUseError
@@ -60,6 +65,7 @@ from cluster_agent.serve.people_protocol import (
     SetBudget,
     SetSchedule,
     ShowBudget,
+    SwitchRules,
 )
 from cluster_agent.serve.power_commands import PowerCommands
 from cluster_agent.serve.row_changes import RowParts
@@ -72,6 +78,7 @@ from cluster_agent.store.ledger_store import BudgetStore, SqliteLedgerStore
 from cluster_agent.store.mending import open_store
 from cluster_agent.thermal_hazard.budget_lowering import Lowerings
 from foundation.boot import boot_id, boottime_s
+from foundation.shell.errors import NodectlError
 from foundation.shell.notify import Notifier
 from foundation.steady_clock import as_shown, kept_clock
 from foundation.wire.keys import read_pair
@@ -135,6 +142,10 @@ class Server:
         self._lowered, self._mop_mw = "", 0
         hazard = settings.hazard
         self._lowerings = Lowerings(Path(f"{settings.store}.hazard"), hazard.lower_to, hazard.hours, say)
+        self._rules = RuleSets(settings.rules, Path(f"{settings.store}.rules"), say)
+        self._rules_s, self._rules_said = -math.inf, ""
+        levels = levels_of(settings.budget.group, settings.gear)
+        self._limits = GroupLimits(levels, self._rules, Path(f"{settings.store}.groups"), say)
         directory = Path(settings.keys)
         self._allowed = Allowed(directory)
         self.jobs: JobService | None = None
@@ -176,6 +187,7 @@ class Server:
             SetBudget: self._set_budget,
             SetSchedule: self._set_schedule,
             LowerBudget: self._lower,
+            SwitchRules: self._switch_rules,
             **starts.handlers,
             **self.history.handlers,
         }
@@ -199,6 +211,7 @@ class Server:
             say,
             settings.nodes.gap_s,
             settings.bounds,
+            levels,
         )
         if settings.jobs:
             self.jobs = self._open_jobs(settings.jobs, None if is_observing else self.partition.ledger.epoch)
@@ -207,7 +220,7 @@ class Server:
         self._power = self._power_commands()
         self.handlers |= JobRequests(self.jobs).handlers if self.jobs else no_jobs()
         budget = settings.budget
-        self._feed = Feed(Path(budget.feed), budget.feed_stale_s, milliwatts(budget.fixed_w)) if budget.feed else None
+        self._feed = Feed(Path(budget.feed), budget.feed_stale_s, settings.fixed_mw) if budget.feed else None
         self._unstored_feed: Fed | None = None
         self._switches = settings.jobs.switches if settings.jobs else NONE
         self._listed_s = now + LISTED_S
@@ -289,6 +302,8 @@ class Server:
         if now_s >= self._expect_s:
             self._expect_nodes(now_s)
         self._follow_clock(now_s)
+        if self._wall_s() >= self._rules_s:
+            self._follow_rules(now_s)
         if self._feed:
             self._follow(self._feed, now_s)
         reports = self.router.receive(now_s)
@@ -414,11 +429,11 @@ class Server:
                 )
         self._schedule = budget_mw, steps
         past_mw, coming = divide(steps, self._wall_s())
-        budget_mw = past_mw or budget_mw
-        if budget_mw <= milliwatts(settings.fixed_w):
+        budget_mw, coming = self._rules.lowered(past_mw or budget_mw, coming, self._wall_s())
+        if budget_mw <= self._settings.fixed_mw:
             raise WrongUseError(
-                f"the budget of {budget_mw / 1000:g} W is not above fixed_w ({settings.fixed_w:g} W): set budget.w, or"
-                " begin the schedule in the past"
+                f"the budget of {budget_mw / 1000:g} W is not above fixed_w ({self._settings.fixed_mw / 1000:g} W): set"
+                " budget.w, or begin the schedule in the past"
             )
         return BudgetLine(budget_mw, self._here(coming, now_s))
 
@@ -434,6 +449,8 @@ class Server:
         if abs(set_by_s) < CLOCK_SET_S:
             return
         self._ahead_s = now_s - wall_s
+        self._rules_s = -math.inf
+        self._limits.put(now_s, wall_s, self.partition.ledger.settle_s)
         if not self._schedule[1] and not self._lowered:
             return
         budget_w, coming = self._put(now_s)
@@ -448,12 +465,44 @@ class Server:
         self._mop_mw = self.partition.mop_mw
         self._lowered = self._lowerings.text(wall_s)
         least_mw = ledger.terms.fixed_mw + self._mop_mw
-        budget_mw, coming = self._lowerings.over(*self._set_now(wall_s), wall_s, least_mw)
+        ruled = self._rules.lowered(*self._set_now(wall_s), wall_s)
+        budget_mw, coming = self._lowerings.over(*ruled, wall_s, least_mw)
+        self._limits.put(now_s, wall_s, ledger.settle_s)
         ledger.budget.change(now_s, budget_mw, self._here(coming, now_s), ledger.settle_s)
         self.partition.alarms.set("hazard", self._lowered)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
         return budget_mw / 1000, len(coming)
+
+    def _follow_rules(self, now_s: float) -> None:
+        """Put in force what the set of rules has that is in force now, and announce what the next ones will have."""
+        wall_s = self._wall_s()
+        self._rules_s = self._rules.due_s(wall_s)
+        if not self._settings.rules:
+            if self._limits.names:
+                self._put(now_s)
+            return
+        one, words = self._rules.in_force(wall_s), self._rules.words(wall_s)
+        sharer = (one.sharer if one else "") or self._settings.sharer
+        if sharer != self.partition.sharing.name:
+            try:
+                self.partition.sharing.use(sharer)
+            except NodectlError as error:  # a file of one's own, which somebody has changed since
+                self._say(f"{error}; {self.partition.sharing.name} goes on sharing the watts")
+        if words != self._rules_said:
+            self._rules_said = words
+            self._say(words)
+        self._put(now_s)
+
+    def _switch_rules(self, caller: Caller, request: SwitchRules) -> Sentences:
+        now_s, wall_s = self._now_s(), self._wall_s()
+        self._rules.switch(request.name, request.is_on, wall_s)
+        what = f"switched the rules {request.name} {'on' if request.is_on else 'off'}"
+        self._say(f"{caller.name} {what}")
+        with contextlib.suppress(StoreError):  # the record alone; the switch itself is in its own file
+            self._budgets.note(Change(wall_s, caller.name, what))
+        self._follow_rules(now_s)
+        return [what, self._rules.words(wall_s), f"{self.partition.ledger.budget.budget_mw / 1000:g} W now"]
 
     def _set_now(self, wall_s: float) -> tuple[int, list[tuple[float, int]]]:
         """The budget by hand, schedule or feed at this time, and its steps to come by the wall clock."""
@@ -477,8 +526,31 @@ class Server:
         budget_w, _ = self._put(now_s)
         return [what, f"{budget_w:g} W now"]
 
+    def _set_group(self, caller: Caller, group: str, limit_mw: int, steps: list[tuple[float, int]], what: str) -> str:
+        """Record who sets the limit of a group, put it in force and plan for it. What is to be said if it could not be
+        stored, else ""."""
+        now_s, wall_s = self._now_s(), self._wall_s()
+        problem = self._limits.set(group, limit_mw, steps)
+        with contextlib.suppress(StoreError):  # a limit is lowered also where that cannot be recorded
+            self._budgets.note(Change(wall_s, caller.name, what))
+        self._say(f"{caller.name} {what}")
+        self._put(now_s)
+        return problem
+
     def _set_budget(self, caller: Caller, request: SetBudget) -> Sentences:
         now_s, budget_mw = self._now_s(), milliwatts(request.w)
+        if request.group:
+            groups, ledger = self.partition.groups, self.partition.ledger
+            place = groups.place(request.group)
+            if refusal := groups.refusal(place, budget_mw):
+                raise WrongUseError(refusal)
+            if request.dry_run:
+                return [f"would set {request.w:g} W for {request.group}"]
+            is_lower = budget_mw < ledger.levels.lines[place].budget_mw
+            what = f"set {request.group} to {request.w:g} W by hand"
+            problem = self._set_group(caller, request.group, budget_mw, [], what)
+            in_force = f"; in force in {ledger.settle_s:.1f} s at the latest" if is_lower else ""
+            return [f"set {request.group} to {request.w:g} W{in_force}"] + ([problem] if problem else [])
         refusal = self.partition.refusal(budget_mw)
         if refusal:
             raise WrongUseError(refusal)
@@ -502,6 +574,8 @@ class Server:
     def _set_schedule(self, caller: Caller, request: SetSchedule) -> Sentences:
         now_s, wall_s = self._now_s(), self._wall_s()
         refuse_past(Path(request.source), request.steps, wall_s)
+        if request.group:
+            return self._schedule_group(caller, request)
         fixed_mw = self.partition.ledger.terms.fixed_mw
         refuse_low(request.source, request.steps, fixed_mw)
         past_mw, coming = divide(request.steps, wall_s)
@@ -511,6 +585,17 @@ class Server:
         short = [mw for _, mw in coming if mw < fixed_mw + self.partition.mop_mw]
         worst_w = (fixed_mw + self.partition.mop_mw - min(short, default=0)) / 1000
         return [what] + ([f"ALARM: at its lowest {worst_w:g} W are missing for every node's MOP"] if short else [])
+
+    def _schedule_group(self, caller: Caller, request: SetSchedule) -> Sentences:
+        groups, wall_s, name = self.partition.groups, self._wall_s(), request.group
+        place = groups.place(name)
+        refuse_low(request.source, request.steps, int(self.partition.ledger.levels.fixed_mw[place]))
+        past_mw, coming = divide(request.steps, wall_s)
+        what = f"set {name} by schedule {request.source}: {len(coming)} steps to come"
+        problem = self._set_group(caller, name, past_mw or self._limits.set_now(name, wall_s)[0], coming, what)
+        short_mw = groups.least_mw(place) - min(mw for _, mw in coming)
+        alarm = f"ALARM: at its lowest {short_mw / 1000:g} W are missing for every node's MOP" if short_mw > 0 else ""
+        return [what, *(line for line in (problem, alarm) if line)]
 
     def _follow(self, feed: Feed, now_s: float) -> None:
         """Set the feed's budget, if it differs from the one in force. One that cannot be stored waits until it can."""
@@ -601,6 +686,7 @@ class Server:
         return msgspec.structs.replace(
             view, loop_lag_s=self._lag.worst_s, store_free_bytes=free_bytes(Path(self._settings.store)),
             ahead=self._ahead.ahead(self._wall_s()), ahead_over=self._over(view.steps),
+            rules=self._rules.views(self._wall_s()),
         )  # fmt: skip
 
     def _over(self, steps: Sequence[tuple[float, float]]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from cluster_agent.budget.group_views import GroupView
 from cluster_agent.budget.tag_sources import in_words
 from cluster_agent.fabric.people import Finite
 
@@ -73,6 +74,10 @@ class Why(msgspec.Struct, frozen=True):
     gap_s: Finite
     """Least time between two plans, except for what cannot wait."""
     alarms: list[str]
+    levels: list[GroupView] = []
+    """The groups of the node that have limits of their own, the widest first."""
+    bound_within: str = ""
+    """The group whose limit was shared among its nodes, ``shared_w`` among ``shared_among``; "": the whole budget."""
 
     @property
     def lines(self) -> list[str]:
@@ -80,9 +85,12 @@ class Why(msgspec.Struct, frozen=True):
         lines = [
             f"state: {self.state}",
             f"budget {self.budget_w:g} W, of it {self.fixed_w:g} W fixed and {self.reserve_w:g} W in reserve for"
-            f" {self.failing_together} node(s) that may reboot at once;"
-            f" {self.shared_w:g} W were shared among {self.shared_among} nodes",
+            f" {self.failing_together} node(s) that may reboot at once" + ("" if self.bound_within else self._shared()),
         ]
+        for one in self.levels:
+            short = f", {one.short_w:g} W less than its nodes' MOPs need" if one.short_w else ""
+            binds = f" and decides the cap{self._shared()}" if one.name == self.bound_within else ""
+            lines.append(f"in {one.name}: its limit of {one.limit_w:g} W has {one.free_w:g} W free{short}{binds}")
         if self.tag:
             by = f", {self.agent_tag_source}" if self.agent_tag_source else ""
             own = f"; its agent says {self.agent_tag}{by}" if self.agent_tag else ""
@@ -105,9 +113,14 @@ class Why(msgspec.Struct, frozen=True):
             )
         return lines + [f"alarm: {alarm}" for alarm in self.alarms]
 
+    def _shared(self) -> str:
+        return f"; {self.shared_w:g} W were shared among {self.shared_among} nodes"
+
     def _wanted(self) -> str:
         if self.wanted_w is None:
             return "none was planned, since the node cannot be reached"
+        if lacking := next((one for one in self.levels if one.short_w), None):
+            return f"{self.wanted_w:g} W, its MOP: the limit of {lacking.name} is {lacking.short_w:g} W short"
         if self.short_w:
             return f"{self.wanted_w:g} W, its MOP: the budget is {self.short_w:g} W short"
         return self.words if self.sharer else f"{self.wanted_w:g} W; {self.words}"

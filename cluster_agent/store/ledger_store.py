@@ -109,6 +109,11 @@ class BudgetStore:
             writing.put("budget", 1, budget_mw, msgspec.json.encode(steps))
             _note(self._database, writing, change)
 
+    def note(self, change: Change) -> None:
+        """Record who changed something that is stored elsewhere."""
+        with self._database.writing() as writing:
+            _note(self._database, writing, change)
+
     def changes(self, n: int = 20) -> list[Change]:
         """The last n changes, newest first."""
         return [Change(*row) for _, *row in self._database.latest("change", n)[::-1]]

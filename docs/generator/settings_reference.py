@@ -39,10 +39,13 @@ def tables(kind: type[msgspec.Struct], name: str = "") -> Iterator[SettingsTable
     """The tables of a settings file, outermost first."""
     fields = msgspec.structs.fields(kind)
     inner = {field.name: one for field in fields if _is_file_table(one := table_of(field.type))}
-    keys = tuple(_setting(field) for field in fields if field.name not in inner)
+    lists = {field.name: one for field in fields if _is_file_table(one := _listed(field.type))}
+    keys = tuple(_setting(field) for field in fields if field.name not in inner | lists)
     yield SettingsTable(name, paragraph(kind.__doc__ or ""), keys)
     for key, one in inner.items():
         yield from tables(one, f"{name}.{key}" if name else key)
+    for key, one in lists.items():
+        yield from tables(one, f"[{name}.{key}]" if name else f"[{key}]")
 
 
 def settings_pages() -> dict[str, str]:
@@ -73,6 +76,12 @@ def _is_file_table(kind: Any) -> typing.TypeGuard[type[msgspec.Struct]]:
     return kind is not None and kind.__name__ != "PolicyChoice"
 
 
+def _listed(kind: Any) -> Any:
+    """The struct of which a setting is a list, a table ``[[NAME]]`` each; None: it is none."""
+    plain = bare(kind)
+    return table_of(typing.get_args(plain)[0]) if typing.get_origin(plain) is list else None
+
+
 def _setting(field: Any) -> Setting:
     meta = bounds(field.type)
     return Setting(
@@ -86,6 +95,8 @@ def _setting(field: Any) -> Setting:
 def _default(field: Any) -> str:
     if field.name == "name" and field.default == (platform.node() or "node"):
         return "the host's name"
+    if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+        return "must be given"
     value = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     return literal({"name": value.name} if hasattr(value, "params") else value)
 

@@ -64,6 +64,7 @@ from cluster_agent.serve.people_protocol import (
     ShowJob,
     Submit,
     SwitchPower,
+    SwitchRules,
     Unreserve,
 )
 from cluster_agent.serve.server import ROUND_S, Server
@@ -79,8 +80,12 @@ ON_THE_WIRE = {
     "node-forget": (ForgetNode("n0"), {"node": "n0", "is_off": False}),
     "budget": (ShowBudget(), {}),
     "budget-changes": (ListBudgetChanges(), {}),
-    "budget-set": (SetBudget(900.0), {"w": 900.0, "dry_run": False}),
-    "budget-schedule": (SetSchedule([(1e9, 5_000_000)], "a.csv"), {"steps": [[1e9, 5_000_000]], "source": "a.csv"}),
+    "budget-set": (SetBudget(900.0), {"w": 900.0, "dry_run": False, "group": ""}),
+    "budget-schedule": (
+        SetSchedule([(1e9, 5_000_000)], "a.csv", "rack"),
+        {"steps": [[1e9, 5_000_000]], "source": "a.csv", "group": "rack"},
+    ),
+    "budget-rules": (SwitchRules("night", True), {"name": "night", "is_on": True}),
     "budget-lower": (LowerBudget(1.5, "a hazard"), {"hours": 1.5, "why": "a hazard"}),
     "submit": (
         Submit(["a"], 60, "/"),
@@ -199,7 +204,7 @@ def test_answers_have_the_names_that_scripts_and_older_commands_know():
     )  # fmt: skip
     assert BudgetView.__struct_fields__ == (
         *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
-        "loop_lag_s", "energy_j", "alarm_kinds", "store_free_bytes",
+        "loop_lag_s", "energy_j", "alarm_kinds", "store_free_bytes", "groups", "rules",
     )  # fmt: skip
     assert JobRow.__struct_fields__ == (
         "job", "user", "uid", "title", "state", "status", "reason", "nodes", "node_names", "walltime_s", "submitted_s",

@@ -172,9 +172,39 @@ def budget_view(context: Context) -> Content:
     if budget is None:
         return Content("Budget", parts)
     parts["shares"] = Html(parts_of_budget(context, budget) + bound_table(sums(context.snapshot.nodes).bounding))
+    if budget.groups or budget.rules:
+        parts["groups"] = _groups(budget)
     parts["announced"] = Html(f"<h2>Announced</h2>{_announced(context, budget)}")
     parts["changes"] = Html(f"<h2>Who changed it</h2>{last_change(context)}{change_table(context)}")
     return Content("Budget", parts)
+
+
+def _groups(budget: BudgetView) -> Html:
+    """Rooms, racks and the like that have limits of their own, and the rules in force."""
+    made = Html("")
+    if budget.groups:
+        rows = [
+            (
+                text(one.name),
+                text(one.parent or "the budget"),
+                shown_w(one.limit_w),
+                shown_w(one.fixed_w + one.counts_w),
+                shown_w(one.reserve_w),
+                shown_w(max(one.free_w, 0.0)),
+                text(f"{one.binds:,} of {count(one.nodes, 'node')}" if one.binds else "none"),
+            )
+            for one in budget.groups[:MOST]
+        ]
+        titles = ("group", "in", "limit", "counted", "reserve", "free", "caps that it decides")
+        more = f". The first {MOST} of {len(budget.groups)}" if len(budget.groups) > MOST else ""
+        made = Html(made + table(f"Limits of groups of nodes{more}", titles, rows, (0, 1, 6)))
+    if budget.rules:
+        rules = [
+            (text(one.name), text("in force" if one.is_in_force else "on" if one.is_on else "off"), text(one.what, 200))
+            for one in budget.rules
+        ]
+        made = Html(made + table("Sets of rules", ("rules", "now", "what they change"), rules, (0, 1, 2)))
+    return made
 
 
 def _announced(context: Context, budget: BudgetView) -> Html:

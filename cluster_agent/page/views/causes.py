@@ -64,8 +64,10 @@ def kind_of(row: NodeRow) -> Kind:
 def cause(bound_by: str) -> str:
     """``even: slowed`` as what decided, and who."""
     sharer, _, reason = bound_by.partition(": ")
+    reason, _, group = reason.partition(" in ")
     words = reason_in_words(reason)
-    return f"{words} (sharer: {sharer})" if words else bound_by
+    within = f", within the limit of {group}" if group else ""
+    return f"{words} (sharer: {sharer}{within})" if words else bound_by
 
 
 def bounding(rows: Iterable[NodeRow]) -> list[tuple[str, int]]:
