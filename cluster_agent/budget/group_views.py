@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.group_settings import MOST_NAMED
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.levels import NO_GROUP
 from cluster_agent.budget.plan import Plan
 from cluster_agent.errors import WrongUseError
 from foundation.shell.errors import nearest
+from foundation.shell.names import first_of
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -99,6 +102,14 @@ class BudgetGroups:
             return "", max(plan.available_mw, 0), len(plan.caps_mw)
         of_group = self.ledger.levels.sums_mw(np.ones(len(plan.at), np.int64), plan.at)
         return self.ledger.levels.names[group], max(int(plan.group_left_mw[group]), 0), int(of_group[group])
+
+    def unknown_nodes(self, known: Collection[str]) -> str:
+        """Which nodes of groups are none of these, in words; "": all are."""
+        unknown = [f"{name} of {group}" for name, group in self.ledger.levels.nodes.items() if name not in known]
+        if not unknown:
+            return ""
+        what = "is no node of this partition" if len(unknown) == 1 else "are no nodes of this partition"
+        return f"{first_of(unknown, MOST_NAMED)} {what}: is the name right? A node in no group has only the budget"
 
     def place(self, name: str) -> int:
         """``WrongUseError`` for a group that there is not."""

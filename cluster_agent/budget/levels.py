@@ -63,17 +63,14 @@ class Levels:
             self.fixed_mw[[self.places[name] for name in paths[one.name]]] += one.fixed_mw
         self.depth = int(self.depths.max(initial=-1)) + 1
         self._path_of = {node: [self.places[name] for name in paths[one.name]] for one in ordered for node in one.nodes}
+        self.nodes = {node: one.name for one in ordered for node in one.nodes}
+        """All nodes that the groups name, each with the innermost group that it is in."""
         self._room: Ints = np.full((self.depth, 0), NO_GROUP, np.int64)
         self.member: Ints = self._room
         """depth x nodes: the group at that depth in which the node at that place of the ledger is, or ``NO_GROUP``."""
 
     def __len__(self) -> int:
         return len(self.names)
-
-    @property
-    def nodes(self) -> Iterable[str]:
-        """All nodes that the groups name."""
-        return self._path_of.keys()
 
     def add(self, nodes: Iterable[str]) -> None:
         """Take nodes that the ledger adds, in its order."""

@@ -22,7 +22,11 @@ import msgspec
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.group_settings import levels_of
 from cluster_agent.budget.kept_counts import Change, LedgerStore, Snapshot
+from cluster_agent.budget.sharers import registry as sharers
+from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.node_factors import read_factors
+from cluster_agent.budget.sharers.speed import SpeedModel
+from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.budget_rules.group_limits import GroupLimits
 from cluster_agent.budget_rules.rule_sets import RuleSets
 from cluster_agent.cluster import Kept
@@ -392,9 +396,17 @@ class Server:
             settings, store, nodes, self.router.send_job, self.router.speaks_jobs, self._say,
             now=clock, as_shown=lambda unix_s: as_shown(unix_s, clock),
             can_switch=settings.power is not None and self._settings.mode == "cap",
-            models=self.partition.sharing.models, mop_mw=policy_watts.declared_mops(self.partition.ledger),
+            models=self._models(), mop_mw=policy_watts.declared_mops(self.partition.ledger),
             ended=self.history.own_ended,
         )  # fmt: skip
+
+    def _models(self) -> Models:
+        """Of the sharer and of those of the rules: a job's model is chosen when it starts, whoever shares later."""
+        found: dict[Tag | None, SpeedModel] = {}
+        for text in dict.fromkeys(one.sharer for one in self._settings.rules if one.sharer):
+            chosen = sharers.choose(text)
+            found |= chosen.method.models(chosen.params)
+        return found | dict(self.partition.sharing.models)
 
     def _expect_nodes(self, now_s: float) -> None:
         self._expect_s = now_s + EXPECT_S
@@ -411,8 +423,10 @@ class Server:
             if self.jobs:
                 self.jobs.expect(new)
         if names or now_s >= self._listed_s:
-            unknown = self._switches.unknown_nodes({*names, *self.partition.reports})
-            self.partition.alarms.set("queues", f"{unknown}: jobs of that queue may wait for ever" if unknown else "")
+            known = {*names, *self.partition.reports}
+            unknown = self._switches.unknown_nodes(known)
+            waits = f"{unknown}: jobs of that queue may wait for ever" if unknown else ""
+            self.partition.alarms.set("queues", waits or self.partition.groups.unknown_nodes(known))
 
     # --- the budget
 
@@ -623,7 +637,9 @@ class Server:
 
     def _move(self, now_s: float, change: Change, budget_mw: int, steps: list[tuple[float, int]], line: str) -> None:
         """Record who moves the budget, put it in force and plan for it. ``steps`` to come, by the wall clock."""
-        only_lowers = self.partition.ledger.budget.is_never_above(now_s, budget_mw, self._here(steps, now_s))
+        base_mw, coming = self._set_now(self._wall_s())  # what counts after a restart, whatever rules make of it
+        before = BudgetLine(base_mw, self._here(coming, now_s))
+        only_lowers = before.is_never_above(now_s, budget_mw, self._here(steps, now_s))
         self._budgets.change(change, budget_mw, steps, only_lowers)
         self._schedule = budget_mw, steps
         if change.who != FEED:

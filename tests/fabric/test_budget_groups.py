@@ -13,6 +13,9 @@ from cluster_agent.budget.group_settings import GearSettings, GroupSettings
 from cluster_agent.budget_rules.rule_sets import RuleSettings
 from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
+from cluster_agent.page.snapshot import Snapshot, Viewer
+from cluster_agent.page.views import fragments
+from cluster_agent.page.views.causes import cause
 from cluster_agent.serve.config import BudgetSettings
 from cluster_agent.serve.people_protocol import (
     ExplainCap,
@@ -70,6 +73,7 @@ def test_caps_keep_the_limit_of_the_rack_and_why_names_the_level_that_binds(site
     line = "in rack: its limit of 320 W has 0 W free and decides the cap; 300 W were shared among 1 nodes"
     assert line in why.lines and "in room: its limit of 900 W has 80 W free" in why.lines
     assert site.request(ExplainCap("n1")).bound_within == ""
+    assert cause("aapc: tag in rack").endswith("(sharer: aapc, within the limit of rack)")
 
 
 def test_a_limit_is_set_at_once_and_is_kept_through_a_restart_until_the_settings_change(site: Site) -> None:
@@ -125,6 +129,16 @@ def test_a_room_may_be_lowered_below_its_rack_and_one_that_lacks_watts_is_an_ala
     assert alarm.startswith(
         "the limit of room, 300 W, is 120 W less than its gear and every node in it at its MOP need"
     )
+
+
+def test_a_node_of_a_group_that_is_none_of_the_partition_is_an_alarm(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    groups = [GroupSettings("rack", 900.0, "n[0-2]")]
+    site.settings = msgspec.structs.replace(site.settings, budget=BudgetSettings(w=1100.0, group=groups))
+    site.restart()
+    (alarm,) = site.request(ShowBudget()).alarms
+    assert alarm.startswith("n2 of rack is no node of this partition: is the name right?")
+    site.server.close()
 
 
 SETTINGS = """listen = "tcp://127.0.0.1:7410"
@@ -187,6 +201,8 @@ def test_budget_show_has_the_groups_below_their_parents_and_the_rules(
     assert main(["budget", "show"]) == 0
     out = capsys.readouterr().out
     assert any(line.startswith("  rack ") and "decides" in line for line in out.splitlines())
+    page = fragments("/budget", Snapshot(budget=view), Viewer("root", True))["groups"]
+    assert "Limits of groups of nodes" in page and "night" in page
     words = " ".join(out.split())
     assert "1 of 1 caps" in words and "budget at most 700 W, rack at most 250 W, sharer aapc" in words
     site.server.close()

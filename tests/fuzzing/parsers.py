@@ -111,6 +111,7 @@ def _requests() -> list[Request[Any]]:
         made.ShowBudget(),
         made.ListBudgetChanges(), made.SetBudget(900.0), made.SetSchedule([(1e9, 5_000), (2e9, 6_000)], "a.csv"),
         made.LowerBudget(1.5, "why"),
+        made.SwitchRules("night", True),
         made.Submit(["a", "b"], 60, "/", env={"A": "b"}), made.ListJobs(True, ["done"], "alice", 5), made.ShowJob(7),
         made.CountJobs(), made.ExportState(), made.ExportReplay(), made.Cancel([7, 8]),
         made.Requeue([7]), made.Drain("n0", "why"), made.Resume("n0"),
