@@ -27,8 +27,8 @@ FIXES: Final[Mapping[str, str]] = {
     " (`clusterctl keys revoke NAME`).",
     "over": "Find the nodes that do not confirm a lower cap, or that draw more than theirs: `clusterctl nodes`, then"
     " `clusterctl why NODE`. Start the agents of silent nodes.",
-    "queues": "Correct the names in `[jobs] queues` of the settings, or allow the keys of these nodes"
-    " (`clusterctl keys allow`); `clusterctl config check` says the same before a start.",
+    "queues": "Correct the names in `[jobs] queues` or `[[budget.group]]` of the settings, or allow the keys of these"
+    " nodes (`clusterctl keys allow`); of queues `clusterctl config check` says the same before a start.",
     "raised": "End the program that is named: it sets power limits. `[foreign] end_jobs` ends the jobs of such a node.",
     "sharer": "Correct the sharer that is named, or choose another in the settings (`sharer`); the log of the cluster"
     " agent has the whole error. Meanwhile `fspc` shares the watts.",
