@@ -282,7 +282,8 @@ class World:
         """``WrongUseError`` for shares without what they need, or with what they do not go with."""
         is_shared, plans = self.is_shared, shares_nodes(choice.composed.plan)
         if plans and not is_shared:
-            raise WrongUseError(f"--policy {choice.text}: it is for a table of jobs that share nodes (docs/sharing.md)")
+            why = "it is for a table of jobs that share nodes (docs/shared-nodes.md)"
+            raise WrongUseError(f"--policy {choice.text}: {why}")
         if is_shared and not plans:
             raise WrongUseError(f"--policy {choice.text}: {self.path} has jobs that share nodes; choose shared")
         if is_shared and (self.pairs is None or self.machine is None):

@@ -166,6 +166,8 @@ class Result(world_run.Result, frozen=True, kw_only=True, dict=True):
         """The jobs as they were at ``at_s``, for another world's ``state``; ``replay`` was given ``at_s``."""
         from cluster_agent.library import warm_start  # as above
 
+        if self.world.shared is not None:
+            raise WrongUseError(f"--state-out {path}: not with jobs that share nodes; leave it out")
         if at_s not in self.whole.moments:
             raise WrongUseError(f"--state-at {at_s}: give it to replay(..., at_s=[{at_s}]), too")
         warm_start.save(path, at_s, self.whole, self.policy, self.start)
@@ -182,7 +184,7 @@ def check_files(choice: Choice, kind: Kind, given: World, *, swf: str | None = N
             f"--log {log}: with time_s a plan depends on the machine's speed, so that its log cannot"
             " be checked; replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
-    for name in ("failures", "reservations", "windows") if log is not None else ():
+    for name in ("failures", "reservations", "windows", "pairs") if log is not None else ():
         if getattr(given, name) is not None:
             raise WrongUseError(f"--log {log}: {name} are not in an event log; leave one of them out")
     if log is not None and not given.in_files:

@@ -106,7 +106,7 @@ def _free(path: str, rows: list[_Row], alone: dict[Variant, tuple[float, str]], 
         free[at[row.first]] = share
     if math.isnan(free.sum()):
         missing = next(variant for variant, index in at.items() if math.isnan(free[index]))
-        raise WrongUseError(f"{path}: {missing} has no row with the partner {FREE}, and others have: add it")
+        raise WrongUseError(f"{path}: {missing} has no row with the partner free, and others have: add it")
     return free
 
 

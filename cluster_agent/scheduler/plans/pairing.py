@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from cluster_agent.scheduler.job_columns import Float64s
@@ -122,13 +123,14 @@ class _Pairs:
         return not all(map(math.isnan, self.known[self.kind[job]]))
 
 
-class Pairing:
+class Pairing(msgspec.Struct, frozen=True):
     """The planner: ``window`` jobs of the queue are matched at once."""
 
-    shares_nodes: Final = True
-
-    def __init__(self, rule: Rule, floor: float, window: int, match: Match) -> None:
-        self.rule, self.floor, self.window, self._match = rule, floor, window, match
+    shares_nodes: ClassVar[bool] = True
+    rule: Rule
+    floor: float
+    window: int
+    match: Match
 
     def __call__(self, situation: Situation, budget: PlanBudget) -> Plan:
         """The starts that are due now."""
@@ -142,7 +144,7 @@ class _Pass:
     """One plan."""
 
     def __init__(self, planner: Pairing, situation: Situation, shared: Shared) -> None:
-        self.rule, self.window, self._match = planner.rule, planner.window, planner._match
+        self.rule, self.window, self._match = planner.rule, planner.window, planner.match
         self.now_s, self.shared = situation.now_s, shared
         self.machine, self.pairs = _Machine(situation, shared), _Pairs(shared, planner.floor)
         self.waiting: list[int] = situation.queue.job.tolist()

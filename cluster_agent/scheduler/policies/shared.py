@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
+from cluster_agent.scheduler.job_columns import Float64s
 from cluster_agent.scheduler.plans.pairing import Pairing, Rule
 from cluster_agent.scheduler.policies.api import Policy
 from cluster_agent.scheduler.policy_phases import Composition
@@ -25,8 +27,13 @@ def compose(params: Params) -> Composition:
     """The rule as a planner; list scheduling is its fall-back."""
     if not 0 <= params.floor <= 1:
         raise ValueError(f"floor={params.floor:g}: give 0 to 1; alone is 1")
-    plan = Pairing(params.rule, params.floor, params.window, lambda saved: matched(saved).tolist())
+    plan = Pairing(params.rule, params.floor, params.window, _match)
     return Composition(backfill="list", plan=plan)
+
+
+def _match(saved: Float64s) -> Sequence[int]:
+    partners: list[int] = matched(saved).tolist()
+    return partners
 
 
 POLICY = Policy(

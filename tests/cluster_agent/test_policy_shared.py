@@ -209,6 +209,9 @@ def test_a_table_of_halves_is_read_with_its_free_halves(tmp_path: Path) -> None:
     assert result.run_s.tolist() == [2394, 2376]  # at 1.5 times its speed alone, then at twice, and unharmed
 
 
+GOOD = ["--pairs", "PAIRS", "--machine", "3", "--policy", "shared"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -216,9 +219,11 @@ def test_a_table_of_halves_is_read_with_its_free_halves(tmp_path: Path) -> None:
         (["--pairs", "PAIRS", "--policy", "shared"], "its jobs share nodes; give --machine NODES, too"),
         (["--pairs", "PAIRS", "--machine", "3"], "has jobs that share nodes; choose shared"),
         (["--pairs", "PAIRS", "--machine", "curie", "--policy", "shared"], "give a number of nodes, or of cards"),
-        (["--pairs", "PAIRS", "--machine", "3", "--policy", "shared", "--cap", "9"], "not with jobs that share nodes"),
+        ([*GOOD, "--cap", "9"], "--cap 9: not with jobs that share nodes"),
         (["--pairs", "PAIRS", "--machine", "1", "--policy", "shared"], "job 2 needs 3 halves of nodes"),
         (["--pairs", "PAIRS", "--machine", "3", "--policy", "shared:floor=2"], "floor=2: give 0 to 1"),
+        ([*GOOD, "--log", "x"], "pairs are not in an event log"),
+        ([*GOOD, "--state-out", "x", "--state-at", "9"], "--state-out x: not with jobs that share nodes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(
