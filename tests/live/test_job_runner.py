@@ -222,6 +222,49 @@ def test_agents_killed_while_jobs_run_lose_none_and_run_none_twice(tmp_path: Pat
     assert found == [("failed", 1, 1) if i % 2 else ("done", 0, 1) for i in range(10)]
 
 
+KILLS = 100
+KILLED = f"""
+import json, os, random, signal, sys, time
+from pathlib import Path
+from foundation.wire.job_messages import JobStart
+from nodectl.jobs.processes import JobRunner
+at, wanted, seeded = Path(sys.argv[1]), json.loads(sys.argv[2]), random.Random(2)
+for number in range({KILLS}):
+    heard, says = os.pipe()
+    child = os.fork()
+    if not child:
+        runner = JobRunner(at / "jobs", "n0")
+        for one in wanted:
+            runner.start(JobStart(**one))
+        os.write(says, b".")
+        while True:
+            runner.parts()
+    os.close(says)
+    if number % 2:  # the others are killed wherever they are
+        os.read(heard, 1)
+    os.close(heard)
+    time.sleep(seeded.uniform(0, 0.02))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def test_two_jobs_of_one_user_on_a_node_keep_their_ends_apart_through_a_hundred_kills_of_the_runner(
+    tmp_path: Path,
+) -> None:
+    text = "echo $NODECTL_JOB_ID >>ran; while [ ! -e go ]; do sleep 0.05; done; exit $NODECTL_JOB_ID"
+    wanted = [start(tmp_path, text, job, output=f"out{job}") for job in (1, 2)]
+    given = json.dumps([{name: getattr(one, name) for name in one.__struct_fields__} for one in wanted])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), given], env=environment, cwd=ROOT, check=True)
+    runner = JobRunner(tmp_path / "jobs", "n0")
+    assert [(part.job, part.phase) for part in runner.parts()] == [(1, "running"), (2, "running")]
+    (tmp_path / "go").touch()
+    until(lambda: is_over(runner) and is_over(runner, 2))
+    assert [(part.job, part.phase, part.status) for part in runner.parts()] == [(1, "ended", 1), (2, "ended", 2)]
+    assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2"]
+
+
 TICKS = f"PYTHONPATH={ROOT} {sys.executable} -c 'from nodectl.progress import tick; tick(7)'"
 
 
