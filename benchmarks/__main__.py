@@ -86,6 +86,8 @@ NAMES = (
     "scmi_round_trip",
     "published_facts",
     "gpu_pairs",
+    "shared_nodes",
+    "shared_gpus",
     "gpu_stage_clocks",
     "gpu_limit_ripple",
     "pipeline_frontier",

@@ -77,6 +77,17 @@ def read_pairs(path: str, gpu: str | None = None) -> PairTable:
     gpu, rows = _of_gpu(path, gpu)
     on_halves = [row for row in rows if row.second is not None and row.second.application == FREE]
     fastest = FASTEST_ON_HALVES if on_halves else FASTEST
+    alone = _alone(path, rows)
+    at = {variant: index for index, variant in enumerate(alone)}
+    speed, rows_of = np.full((len(at), len(at)), math.nan), dict[tuple[int, int], str]()
+    for row in rows:
+        if row.second is not None and row.second.application != FREE:
+            _enter(row, row.second, alone, at, speed, rows_of, fastest)
+    return PairTable(gpu, tuple(at), speed, _free(path, on_halves, alone, at) if on_halves else None)
+
+
+def _alone(path: str, rows: list[_Row]) -> dict[Variant, tuple[float, str]]:
+    """The speed alone of each variant, and its row."""
     alone: dict[Variant, tuple[float, str]] = {}
     for row in (row for row in rows if row.second is None):
         if row.first in alone:
@@ -86,12 +97,7 @@ def read_pairs(path: str, gpu: str | None = None) -> PairTable:
         alone[row.first] = row.speeds[0], row.where
     if not alone:
         raise WrongUseError(f"{path}: no speed alone: a row without a partner is needed for each application")
-    at = {variant: index for index, variant in enumerate(alone)}
-    speed, rows_of = np.full((len(at), len(at)), math.nan), dict[tuple[int, int], str]()
-    for row in rows:
-        if row.second is not None and row.second.application != FREE:
-            _enter(row, row.second, alone, at, speed, rows_of, fastest)
-    return PairTable(gpu, tuple(at), speed, _free(path, on_halves, alone, at) if on_halves else None)
+    return alone
 
 
 def _free(path: str, rows: list[_Row], alone: dict[Variant, tuple[float, str]], at: dict[Variant, int]) -> Float64s:
