@@ -44,6 +44,7 @@ NAMES = (
     "dardis",
     "elastic",
     "nodes_ahead",
+    "hybrid",
     "power_prediction",
     "models_service",
     "mqtt_broker",

@@ -25,6 +25,11 @@ COMMANDS: Final = {
     "report": ("cluster_agent.commands.replays.report", "report", "Replays side by side: tables and plots."),
     "plan": ("cluster_agent.commands.replays.show_plan", "plan", "The plan in force at an instant of a replay."),
     "profit": ("cluster_agent.commands.replays.profit", "profit", "What plans earn next to rules, and a profile."),
+    "nodes-ahead": (
+        "cluster_agent.commands.replays.nodes_ahead",
+        "nodes_ahead",
+        "Which nodes to keep on, from the weeks before.",
+    ),
     "dardis": ("cluster_agent.commands.replays.dardis", "dardis", "Dispatch a job log without a centre."),
     "generate": ("cluster_agent.commands.replays.generate", "generate", "Draw a workload that a paper describes."),
     "policies": (

@@ -1,0 +1,261 @@
+"""Bridi's hybrid (PhD thesis, Bologna 2018, ch. 7): nodes on and off by a profile made a day ahead, in 12 scenarios.
+
+Jobs, loads, prices, PUE, temperatures and watts are those of ``benchmarks.profit``; all is on the engine of replays, so
+that a job waits for the nodes that boot for it. Each midnight a forecast is made from the same hours of the last weeks
+of the log (the low load has a day of history, the medium one three weeks), and from it the nodes that stay on:
+
+extracted 70, 50   as printed: profit plan of the forecast, 84 %, offsets; in all so many nodes
+spares             ours: in each hour so many nodes without a job as were taken within a boot in 9 of 10 times
+on                 nothing is switched
+timer              no profile: a node goes off after 300 s without a job
+
+Under all of these jobs start by the rule ``profit``, the best of the six on days 374 to 380 and 440 to 443, and nodes
+that are not kept go off after 300 s. The bar is the best of the six rules on the judged days, by the same count, with
+all nodes on, as in the thesis. Gains are in per cent of it, with idle nodes and boots counted, and apart without.
+``most``: no schedule of these jobs can save more, since it has no idle node and no boot; ``no joules``: power is free
+as well. Published: for offset 70. EMULATED.
+
+With ``--timers`` the whole curve of ``idle_off_s`` on SDSC-BLUE, 144 Taurus nodes, next to spares of several quantiles,
+with a second and with 300 s: joules and mean wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Final, get_args
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from benchmarks.experiment import save
+from benchmarks.profit import LOADS, log
+from benchmarks.sc15_learned import workload_of
+from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.kept_on import Kept
+from cluster_agent.prices.cooling import Plant, Season, our_table, our_temperatures
+from cluster_agent.prices.nodes_ahead import Past, extracted, kept_profile, spares
+from cluster_agent.prices.profit_days import DAY_S, work_of
+from cluster_agent.prices.profit_model import (
+    CHEAP,
+    HOUR_S,
+    J_PER_KWH,
+    POWER,
+    Site,
+    Tariff,
+    Window,
+    idle,
+    profit,
+    window,
+)
+from cluster_agent.prices.profit_rows import gain_pct
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.native.governor import Watts
+from cluster_agent.scheduler.native.native_replay import NativeReplay
+from cluster_agent.scheduler.policies.registry import choose
+
+RULES: Final = tuple(
+    f"rule-based:rule={rule},miss={miss}" for rule in ("est", "walltime", "profit") for miss in ("list", "strict")
+)
+CHOSEN: Final = "rule-based:rule=profit,miss=list"
+TIMER_S: Final = 300
+HISTORY_DAYS: Final = 56
+PLAN_S: Final = 60.0
+"""Ours: a plan that takes longer is late."""
+
+PUBLISHED: Final = {
+    "low": {("air", "summer"): 29.5, ("hybrid", "summer"): 17.84, ("air", "winter"): 7.37, ("hybrid", "winter"): 15.0},
+    "medium": {
+        ("air", "summer"): 10.46,
+        ("hybrid", "summer"): 18.23,
+        ("air", "winter"): 13.19,
+        ("hybrid", "winter"): -7.5,
+    },
+    "high": {("air", "summer"): 0.36, ("hybrid", "summer"): 0.2, ("air", "winter"): 0.23, ("hybrid", "winter"): 0.01},
+}
+BLUE_QUANTILES: Final = (0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98)
+BLUE_TIMERS_S: Final = (1, 30, 60, 120, 300, 600, 900, 1800, 3600)
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """Days under one policy: starts, and the joules that nodes drew without jobs in each hour."""
+
+    start_s: Int64s
+    without_j: list[float]
+    boots: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Of one scenario and way to switch nodes; EUR, and gains in per cent of the best rule by the same count."""
+
+    load: str
+    plant: Plant
+    season: Season
+    name: str
+    without_idle: float
+    with_idle: float
+    gain_without_pct: float
+    gain_with_pct: float
+    boots: int
+
+
+def days_of(first: int, days: int) -> Jobs:
+    jobs = log().jobs
+    at = np.searchsorted(jobs.submit_s, [first * DAY_S, (first + days) * DAY_S])
+    chosen = jobs.only(np.arange(*at))
+    return replace(chosen, submit_s=chosen.submit_s - first * DAY_S)
+
+
+def ran(jobs: Jobs, machine: Machine, policy: str, days: int, kept: Kept | None = None) -> Ran:
+    composition = choose(policy).composition
+    if kept is not None:
+        composition = replace(composition, kept=kept)
+    replay = NativeReplay(composition, jobs, machine.processors, Watts.of(machine, composition.power))
+    drawn = [0.0]
+    for hour in range(1, 24 * days + 1):
+        replay.pause_at(hour * HOUR_S)
+        replay.run(len(jobs) + 1)
+        found = replay.moment(hour * HOUR_S).joules
+        drawn.append(found["idle"] + found["off"] + found["switching"])
+    starts = np.where((replay.start_s < 0) | (replay.start_s >= days * DAY_S), days * DAY_S, replay.start_s)
+    return Ran(starts, np.diff(drawn).tolist(), replay.boots)
+
+
+@cache
+def past(load: str) -> Past:
+    """Of the weeks before and the judged days themselves; a forecast looks only at what was before its midnight. The
+    judged days begin with an empty machine, so what is left of the weeks before is cut off there."""
+    (first, days), machine = LOADS[load], load_machine("curie-fat")
+    begun, begin_s = max(first - HISTORY_DAYS, 0), first * DAY_S
+    before, after = days_of(begun, first - begun), days_of(first, days)
+    ran_s, starts_s = ran(before, machine, CHOSEN, first - begun).start_s, ran(after, machine, CHOSEN, days).start_s
+    started = np.flatnonzero(ran_s < begin_s - begun * DAY_S)
+    old_s = ran_s[started] + begun * DAY_S
+    jobs = days_of(begun, first - begun + days).only(np.concatenate([started, len(before) + np.arange(len(after))]))
+    run_s = jobs.run_s.copy()
+    run_s[: len(started)] = np.minimum(run_s[: len(started)], begin_s - old_s)
+    submit_s = jobs.submit_s + begun * DAY_S
+    start_s = np.concatenate([old_s, starts_s + begin_s])
+    return Past(replace(jobs, submit_s=submit_s, run_s=run_s), start_s, machine)
+
+
+def kept_by_extraction(load: str, site: Site, offset: float) -> Kept:
+    (first, days), of = LOADS[load], past(load)
+    cores, on, last = of.machine.node.cores, list[tuple[int, int]](), None
+    for day in range(days):
+        midnight_s = (first + day) * DAY_S
+        make = partial(extracted, of, site, midnight_s, offset)
+        last, reason = kept_profile(make, last, of.machine.nodes, PLAN_S, time.process_time)
+        if reason:
+            print(f"{load}, day {day}: {reason}", file=sys.stderr)
+        on += [(day * DAY_S + hour * HOUR_S, nodes * cores) for hour, nodes in enumerate(last)]
+    return Kept(on=tuple(on))
+
+
+def kept_by_spares(load: str) -> Kept:
+    (first, days), of = LOADS[load], past(load)
+    found = spares(of, first * DAY_S, days)
+    return Kept(idle=tuple((at_s - first * DAY_S, nodes * of.machine.node.cores) for at_s, nodes in found))
+
+
+def scenarios(load: str) -> list[Row]:
+    days, machine = LOADS[load][1], load_machine("curie-fat")
+    jobs = days_of(*LOADS[load])
+    work, highest_w = work_of(jobs, machine), machine.nodes * machine.node.busy_w[0]
+    rules = {rule: ran(jobs, machine, rule, days) for rule in RULES}
+    goes = f"{CHOSEN},idle_off_s={TIMER_S}"
+    ways = {
+        "on": ran(jobs, machine, CHOSEN, days),
+        "timer": ran(jobs, machine, goes, days),
+        "spares": ran(jobs, machine, goes, days, kept_by_spares(load)),
+    }
+    found: list[Row] = []
+    for plant in get_args(Plant):
+        for season in get_args(Season):
+            site = Site(Tariff(CHEAP, POWER), our_table(plant, highest_w), our_temperatures(season, days * DAY_S))
+            of = window(site, 0, days * DAY_S)
+
+            def worth(one: Ran, of: Window = of) -> tuple[float, float, float]:
+                cores = work.jobs.width.astype(np.int64)
+                value = profit(of, one.start_s, jobs.run_s, cores, work.watts)
+                gone_s = np.clip(of.edges[:, None] - one.start_s, 0, jobs.run_s)
+                more = idle(of, np.array(one.without_j), np.diff(gone_s @ work.watts) / J_PER_KWH)
+                return value.total, value.total + more.total, value.earned
+
+            best = [max(worth(one)[count] for one in rules.values()) for count in (0, 1)]
+            earned = max(worth(one)[2] for one in rules.values())
+            here = ways | {
+                f"extracted {offset}": ran(jobs, machine, goes, days, kept_by_extraction(load, site, offset / 100))
+                for offset in (70, 50)
+            }
+            values = {name: (*worth(one)[:2], one.boots) for name, one in here.items()}
+            values["most"] = (best[0], best[0], 0)
+            values["no joules"] = (earned, earned, 0)
+            for name, (without, with_idle, boots) in values.items():
+                gains = gain_pct(without, best[0]), gain_pct(with_idle, best[1])
+                found.append(Row(load, plant, season, name, without, with_idle, *gains, boots))
+    return found
+
+
+def shown(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    cells = [f"{row.gain_with_pct:+7.2f} ({row.gain_without_pct:+6.2f})" for row in rows]
+    published = PUBLISHED[first.load][first.plant, first.season]
+    return f"{first.load:7} {first.plant:7} {first.season:7} {'  '.join(cells)}  {published:+6.2f}"
+
+
+def blue() -> None:
+    """SDSC-BLUE, joules and mean wait."""
+    workload, machine = workload_of("SDSC-BLUE"), load_machine("taurus:nodes=144")
+    jobs, rows = workload.jobs, []
+
+    def one(name: str, policy: str, kept: Kept | None = None) -> Int64s:
+        composition = choose(policy).composition
+        composition = composition if kept is None else replace(composition, kept=kept)
+        replay = NativeReplay(composition, jobs, machine.processors, Watts.of(machine, composition.power))
+        replay.run(len(jobs) + 1)
+        wait_s, joules = float((replay.start_s - jobs.submit_s).mean()), replay.joules["cluster"]
+        rows.append((name, joules, wait_s, replay.boots))
+        print(f"{name:32} {joules / 1e12:8.4f} TJ {wait_s:8.1f} s {replay.boots:8} boots", flush=True)
+        return replay.start_s.copy()
+
+    one("never", "easy")
+    seen = {off_s: one(f"timer {off_s} s", f"easy:idle_off_s={off_s}") for off_s in BLUE_TIMERS_S}
+    begun_s = int(jobs.submit_s[0]) // DAY_S * DAY_S
+    days = int(jobs.submit_s[-1] - begun_s) // DAY_S + 1
+    for quantile in BLUE_QUANTILES:
+        found = spares(Past(jobs, seen[TIMER_S], machine, 8, quantile), begun_s, days)
+        kept = Kept(idle=tuple((at_s, nodes * machine.node.cores) for at_s, nodes in found))
+        for off_s in (1, TIMER_S):
+            one(f"spares {quantile:g}, timer {off_s} s", f"easy:idle_off_s={off_s}", kept)
+    save("hybrid_timers", {"rows": rows})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="low load alone")
+    parser.add_argument("--loads", nargs="*", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--timers", action="store_true", help="SDSC-BLUE")
+    options = parser.parse_args(arguments)
+    if options.timers:
+        blue()
+        return 0
+    found: list[Row] = []
+    names = ("on", "timer", "spares", "extracted 70", "extracted 50", "most", "no joules")
+    print(f"{'load':7} {'cooling':7} {'season':7} {'  '.join(f'{name:>16}' for name in names)}  published")
+    for load in options.loads[:1] if options.quick else options.loads:
+        rows = scenarios(load)
+        found += rows
+        for at in range(0, len(rows), len(names)):
+            print(shown(rows[at : at + len(names)]), flush=True)
+        print(f"{load}: boots " + ", ".join(f"{row.name} {row.boots}" for row in rows[:5]))
+    save("hybrid", {"rows": found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
