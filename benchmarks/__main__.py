@@ -45,6 +45,7 @@ NAMES = (
     "elastic",
     "nodes_ahead",
     "hybrid",
+    "shortfalls",
     "power_prediction",
     "models_service",
     "mqtt_broker",

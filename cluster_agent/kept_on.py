@@ -9,7 +9,7 @@ for ever, and before the first one nothing is kept on.
 
 In a live partition (``[jobs.power] keep_on``) seconds are Unix seconds, and the file may be replaced at any time, as by
 a timer once a day: it is in force at the latest ``LOOK_S`` later. A file that is missing or wrong changes nothing: the
-profile that was read last stays in force. Without one, as after a restart, all nodes stay on. That is said once.
+profile that was read last stays in force. Without one, as after a restart, all nodes stay on. One line in the log says so.
 """
 
 from __future__ import annotations

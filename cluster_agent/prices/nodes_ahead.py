@@ -104,8 +104,8 @@ def expected(past: Past, midnight_s: int) -> tuple[Int64s, Int64s] | None:
         hour_s = midnight_s + hour * HOUR_S
         same = past.hours_before(hour_s)
         found = [np.arange(*np.searchsorted(submit_s, [at_s, at_s + HOUR_S])) for at_s in same]
-        asked = [int(core_s[of].sum()) for of in found]
-        chosen = int(np.argsort(asked, kind="stable")[round((len(asked) - 1) * past.quantile)])
+        wanted = [int(core_s[of].sum()) for of in found]
+        chosen = int(np.argsort(wanted, kind="stable")[round((len(wanted) - 1) * past.quantile)])
         rows.append(found[chosen])
         later.append(submit_s[found[chosen]] - same[chosen] + hour * HOUR_S)
     jobs = np.concatenate(rows)
