@@ -43,7 +43,6 @@ NAMES = (
     "profit",
     "dardis",
     "elastic",
-    "nodes_ahead",
     "hybrid",
     "shortfalls",
     "power_prediction",

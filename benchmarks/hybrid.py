@@ -38,7 +38,7 @@ from benchmarks.sc15_learned import workload_of
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.kept_on import Kept
 from cluster_agent.prices.cooling import Plant, Season, our_table, our_temperatures
-from cluster_agent.prices.nodes_ahead import Past, extracted, kept_profile, spares
+from cluster_agent.prices.node_forecast import Past, extracted, kept_profile, spares
 from cluster_agent.prices.profit_days import DAY_S, work_of
 from cluster_agent.prices.profit_model import (
     CHEAP,

@@ -9,7 +9,8 @@ for ever, and before the first one nothing is kept on.
 
 In a live partition (``[jobs.power] keep_on``) seconds are Unix seconds, and the file may be replaced at any time, as by
 a timer once a day: it is in force at the latest ``LOOK_S`` later. A file that is missing or wrong changes nothing: the
-profile that was read last stays in force. Without one, as after a restart, all nodes stay on. One line in the log says so.
+profile that was read last stays in force. Without one, as after a restart, all nodes stay on. One line of the log says
+so.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Kept(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return "keep_on" if self.on else "keep_idle"
 
+    def check(self, goes_off: bool, knows_caps: bool) -> None:
+        """``ValueError`` for a policy whose nodes do not go off, or that admits by watts: a boot that nobody waits for
+        is not in its sums."""
+        if not goes_off or knows_caps:
+            needed = "a policy that knows no caps" if knows_caps else "nodes that go off: give idle_off_s"
+            raise ValueError(f"{self} needs {needed}")
+
     def rows(self, cores: int, boot_s: int) -> list[tuple[int, int, int]]:
         """(Second, nodes in all, nodes without a job), on or booting, with nodes of so many ``cores``: each rise comes
         ``boot_s`` before its step."""
@@ -91,20 +99,25 @@ def cores_of(path: str, content: bytes) -> tuple[tuple[int, int], ...]:
         raise WrongUseError(f"{path}: a profile of cores begins with the line {','.join(PROFILE)}")
     steps: list[tuple[int, int]] = []
     for number, row in lines[1:]:
-        try:
-            from_s, _, cores = (float(text) for text in row)
-        except ValueError:
-            raise WrongUseError(f"{path}:{number}: not {','.join(PROFILE)}, e.g. 3600,42000,960") from None
-        if not (0 <= from_s < 2**53 and 0 <= cores < MOST_CORES):
-            raise WrongUseError(f"{path}:{number}: seconds and cores are numbers from 0; correct the line")
-        if steps and from_s <= steps[-1][0]:
-            raise WrongUseError(f"{path}:{number}: {from_s:g} s is not after the line above; sort the lines")
-        steps.append((int(from_s), ceil(cores)))
+        step = _step(f"{path}:{number}", row)
+        if steps and step[0] <= steps[-1][0]:
+            raise WrongUseError(f"{path}:{number}: {step[0]} s is not after the line above; sort the lines")
+        steps.append(step)
     if not steps:
         raise WrongUseError(f"{path}: the profile has no line below its names")
     if len(steps) > MOST_STEPS:
         raise WrongUseError(f"{path}: {len(steps)} lines, and a profile of cores has at most {MOST_STEPS}; give fewer")
     return tuple(steps)
+
+
+def _step(where: str, row: list[str]) -> tuple[int, int]:
+    try:
+        from_s, _, cores = (float(text) for text in row)
+    except ValueError:
+        raise WrongUseError(f"{where}: not {','.join(PROFILE)}, e.g. 3600,42000,960") from None
+    if not (0 <= from_s < 2**53 and 0 <= cores < MOST_CORES):
+        raise WrongUseError(f"{where}: seconds and cores are numbers from 0; correct the line")
+    return int(from_s), ceil(cores)
 
 
 def ahead(steps: Steps, lead_s: int) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ RETRY_S: Final = 10.0
 class PowerTimes(msgspec.Struct, frozen=True):
     """``idle_off_s``: a node that was idle for so long is switched off; 0: never. ``keep_idle``: so many idle nodes
     stay on. ``off_within_s``, ``boot_within_s``: limit of each of 1 + ``retries`` tries; until then the command must
-    have ended and the node must be silent or have booted. ``keep_on``: a profile of cores (``nodes_ahead``), of nodes
+    have ended and the node must be silent or have booted. ``keep_on``: a profile of cores (``kept_on``), of nodes
     with so many ``cores`` that boot in ``boot_s``; empty: none."""
 
     idle_off_s: float = 0.0
@@ -121,16 +121,24 @@ class Power:
         coming = [node for node in nodes if node.state == "booting" and not node.drained]
         can_boot = [node for node in nodes if _may_boot_by_itself(node)]
         needed = _needed(queued, [*coming, *idle, *can_boot])
+        kept = self._surplus(nodes, coming, now_s)
+        self._boot(can_boot, needed, -kept)
+        if self.times.idle_off_s > 0:
+            surplus = min(len(idle) + len(coming) - max(len(needed), self.times.keep_idle), kept)
+            self._switch_off_idle([node for node in idle if node.name not in needed], surplus, now_s)
+
+    def _surplus(self, nodes: Sequence[Node], coming: Sequence[Node], now_s: float) -> int:
+        """How many more nodes are on or boot than the profile wants; below 0: so many are missing."""
         on = len(coming) + sum(node.is_up and node.switched is None and not node.gets_none for node in nodes)
-        wanted = self._ahead.wanted(now_s) if self._ahead else 0
-        missing = wanted - on - sum(node.name in needed for node in can_boot)
+        return on - (self._ahead.wanted(now_s) if self._ahead else 0)
+
+    def _boot(self, can_boot: Sequence[Node], needed: set[str], missing: int) -> None:
+        """Boot the nodes that jobs need, and the first of the others until so many are on as the profile wants."""
+        missing -= sum(node.name in needed for node in can_boot)
         for node in can_boot:
             is_ahead = node.name not in needed and missing > 0
             missing -= is_ahead
             self._want(node, is_ahead or node.name in needed)
-        if self.times.idle_off_s > 0:
-            surplus = min(len(idle) + len(coming) - max(len(needed), self.times.keep_idle), on - wanted)
-            self._switch_off_idle([node for node in idle if node.name not in needed], surplus, now_s)
 
     def _follow(self, node: Node, now_s: float) -> None:
         """Since when the node is idle; a switch under way may have taken too long."""

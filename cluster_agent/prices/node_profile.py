@@ -1,5 +1,5 @@
 """How many nodes stay on in each hour of a day, as a share of those that are unused (Bridi, PhD thesis, Bologna 2018,
-ch. 7). What the forecast is, ``nodes_ahead`` says.
+ch. 7). What the forecast is, ``node_forecast`` says.
 """
 
 from __future__ import annotations

@@ -316,9 +316,8 @@ class Composition(msgspec.Struct, frozen=True):
             raise ValueError(f"shadow={self.shadow:g}: give 1 or more")
         if self.idle_off_s is not None and not self.idle_off_s > 0:
             raise ValueError(f"idle_off_s={self.idle_off_s}: give 1 second or more")
-        if self.kept and (self.idle_off_s is None or self.power is not None):
-            needed = "nodes that go off: give idle_off_s" if self.power is None else "a policy that knows no caps"
-            raise ValueError(f"{self.kept} needs {needed}")
+        if self.kept:
+            self.kept.check(self.idle_off_s is not None, self.power is not None)
         if self.plan is not None and self.backfill != "list":
             raise ValueError(f"a plan needs backfill=list to fall back on, and this is {self.backfill}")
         if self.portfolio is not None and (self.backfill, self.scan) != ("easy", "queue"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -371,10 +372,28 @@ def milliwatts(watts: float) -> int:
     return round(watts * 1000)
 
 
+def _below(folder: Path, given: dict[str, object]) -> None:
+    """Make files that the settings name relative to their folder."""
+    jobs, nodes, rules = given.get("jobs"), given.get("nodes"), given.get("rules")
+    power = jobs.get("power") if isinstance(jobs, dict) else None
+    sharing = [given, *(rules if isinstance(rules, list) else ())]
+    for table, key in (*((one, "sharer") for one in sharing), (jobs, "policy")):
+        if isinstance(table, dict) and key in table:
+            table[key] = below(folder, table[key])
+    for table, key, mark in (
+        (nodes, "factors", ""),
+        (jobs, "machine", r"\.toml$"),
+        (jobs, "configurations", r"\.csv"),
+        (power, "keep_on", ""),
+    ):
+        if isinstance(table, dict) and isinstance(name := table.get(key), str) and name and re.search(mark, name):
+            table[key] = str(folder / name)
+
+
 def read_settings(path: Path) -> Settings:
     """Read and check the settings; ``ConfigError`` says file, line, key and how to fix it."""
     text, given = read_toml(path)
-    _take_paths(given, path.parent)
+    _below(path.parent, given)
 
     def where(key: tuple[str, ...]) -> str:
         return f"{path}:{line_of(text, key)}"
@@ -383,26 +402,6 @@ def read_settings(path: Path) -> Settings:
     for key, problem in _problems(made):
         raise ConfigError(f"{where(tuple(key.split('.')))}: {key}: {problem}")
     return made
-
-
-def _take_paths(given: dict[str, Any], folder: Path) -> None:
-    """Files of the settings are relative to this folder, theirs."""
-    rules = given.get("rules")
-    sharing = [given, *(rules if isinstance(rules, list) else ())]
-    for table, key in (*((one, "sharer") for one in sharing), (given.get("jobs"), "policy")):
-        if isinstance(table, dict) and key in table:
-            table[key] = below(folder, table[key])
-    if isinstance(given.get("nodes"), dict) and isinstance(factors := given["nodes"].get("factors"), str) and factors:
-        given["nodes"]["factors"] = str(folder / factors)
-
-    jobs = given.get("jobs")
-    if isinstance(jobs, dict) and isinstance(machine := jobs.get("machine"), str) and machine.endswith(".toml"):
-        jobs["machine"] = str(folder / machine)
-    if isinstance(jobs, dict) and isinstance(table := jobs.get("configurations"), str) and ".csv" in table:
-        jobs["configurations"] = str(folder / table)
-    power = jobs.get("power") if isinstance(jobs, dict) else None
-    if isinstance(power, dict) and isinstance(profile := power.get("keep_on"), str) and profile:
-        power["keep_on"] = str(folder / profile)
 
 
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:

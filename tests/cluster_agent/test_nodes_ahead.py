@@ -12,7 +12,7 @@ from cluster_agent.cli import main
 from cluster_agent.cluster import Machine, NodeGroup, Topology
 from cluster_agent.kept_on import cores_of
 from cluster_agent.prices.cooling import our_table, our_temperatures
-from cluster_agent.prices.nodes_ahead import Past, expected, extracted, kept_profile, spares
+from cluster_agent.prices.node_forecast import Past, expected, extracted, kept_profile, spares
 from cluster_agent.prices.profit_days import DAY_S
 from cluster_agent.prices.profit_model import HOUR_S, Site, Tariff
 from cluster_agent.scheduler.job_columns import Jobs

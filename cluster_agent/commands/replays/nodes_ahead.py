@@ -11,7 +11,7 @@ import click
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.prices.cooling import our_table, our_temperatures
-from cluster_agent.prices.nodes_ahead import Past, extracted, kept_profile, spares
+from cluster_agent.prices.node_forecast import Past, extracted, kept_profile, spares
 from cluster_agent.prices.price_profile import Step, written
 from cluster_agent.prices.price_table import begin_of, zone_of
 from cluster_agent.prices.profit_days import DAY_S
