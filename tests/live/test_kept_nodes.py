@@ -9,6 +9,7 @@ import pytest
 
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.kept_on import EVERY_NODE, NodesAhead
+from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import read_settings
 from foundation.shell.settings import ConfigError
 from tests.live.test_node_power import BOOT_S, Site
@@ -115,6 +116,31 @@ def test_a_profile_that_is_replaced_counts_and_one_that_has_ended_goes_on(tmp_pa
     assert site.count("idle") == 2
     write(path, site, "0,8")
     site.until(lambda: site.count("idle") == 4)
+
+
+def test_the_watts_of_a_profile_are_a_budget_and_nodes_boot_ahead_within_it(tmp_path: Path) -> None:
+    """One file: its watts are the partition's budget by schedule, its cores the nodes that stay on. Each node counts
+    200 W here, and the second one that boots has to wait for the budget of the step."""
+    path = tmp_path / "p.csv"
+    site = site_of(path, "0,2 400,6")
+    begun_s = int(site.fake.now_s)
+    path.write_text(f"{NAMES}{begun_s},500,2\n{begun_s + 400},900,6\n")
+    steps = read_schedule(path)
+    assert steps == [(begun_s, 500_000), (begun_s + 400, 900_000)]
+
+    def has_watts() -> bool:
+        budget_mw = max(mw for at_s, mw in steps if at_s <= site.fake.now_s)
+        return 200_000 * (4 - site.count("off") + 1) <= budget_mw
+
+    site.has_watts = has_watts
+    site.until(lambda: site.count("off") == 3)
+    site.until(lambda: site.count("booting") == 1)
+    assert site.fake.now_s < begun_s + 400  # ahead
+    for _ in range(10):
+        site.step()
+    assert site.count("off") == 2  # no watts before the step
+    site.until(lambda: site.count("idle") == 3)
+    assert site.fake.now_s >= begun_s + 400
 
 
 def test_settings_say_what_a_node_has_and_that_a_profile_is_no_parameter_of_a_live_policy(tmp_path: Path) -> None:
