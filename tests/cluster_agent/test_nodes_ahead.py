@@ -52,9 +52,11 @@ def test_spares_are_what_was_taken_within_a_boot_in_the_same_hour_of_the_week() 
 
 def test_nothing_after_a_midnight_is_looked_at() -> None:
     known = [(at(0, 8.5), 1800, 40), (at(7, 8.5), 1800, 40)]
-    before = spares(past_of(known), 14 * DAY_S, 1)
-    assert spares(past_of([*known, (at(14, 8.5), 3600, 80)]), 14 * DAY_S, 1) == before
-    assert expected(past_of([*known, (at(14, 8.5), 3600, 80)]), 14 * DAY_S) is not None
+    later = [*known, (at(14, 8.5), 3600, 80)]
+    before, after = (spares(past_of(rows, quantile=1.0), 14 * DAY_S, 1) for rows in (known, later))
+    assert before == after and max(nodes for _, nodes in before) == 5
+    rows, _ = expected(past_of(later, quantile=1.0), 14 * DAY_S) or ([], [])
+    assert list(rows) == [0]  # of equal weeks the one longest ago, and not that of the day itself
 
 
 def test_the_jobs_of_an_hour_come_again_from_the_week_of_the_quantile() -> None:
