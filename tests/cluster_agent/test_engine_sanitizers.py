@@ -26,6 +26,8 @@ sys.exit(pytest.main(sys.argv[2:]))
 """Other tests, with the sanitized module in place of the package's own."""
 TESTS = [
     "tests/cluster_agent/test_idle_off.py",
+    "tests/cluster_agent/test_kept_on.py::test_nodes_boot_before_the_step_of_a_profile_and_go_off_after_it",
+    "tests/cluster_agent/test_kept_on.py::test_a_job_gets_nodes_while_they_boot_ahead",
     "tests/cluster_agent/test_replay_moldable_command.py::"
     "test_in_a_closed_loop_jobs_come_as_others_leave_and_a_scheduler_that_gets_the_events_decides_the_same[rmap]",
     "tests/cluster_agent/test_closed_loop.py::test_a_job_that_another_precedes_comes_after_its_end",
