@@ -60,9 +60,10 @@ class Use(msgspec.Struct):
             return
         elapsed_s = (report.report_id - before.report_id) / 1e9
         for name in COUNTS:
-            if 0 <= before.last[name] <= now[name]:
+            last = before.last.get(name, -1)  # an older cluster agent, before an upgrade, kept fewer counts
+            if 0 <= last <= now[name]:
                 count, counted_s = before.counts.get(name, (0, 0.0))
-                before.counts[name] = count + now[name] - before.last[name], counted_s + elapsed_s
+                before.counts[name] = count + now[name] - last, counted_s + elapsed_s
         self._distribute(before.last["energy_mj"], report, elapsed_s)
         before.report_id, before.last = report.report_id, now
 
@@ -97,6 +98,9 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     p95_w: float | None = None
     highest_w: float | None = None
     gpu_w: float | None = None
+    cpu_w: float | None = None
+    memory_w: float | None = None
+    """Of processors without it, where it has meters of its own."""
     ipc: float | None = None
     stalled: float | None = None
     """Share of cycles in which a core waited for data."""
@@ -126,6 +130,7 @@ def measured(use: Use) -> Measured:
     return Measured(
         mean_w=rate("energy_mj", 1e-3), p95_w=use.share_w(0.95),
         highest_w=use.highest_mw / 1000 if use.highest_mw else None, gpu_w=rate("gpu_mj", 1e-3),
+        cpu_w=rate("cpu_mj", 1e-3), memory_w=rate("memory_mj", 1e-3),
         ipc=ratio("instructions", "cycles"), stalled=ratio("stalled_cycles", "cycles"),
         bytes_per_s=rate("llc_misses", CACHE_LINE), gpu_busy=rate("gpu_busy_ms", 1e-3),
         units_per_s=None if not units else units * len(use.nodes), covered_s=totals["energy_mj"][1],

@@ -117,6 +117,9 @@ class Report(msgspec.Struct, frozen=True):
     dispatched: Annotated[list[Annotated[int, Meta(ge=1, lt=1 << 53)]], Meta(max_length=16)] = []
     # the air that the node takes in, in millikelvin: the warmest sensor of it; -1: none, or from an older agent
     inlet_mk: Annotated[int, Meta(ge=-1, le=500_000)] = -1
+    # more counts as those of work: what processors, and memory where it has meters of its own, have drawn
+    cpu_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
+    memory_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -145,7 +148,9 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     body: msgspec.Raw
 
 
-WORK: Final = ("units", "instructions", "cycles", "stalled_cycles", "llc_misses", "gpu_busy_ms", "gpu_mj")
+WORK: Final = (
+    "units", "instructions", "cycles", "stalled_cycles", "llc_misses", "gpu_busy_ms", "gpu_mj", "cpu_mj", "memory_mj",
+)  # fmt: skip
 """The counts of a ``Report`` that begin with its agent."""
 
 _NONE_LARGER: Final[Mapping[str, int]] = {}

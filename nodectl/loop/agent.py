@@ -369,7 +369,7 @@ class Agent:
             trouble = trouble or unseen
             power_w, quality, joules = self.config.cluster.tdp_w, "estimated", math.nan
         self._load_tag.add(sample)
-        cluster.work.add(sample)
+        cluster.work.add(sample, self.layout)
         cluster.inlet_mk = self._inlet.mk(sample)
         cap_bound: CapBound = "yes" if shares.is_full(share, sample) else decider.cap_bound(decisions, sample)
         raised = actuation.overruled

@@ -1,4 +1,4 @@
-"""The work of this node, for the cluster agent: units that its job reports, and what its CPUs and GPUs counted.
+"""The work of this node, for the cluster agent: units that its job reports, what its CPUs and GPUs counted and drew.
 
 All are counts from this agent's start, so that a lost report loses nothing. A count that has a gap since the last
 report is left out of the next one: a difference across the gap would look like a slow second. CPUs that spin while they
@@ -15,6 +15,7 @@ import numpy as np
 
 from foundation.wire.power_messages import WORK
 from nodectl.decide.load_tag import has_gpu_work
+from pmu.layout import Layout
 from pmu.readings import Quality, Sample
 
 UNKNOWN: Final = -1
@@ -30,9 +31,9 @@ class WorkDone:
         self._counts = dict.fromkeys(WORK, 0.0)
         self._gaps: set[str] = set()
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: Sample, layout: Layout) -> None:
         """Count one interval."""
-        for name, count in _counts(sample).items():
+        for name, count in _counts(sample, layout).items():
             if math.isfinite(count):
                 self._counts[name] += count
             else:
@@ -45,7 +46,7 @@ class WorkDone:
         return found
 
 
-def _counts(sample: Sample) -> Mapping[str, float]:
+def _counts(sample: Sample, layout: Layout) -> Mapping[str, float]:
     """Of one interval; NaN where a CPU or GPU could not be read, or the node has none."""
     cpu, gpu = sample.cpu, sample.gpu
     missing = float("nan")
@@ -58,4 +59,12 @@ def _counts(sample: Sample) -> Mapping[str, float]:
         "llc_misses": float(cpu.llc_misses.sum()),
         "gpu_busy_ms": float(gpu.gpu_utilization.sum()) * sample.elapsed_s * 1e3 if len(gpu.energy_j) else missing,
         "gpu_mj": float(gpu.energy_j.sum()) * 1e3 if len(gpu.energy_j) else missing,
+        "cpu_mj": _zones_mj(sample, layout, "package"),
+        "memory_mj": _zones_mj(sample, layout, "dram"),
     }
+
+
+def _zones_mj(sample: Sample, layout: Layout, kind: str) -> float:
+    """NaN where the node has no such zone, or one of them could not be read."""
+    zones = [at for at, zone in enumerate(layout.zones) if zone.kind == kind]
+    return float(sample.energy_j[zones].sum()) * 1e3 if zones else float("nan")

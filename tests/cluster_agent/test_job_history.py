@@ -55,6 +55,17 @@ def test_a_jobs_ratios_are_of_counts_over_the_same_time_and_lost_reports_lose_no
     assert measured(every).stalled is None and measured(every).units_per_s is None  # no node counts them
 
 
+def test_watts_of_parts_are_kept_from_the_upgrade_of_the_cluster_agent_on() -> None:
+    use = Use()
+    for second in (0, 100, 200):
+        use.hear(counted(second, cpu_mj=150_000 * second, memory_mj=20_000 * second))
+        if second == 0:
+            del use.nodes["n1"].last["cpu_mj"]  # as an older one has saved it
+    found = measured(use)
+    assert (found.cpu_w, found.memory_w) == (pytest.approx(150.0), pytest.approx(20.0))
+    assert use.total("cpu_mj")[1] == 100.0 and found.gpu_w is None
+
+
 def test_the_95th_percentile_is_of_time_not_of_reports() -> None:
     use, mj = Use(), 0
     for second in range(0, 1001, 10):

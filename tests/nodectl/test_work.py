@@ -67,7 +67,7 @@ def test_a_node_whose_job_reports_nothing_has_no_units_and_one_whose_gpus_work_n
             for _ in range(20):
                 clock.sleep_until_ns(clock.now_ns() + 100_000_000)
                 after = instruments.sweep()
-                work.add(decode(layout, before, after))
+                work.add(decode(layout, before, after), layout)
                 before = after
             told[load] = work.totals()
     hpl, easywave = told["hpl"], told["easywave"]
@@ -75,6 +75,8 @@ def test_a_node_whose_job_reports_nothing_has_no_units_and_one_whose_gpus_work_n
     assert hpl["instructions"] > 1e9
     assert (easywave["units"], easywave["instructions"]) == (-1, -1)
     assert 0.5 < hpl["instructions"] / hpl["cycles"] < 4.0
+    assert 100_000 < hpl["cpu_mj"] < 1_000_000 and 10_000 < hpl["memory_mj"] < hpl["cpu_mj"]  # in two seconds
+    assert easywave["cpu_mj"] > 10_000 and easywave["memory_mj"] == -1  # AMD's have no meter of memory
     assert hpl["stalled_cycles"] == -1  # this machine has no such event
     assert hpl["llc_misses"] > 0
     assert easywave["gpu_busy_ms"] > 500 and easywave["gpu_mj"] > 100_000  # in two seconds
