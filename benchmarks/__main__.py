@@ -46,6 +46,8 @@ NAMES = (
     "hybrid",
     "shortfalls",
     "power_prediction",
+    "learned_tags",
+    "live_models",
     "models_service",
     "mqtt_broker",
     "thermal_hazard",

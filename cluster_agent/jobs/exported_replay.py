@@ -143,14 +143,14 @@ def _job_watts(jobs: Sequence[Job], predicts: bool) -> str:
     it knew of each job, too. Empty: of no job."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(("job", "watts", "user", "title", "text") if predicts else ("job", "watts"))
+    table.writerow(("job", "watts", "user", "title", "text", "model") if predicts else ("job", "watts"))
     rows = 0
     for job in jobs:
         joules, covered_s = job.account.joules, job.account.covered_s
         watts = repr(joules / covered_s * len(job.nodes)) if joules and covered_s > 0 else ""
         if predicts:
             known = submission(job)
-            table.writerow((job.id, watts, known.login, known.title, known.text))
+            table.writerow((job.id, watts, known.login, known.title, known.text, "failed" if job.without_model else ""))
         elif watts:
             table.writerow((job.id, watts))
         rows += predicts or watts != ""

@@ -226,6 +226,8 @@ class Job(msgspec.Struct):
     """Of the frequencies or caps of the machine file, 0 the highest: what the policy gives it."""
     planned_uw: int = 0
     """What each of its nodes is planned to draw, where the policy predicts it; 0: it does not."""
+    without_model: bool = False
+    """Whether the site's model failed to predict that, or was late, so that the nearest past jobs did."""
     configured: Configured | None = None
     """Where the policy chooses among configurations; None: it does not, or the job waits."""
     is_cancelled: bool = False

@@ -58,7 +58,11 @@ class AdmittedPower:
         """``say``, ``clock_s``: as of ``models.SafePredictor``."""
         self._cores_w, self._others_w, self._of, self._guard = cores_w, others_w, of, guard
         self._predictor = predictor_of(model, self._full_w, say, clock_s)
-        self._known: dict[Submission, Prediction] = {}  # a cache; emptied by ``learn``
+        self._nearest = self._predictor.nearest
+        self._has_model = model is not None
+        self.model_failed = False
+        """Whether there is a model and it did not answer for the job that was admitted last."""
+        self._known: dict[tuple[Submission, bool], Prediction] = {}  # a cache; emptied by ``learn``
         self._predicted: dict[int, Prediction] = {}
         self._ratios: dict[Origin, deque[float]] = {}
 
@@ -67,10 +71,13 @@ class AdmittedPower:
         """Why the site's model does not predict; empty: there is none, or it does."""
         return self._predictor.trouble
 
-    def admit(self, job: int, submission: Submission) -> float:
-        """Watts of the whole job."""
-        found = self._known.get(submission) or self._predictor.predict(submission)
-        self._known[submission] = found
+    def admit(self, job: int, submission: Submission, without_model: bool = False) -> float:
+        """Watts of the whole job. ``without_model``: by the nearest past jobs, since the model failed to answer when
+        this was live."""
+        asks, key = self._nearest if without_model else self._predictor, (submission, without_model)
+        found = self._known.get(key) or asks.predict(submission)
+        self._known[key] = found
+        self.model_failed = self._has_model and found.origin != "model"
         if self._guard is None:
             return found.watts(self._of)
         self._predicted[job] = found

@@ -97,6 +97,11 @@ class PowerPredictor:
         self._users: OrderedDict[str, _History] = OrderedDict()
         self._requests: OrderedDict[tuple[int, ...], deque[tuple[float, float]]] = OrderedDict()
 
+    @property
+    def nearest(self) -> PowerPredictor:
+        """Itself, which answers where a model fails (``models``)."""
+        return self
+
     def predict(self, job: Submission) -> Prediction:
         """From the user's similar jobs, else from the same request, else TDP."""
         history = self._users.get(job.user)
@@ -113,7 +118,7 @@ class PowerPredictor:
 
     def learn(self, job: Submission, average_w: float, maximum_w: float | None = None) -> None:
         """Learn from a job that has ended. Without ``maximum_w`` only its mean is known. Watts must be above 0."""
-        if not average_w > 0:
+        if not 0 < average_w < math.inf:
             raise ValueError(f"a job that drew {average_w} W teaches nothing; leave it out")
         highest_w = average_w if maximum_w is None else maximum_w
         watts = (average_w / job.units, highest_w / job.units)

@@ -122,6 +122,11 @@ class SafePredictor:
         except (Exception, SystemExit) as error:
             self._fail(located(error, self._root), is_over=True)
 
+    @property
+    def nearest(self) -> PowerPredictor:
+        """Who answers where the model fails; it has learned the same."""
+        return self._otherwise
+
     def predict(self, job: Submission) -> Prediction:
         """Of one job."""
         found = self._otherwise.predict(job)

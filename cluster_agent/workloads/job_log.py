@@ -44,12 +44,14 @@ PRECEDED: Final = "wait for a preceding job"
 
 
 class Words(msgspec.Struct, frozen=True):
-    """What a submission says in words. ``has_watts``: whether its watts are known."""
+    """What a submission says in words. ``has_watts``: whether its watts are known; ``without_model``: whether a site's
+    model failed to predict it, when it was live."""
 
     user: str
     title: str
     text: str
     has_watts: bool
+    without_model: bool = False
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 A log in the Standard Workload Format has no watts. ``--job-watts`` adds them: a table (CSV, or Parquet) with the
 columns ``job`` (or ``job_id``), the log's number, and ``watts``, of the whole job on average at the highest frequency,
 with its share of the nodes' idle watts; or ``generated``, random with a seed. A table may also say what predictions
-know of a job and a log has no columns for: ``user``, ``title`` and ``text``, as ``state export --replay`` writes them.
+know of a job and a log has no columns for: ``user``, ``title`` and ``text``, and ``model``, which is not empty where a
+live partition's model failed to answer. ``state export --replay`` writes them.
 There a job may have no watts: it draws what the machine file gives, and teaches nothing.
 """
 
@@ -106,13 +107,15 @@ def _table(path: str) -> tuple[Mapping[int, float], Mapping[int, Words]]:
         if number in found or number in words:
             raise TraceError(f"{where}: job {number} occurs twice; delete one line")
         if said is not None:
-            words[number] = Words(*said, has_watts=not is_unknown)
+            words[number] = Words(*said[:3], has_watts=not is_unknown, without_model=bool(said[3]))
         if not is_unknown:
             found[number] = power_w
     return found, words
 
 
-Row: TypeAlias = tuple[int, object, object, tuple[str, str, str] | None]
+WORDS: Final = ("user", "title", "text", "model")
+
+Row: TypeAlias = tuple[int, object, object, tuple[str, str, str, str] | None]
 """Its line, the job, watts, and what is said of the job in words."""
 
 
@@ -123,7 +126,7 @@ def _csv(path: str) -> list[Row]:
         name = "job" if "job" in row else "job_id"
         if name not in row or "watts" not in row:
             raise TraceError(f"{path}:1: the first line must name the columns job and watts")
-        said = (row["user"], row.get("title", ""), row.get("text", "")) if "user" in row else None
+        said = tuple(row.get(name, "") for name in WORDS) if "user" in row else None
         found.append((line, row[name], row["watts"], said))
     return found
 
@@ -189,7 +192,10 @@ class _Predicted:
 
     def predict(self, job: int) -> float:
         """Watts of the whole job."""
-        return self._admitted.admit(job, submission(self._workload, job))
+        words = self._workload.words.get(int(self._workload.jobs.number[job]))
+        return self._admitted.admit(
+            job, submission(self._workload, job), words is not None and words.without_model
+        )  # fmt: skip
 
     def learn(self, job: int, watts: float) -> None:
         """The job's watts are taken as both mean and maximum, if they are known."""

@@ -77,9 +77,10 @@ def test_memory_stays_within_its_bound_whoever_comes() -> None:
     assert power.predict(job(user="user0")).origin in ("user", "same request")
 
 
-def test_a_job_without_watts_cannot_teach() -> None:
-    with pytest.raises(ValueError, match=r"drew 0\.0 W"):
-        predictor().learn(job(), 0.0)
+@pytest.mark.parametrize("watts", (0.0, -1.0, float("nan"), float("inf")))
+def test_a_job_without_watts_cannot_teach(watts: float) -> None:
+    with pytest.raises(ValueError, match=f"drew {watts} W"):
+        predictor().learn(job(), watts)
 
 
 def test_like_texts_point_alike_and_equal_ones_are_equal_in_every_process() -> None:

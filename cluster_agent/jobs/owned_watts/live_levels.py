@@ -114,6 +114,7 @@ class LevelCounts(Counts):
             self._predictor.learn(past.id, submission(past), width * each_uw / UW)
         self._ended.clear()
         watts = self._predictor.admit(job.id, submission(job))
+        job.without_model = self._predictor.model_failed
         return round(watts * self._power.margin / job.spec.nodes * UW)
 
     def _within(self, uw: int) -> int:

@@ -1,0 +1,228 @@
+"""Are tags that a model has learned from counters right on programs that trained nothing? Against measured slowdown.
+
+EMULATED, in virtual time: a twin of each machine, whose counters err by a fifth in ways that are drawn and hidden. The
+truth of a program is its slowdown at the lowest clock (``calibration.table.tag_shares.clock_share``), never its name.
+Random mixes of phases train a least-squares fit; the fit is a share of time as the truth is, a mean over the rows of a
+window (``cluster_agent.budget.scored_tags``). Judged: mixes with other seeds, and the shipped workloads, free and at
+seven tenths of the clock. *Rule*: the tag that the node's agent had for most of the run. *Clear*: of the programs that
+are not within ``NEAR`` of a mark, since those a small error puts on the other side.
+
+``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from benchmarks.experiment import save
+from calibration.table.tag_shares import tag_of
+from cluster_agent.budget.scored_tags import CACHE_LINE, MARKS
+from lab.node_demo.costs import run_at
+from nodectl.decide.load_tag import LoadTag
+from nodectl.loop.survey import survey
+from nodectl.member.work import WorkDone
+from pmu.decode import decode
+from pmu.node import Instruments
+from twin.in_process_node import InProcess
+from twin.machine import load_machine
+from twin.physics.model import Twin
+from twin.programs.workload import load_workload
+
+MACHINES: Final = ("curie", "skylake-6146")
+"""The first counts stalled cycles, the second does not."""
+SHIPPED: Final = ("hpl", "stream", "imb", "gromacs", "nas")
+BIAS: Final = 0.2
+SECONDS: Final = 40.0
+ROW_S: Final = 5
+TRAIN, JUDGE, QUICK = 120, 100, 10
+FIRST_TRAIN, FIRST_JUDGE = 2001, 1001
+LOWER: Final = 0.7
+NEAR: Final = 0.03
+ASKED: Final = 0.95
+RIDGE: Final = 1e-3
+
+
+class Run(msgspec.Struct, frozen=True):
+    """``share``: the truth; ``rule``: the node agent's tag; ``rows``: a window."""
+
+    machine: str
+    program: str
+    is_free: bool
+    share: float
+    rule: str
+    rows: list[dict[str, float]]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    machine: str
+    programs: str
+    is_free: bool
+    count: int
+    rule: float
+    learned: float
+    error: float
+    near: float
+    clear: float
+
+
+def basis(row: dict[str, float]) -> list[float]:
+    """Of a row; a window's is the mean, since a program's share is the mean of its moments'."""
+    stalled, ipc = row.get("stalled"), row["ipc"]
+    traffic = row["bytes_per_s"] / row["cycles_per_s"]
+    if stalled is None:
+        return [0.0] * 7 + [1.0, ipc, ipc**2, ipc**3, traffic, traffic**2, ipc * traffic]
+    return [1.0, stalled, stalled**2, stalled**3, ipc, traffic, stalled * ipc] + [0.0] * 7
+
+
+def fitted(runs: Sequence[Run]) -> np.ndarray:
+    columns = np.array([np.mean([basis(row) for row in run.rows], axis=0) for run in runs])
+    return np.asarray(
+        np.linalg.solve(
+            columns.T @ columns + RIDGE * np.eye(columns.shape[1]), columns.T @ np.array([run.share for run in runs])
+        )
+    )
+
+
+def scored(weights: np.ndarray, run: Run) -> float:
+    return float(np.clip(np.mean([basis(row) for row in run.rows], axis=0) @ weights, 0.0, 1.0))
+
+
+def runs_of(machine: str, program: str, clocks: Sequence[float]) -> list[Run]:
+    node = load_machine(machine)
+    steps = node.domains[0].steps_khz
+    free, top_khz = run_at(machine, program, 1, BIAS, SECONDS, 0)
+    slow, _ = run_at(machine, program, 1, BIAS, SECONDS, steps[0])
+    share = (slow.time_s / free.time_s - 1.0) / (top_khz / steps[0] - 1.0)
+    found = []
+    for part in clocks:
+        khz = 0 if part == 1.0 else min(steps, key=lambda one: abs(one - part * top_khz))
+        found.append(Run(machine, program, part == 1.0, share, *_observed(machine, program, khz)))
+    return found
+
+
+def _observed(machine: str, program: str, khz: int) -> tuple[str, list[dict[str, float]]]:
+    """The rule's tag for most of the run, and rows as the cluster agent makes them of reports."""
+    node = load_machine(machine)
+    twin = Twin(node, load_workload(program, node, seed=1, bias=BIAS, duration_s=SECONDS), seed=1)
+    rows, tags = list[dict[str, float]](), Counter[str]()
+    with InProcess(twin) as inside:
+        for index, domain in enumerate(node.domains):
+            twin.set_domain(index, max_khz=khz or domain.max_khz)
+        layout = survey(inside.ports).layout
+        instruments, rule, clock = Instruments(inside.ports, layout), LoadTag(layout), inside.ports.clock
+        before, work, second = instruments.sweep(), WorkDone(), 0
+        while not twin.finished:
+            clock.sleep_until_ns(clock.now_ns() + 1_000_000_000)
+            now = instruments.sweep()
+            sample, before, second = decode(layout, before, now), now, second + 1
+            work.add(sample, layout)
+            rule.add(sample)
+            tags[rule.tag] += 1
+            if second % ROW_S == 0:
+                rows.append(_row(work.totals(), float(ROW_S)))
+                work = WorkDone()
+        instruments.close()
+    del tags[""]
+    return tags.most_common(1)[0][0] if tags else "", rows
+
+
+def _row(counted: dict[str, int], elapsed_s: float) -> dict[str, float]:
+    row = {
+        "ipc": counted["instructions"] / counted["cycles"], "cycles_per_s": counted["cycles"] / elapsed_s,
+        "bytes_per_s": counted["llc_misses"] * CACHE_LINE / elapsed_s,
+    }  # fmt: skip
+    return row if counted["stalled_cycles"] < 0 else row | {"stalled": counted["stalled_cycles"] / counted["cycles"]}
+
+
+def judged(weights: np.ndarray, machine: str, programs: str, is_free: bool, runs: Sequence[Run]) -> Judged:
+    shares, scores = np.array([run.share for run in runs]), np.array([scored(weights, run) for run in runs])
+    right = [tag_of(score) == tag_of(share) for score, share in zip(scores, shares, strict=True)]
+    near = np.min([np.abs(shares - mark) for mark in MARKS], axis=0) < NEAR
+    clear = float(np.mean(np.array(right)[~near])) if not near.all() else 1.0
+    return Judged(
+        machine, programs, is_free, len(runs), float(np.mean([run.rule == tag_of(run.share) for run in runs])),
+        float(np.mean(right)), float(np.sqrt(np.mean((scores - shares) ** 2))), float(near.mean()),
+        clear,
+    )  # fmt: skip
+
+
+MODEL: Final = '''"""Tags from counters. EMULATED: learned from programs of the twin (benchmarks/learned_tags.py)."""
+
+from cluster_agent.prediction.models import Model, NothingToSayError
+
+WEIGHTS = {weights}
+
+
+def basis(row):
+    stalled, ipc = row.get("stalled"), row["ipc"]
+    traffic = row["bytes_per_s"] / row["cycles_per_s"]
+    if stalled is None:
+        return [0.0] * 7 + [1.0, ipc, ipc**2, ipc**3, traffic, traffic**2, ipc * traffic]
+    return [1.0, stalled, stalled**2, stalled**3, ipc, traffic, stalled * ipc] + [0.0] * 7
+
+
+class Tags:
+    def learn(self, ended):
+        pass
+
+    def predict(self, submissions):
+        raise NothingToSayError
+
+    def score(self, window):
+        rows = [basis(row) for row in window if "bytes_per_s" in row]
+        if not rows:
+            raise NothingToSayError
+        share = sum(weight * value for row in rows for weight, value in zip(WEIGHTS, row)) / len(rows)
+        return min(max(share, 0.0), 1.0)
+
+
+MODEL = Model("learned-tags", "least squares on counters of emulated programs", Tags)
+'''
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_tags", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="some tens of programs")
+    parser.add_argument("--write", type=Path, metavar="FILE.py", help="keep the model")
+    options = parser.parse_args(argv)
+    counts = (3 * QUICK, QUICK) if options.quick else (TRAIN, JUDGE)
+    train, judge = (
+        [f"mixed-cpu:{first + number}" for number in range(count)]
+        for first, count in zip((FIRST_TRAIN, FIRST_JUDGE), counts, strict=True)
+    )
+    print("EMULATED, virtual time")
+    runs = [run for machine in MACHINES for program in train for run in runs_of(machine, program, (1.0, LOWER))]
+    weights, found = fitted(runs), list[Judged]()
+    for machine in MACHINES:
+        for name, programs in (("other mixes", judge), ("shipped", list(SHIPPED))):
+            all_runs = [run for program in programs for run in runs_of(machine, program, (1.0, LOWER))]
+            for is_free in (True, False):
+                own = [run for run in all_runs if run.is_free == is_free]
+                found.append(judged(weights, machine, name, is_free, own))
+                print(_line(found[-1]), flush=True)
+    if options.write:
+        options.write.write_text(MODEL.format(weights=[round(float(one), 6) for one in weights]))
+        os.chmod(options.write, 0o600)
+    print("JSON:", save("learned_tags", {"rows": found}))
+    return 0
+
+
+def _line(row: Judged) -> str:
+    clock = "free" if row.is_free else f"{LOWER:g} of the clock"
+    return (
+        f"{row.machine:13} {row.programs:12} {clock:17} {row.count:4} programs: rule right {row.rule:6.1%}, learned"
+        f" {row.learned:6.1%} (asked {ASKED:.0%}), error of the share {row.error:.3f};"
+        f" {row.near:.0%} near a mark, of the others right {row.clear:.1%}"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
