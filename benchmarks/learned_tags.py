@@ -46,7 +46,7 @@ TRAIN, JUDGE, QUICK = 120, 100, 10
 FIRST_TRAIN, FIRST_JUDGE = 2001, 1001
 LOWER: Final = 0.7
 NEAR: Final = 0.03
-ASKED: Final = 0.95
+REQUIRED: Final = 0.95
 RIDGE: Final = 1e-3
 
 
@@ -219,7 +219,7 @@ def _line(row: Judged) -> str:
     clock = "free" if row.is_free else f"{LOWER:g} of the clock"
     return (
         f"{row.machine:13} {row.programs:12} {clock:17} {row.count:4} programs: rule right {row.rule:6.1%}, learned"
-        f" {row.learned:6.1%} (asked {ASKED:.0%}), error of the share {row.error:.3f};"
+        f" {row.learned:6.1%} (required: {REQUIRED:.0%}), error of the share {row.error:.3f};"
         f" {row.near:.0%} near a mark, of the others right {row.clear:.1%}"
     )
 

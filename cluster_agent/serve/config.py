@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -202,7 +202,7 @@ class JobSettings(msgspec.Struct, frozen=True):
         str,
         Meta(
             description="Who says from a job's counters how a lower clock slows it, before the nodes' own rule does: a"
-            " model's name or `FILE.py` with `score` (docs/predictions.md). Nobody if left out."
+            " model's name or `FILE.py` with `score` (docs/predictions.md). A relative path is relative to this file."
         ),
     ] = ""
     windows: Annotated[
@@ -377,7 +377,7 @@ def _below(folder: Path, given: dict[str, object]) -> None:
     jobs, nodes, rules = given.get("jobs"), given.get("nodes"), given.get("rules")
     power = jobs.get("power") if isinstance(jobs, dict) else None
     sharing = [given, *(rules if isinstance(rules, list) else ())]
-    for table, key in (*((one, "sharer") for one in sharing), (jobs, "policy")):
+    for table, key in (*((one, "sharer") for one in sharing), (jobs, "policy"), (jobs, "tag_model")):
         if isinstance(table, dict) and key in table:
             table[key] = below(folder, table[key])
     for table, key, mark in (

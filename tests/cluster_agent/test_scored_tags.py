@@ -12,6 +12,8 @@ from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_tags import JobTags
 from cluster_agent.prediction.models import MOST_FAILURES, PATIENCE_S, find_model
+from cluster_agent.serve.config import read_settings
+from foundation.shell.settings import ConfigError
 from foundation.wire.power_messages import Report
 from nodectl.decide.load_tag import BETA
 from tests.fabric.links import report
@@ -132,3 +134,17 @@ def test_a_job_of_many_nodes_is_scored_from_some_of_them_and_not_again_without_n
     for _ in range(5):
         assert tags.tag("7", nodes) == Tag.MIXED
     assert counts == [MOST_NODES * (20 * 10**9 // EVERY_NS - 1)]
+
+
+def test_the_settings_name_the_model_relative_to_their_file_and_a_wrong_one_is_refused_in_a_line(
+    tmp_path: Path,
+) -> None:
+    scored(tmp_path, BY_IPC, [])
+    path = tmp_path / "cluster.toml"
+    text = "[budget]\nw = 4000\n[nodes]\ntdp_w = 500\n[jobs]\ntag_model = "
+    path.write_text(f'{text}"./scores.py"\n')
+    settings = read_settings(path)
+    assert settings.jobs is not None and settings.jobs.tag_model == str(tmp_path / "scores.py")
+    path.write_text(f'{text}"./none.py"\n')
+    with pytest.raises(ConfigError, match=r"cluster.toml:6: jobs.tag_model"):
+        read_settings(path)
