@@ -113,8 +113,6 @@ def _table(path: str) -> tuple[Mapping[int, float], Mapping[int, Words]]:
     return found, words
 
 
-WORDS: Final = ("user", "title", "text", "model")
-
 Row: TypeAlias = tuple[int, object, object, tuple[str, str, str, str] | None]
 """Its line, the job, watts, and what is said of the job in words."""
 
@@ -126,7 +124,9 @@ def _csv(path: str) -> list[Row]:
         name = "job" if "job" in row else "job_id"
         if name not in row or "watts" not in row:
             raise TraceError(f"{path}:1: the first line must name the columns job and watts")
-        said = tuple(row.get(name, "") for name in WORDS) if "user" in row else None
+        said = None
+        if "user" in row:
+            said = row["user"], row.get("title", ""), row.get("text", ""), row.get("model", "")
         found.append((line, row[name], row["watts"], said))
     return found
 
