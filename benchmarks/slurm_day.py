@@ -4,7 +4,8 @@ The real ``nodectl-hook``, started for each start and end as slurmctld does, the
 agents with real leases and CURVE links, whose hardware is emulated. Each node runs jobs one after the other, whose
 lengths are those of a day divided by the factor that is printed: 10,000 jobs of a mean of 69 s on eight nodes fill it.
 There is no slurmctld, and no ``follow`` that would make up for a notice that is lost: each job must have exactly one
-row of joules, with its user and node, and nothing may be known at the end.
+row of joules, and nothing may be known at the end. The cluster agent has its ``KEPT`` rows of earlier jobs when it
+begins, since those of the first days only fill its memory.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import psutil
 
 from benchmarks.experiment import save
+from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.kept_rows import KEPT
 from cluster_agent.hook.build_hook import build
+from cluster_agent.serve.people_protocol import JoulesRow
 from foundation.shell.text_table import render
 from tests.fabric.cluster import Cluster
 
@@ -75,6 +80,7 @@ def measure(jobs: int, factor: float) -> dict[str, Any]:
         at = Path(folder)
         with contextlib.redirect_stdout(io.StringIO()):  # the keys
             head = closing.enter_context(Cluster(at, 400.0 * NODES, sharer="aapc"))
+            _fill(at)
             serving = psutil.Process(head.serve().pid)
             for number in range(NODES):
                 head.node(f"n{number + 1:02d}", "boot-1", 150.0)
@@ -105,6 +111,15 @@ def measure(jobs: int, factor: float) -> dict[str, Any]:
         "p99_ms": delays_ms[int(0.99 * len(delays_ms))], "worst_ms": delays_ms[-1], "looks": looks,
         "cpu_ms": 1000 * cpu_s / (2 * len(expected)), "load": os.getloadavg()[0],
     }  # fmt: skip
+
+
+def _fill(at: Path) -> None:
+    """Rows of earlier jobs, as many as the cluster agent keeps in memory."""
+    now_s = time.time()
+    joules = JoulesRow("e", "earlier", 0, 0, "alice", "solve", "memory", 1, now_s - 60.0, now_s, 6000.0, False)
+    row = HistoryRow("e", "alice", "solve", 1, now_s - 90.0, now_s - 60.0, now_s, 60.0, "hpc", energy_j=6000.0)
+    for name, one in (("joules", joules), ("history", row)):
+        (at / f"cluster.db.{name}").write_bytes((msgspec.json.encode(one) + b"\n") * KEPT)
 
 
 def _store(at: Path) -> list[Path]:

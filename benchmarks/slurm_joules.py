@@ -48,7 +48,7 @@ NODES = ("n01", "n02", "n03", "n04")
 MACHINE = "curie"
 SHARE = 0.75
 EXACT = 0.02
-"""Of a job on nodes of its own, by meters: what is asked of it."""
+"""Of a job on nodes of its own, by meters: the most that is allowed."""
 
 JOB = """import os, socket, sys, time
 node = socket.socket(socket.AF_UNIX)

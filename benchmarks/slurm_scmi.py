@@ -112,7 +112,9 @@ def measure(jobs: int) -> dict[str, Any]:
         hook_ms = [int(ms) for _, outcome, ms in DELAY.findall((site.at / "log" / "nodectl-hook.log").read_text())
                    if outcome == "caps are in force"]  # fmt: skip
         seen = Seen(site.at / "trace")
-    ahead_s = [began_s - max(seen.raised_s(name, asked_s, began_s) for name in CHIPS) for asked_s, began_s in runs]
+    ahead_s = [
+        began_s - max(seen.raised_s(name, submitted_s, began_s) for name in CHIPS) for submitted_s, began_s in runs
+    ]
     over_w = np.maximum(seen.all_w() - BUDGET_W, 0.0)
     over_cap = [np.maximum(seen.chip_w(name) - seen.cap_w(name), 0.0) for name in CHIPS]
     return {
@@ -139,7 +141,7 @@ def _start_nodes(at: Path, head: Cluster) -> None:
 
 def _run(site: Site, head: Cluster, number: int) -> tuple[float, float]:
     """A job on both chips; when it was submitted, and when its first line ran, by CLOCK_MONOTONIC."""
-    asked_s, file = time.monotonic(), site.at / "ran" / str(number)
+    submitted_s, file = time.monotonic(), site.at / "ran" / str(number)
     script = f"cut -d' ' -f1 /proc/uptime >{file}; sleep 1"
     words = ["sbatch", "--parsable", "-w", ",".join(CHIPS), "-N2", "--comment", "nodectl=compute", "-o", "/dev/null"]
     site.run(*words, "--wrap", script, user="alice")
@@ -148,7 +150,7 @@ def _run(site: Site, head: Cluster, number: int) -> tuple[float, float]:
     site.until(lambda: not site.run("squeue", "-h").strip())
     head.until(lambda: head.ask("notify", "list") == [], is_kept=False)
     time.sleep(1.0)  # for the caps to fall again
-    return asked_s, began_s
+    return submitted_s, began_s
 
 
 def main(arguments: list[str] | None = None) -> int:

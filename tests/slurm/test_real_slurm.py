@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from cluster_agent.hook.build_hook import build
-from cluster_agent.slurm.taken_nodes import HOW, How
 from tests.fabric.cluster import ROOT, Cluster
 from tests.slurm.site import Site, page_blocks, why_no_slurm
 
@@ -197,15 +196,14 @@ def test_a_user_of_slurm_cannot_forge_a_notice(both: Both) -> None:
     assert both.jobs() == []
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_nodes_are_taken_from_slurm_once_their_jobs_have_ended_and_given_back(both: Both, how: How) -> None:
-    before = both.submit("before", nodes=1, seconds=3)
+def test_nodes_are_taken_from_slurm_once_their_jobs_have_ended_and_given_back(both: Both) -> None:
+    node = "n04"
+    before = both.submit("before", "-w", node, seconds=8)
     both.began_s("before")
-    (node,) = both.site.run("squeue", "-h", "-j", before, "-o", "%N").split()
     script = f"""
 import subprocess
 from cluster_agent.slurm.taken_nodes import taken
-with taken(["{node}"], "{how}", 60.0, lambda line: print(line, flush=True), look_s=0.2):
+with taken(["{node}"], "reservation", 60.0, lambda line: print(line, flush=True), look_s=0.2):
     show = lambda *words: subprocess.run(words, capture_output=True, text=True).stdout.strip()
     print("there:", show("squeue", "-h", "-w", "{node}"))
     print("said:", show("srun", "-w", "{node}", "--immediate=2", "true") or "does not start")
