@@ -61,10 +61,10 @@ class Hooked:
         log.write_text("")
         return found
 
-    def array(self, jobs: int) -> None:
+    def array(self, jobs: int, script: str = "true") -> None:
         """So many jobs of one node; waits until all have ended."""
         words = ["sbatch", "--parsable", f"--array=1-{jobs}", "--comment", "nodectl=compute", "-o", "/dev/null"]
-        self.site.run(*words, "--wrap", "true", user="alice")
+        self.site.run(*words, "--wrap", script, user="alice")
         self.site.until(lambda: not self.site.run("squeue", "-h").strip(), patience_s=1800)
 
     def sruns_s(self, times: int) -> list[float]:

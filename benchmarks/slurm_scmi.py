@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import sys
 import time
@@ -67,14 +68,17 @@ class Seen:
         ]
         return np.asarray(np.sum([*others, *(self.chip_w(name) + REST_W for name in CHIPS)], axis=0))
 
-    def cap_w(self, name: str) -> type_f64:
-        """The highest cap in the controller in each interval and the one before, since the firmware takes two slots and
-        this look ten milliseconds; infinite where there is none."""
-        rows = [row for row in self.chips[name] if row.cap_mw >= 0]
-        caps = np.array([row.cap_mw / 1000 or np.inf for row in rows])
-        last = np.searchsorted([row.at_s for row in rows], self.at_s, side="right") - 1
-        found = [caps[max(low, 0) : high + 1].max() for low, high in zip([0, *last[:-2]], last[1:], strict=True)]
-        return np.array(found)
+    def over_cap_ws(self, name: str) -> float:
+        """Joules that the chip drew above the caps in its controller. Each time of one cap counts as a whole, without
+        the looks at its ends: the firmware takes two slots to follow, and looks of a loaded machine are late by up to
+        tens of milliseconds. No cap is none to exceed."""
+        over_j = 0.0
+        for cap_mw, group in itertools.groupby(self.chips[name], lambda row: row.cap_mw):
+            rows = list(group)[2:-1]
+            if cap_mw > 0 and len(rows) > 1:
+                allowed_j = cap_mw / 1000 * (rows[-1].at_s - rows[0].at_s)
+                over_j += max(rows[-1].chip_j - rows[0].chip_j - allowed_j, 0.0)
+        return over_j
 
     def raised_s(self, name: str, after_s: float, before_s: float) -> float:
         """When the controller's cap was first higher than at ``after_s``; NaN: it was not until ``before_s``."""
@@ -116,13 +120,12 @@ def measure(jobs: int) -> dict[str, Any]:
         began_s - max(seen.raised_s(name, submitted_s, began_s) for name in CHIPS) for submitted_s, began_s in runs
     ]
     over_w = np.maximum(seen.all_w() - BUDGET_W, 0.0)
-    over_cap = [np.maximum(seen.chip_w(name) - seen.cap_w(name), 0.0) for name in CHIPS]
     return {
         "jobs": jobs, "in_force": len(hook_ms), "p50_ms": median(hook_ms), "worst_ms": max(hook_ms),
         "in_controller": sum(one > 0 for one in ahead_s), "ahead_ms": 1000 * median(ahead_s),
         "least_ahead_ms": 1000 * min(ahead_s), "over_ws": float(over_w.sum() * GRID_S),
         "highest_w": float(seen.all_w().max()), "budget_w": BUDGET_W,
-        "over_cap_ws": float(sum(one.sum() for one in over_cap) * GRID_S),
+        "over_cap_ws": sum(seen.over_cap_ws(name) for name in CHIPS),
         "chips_w": [[float(np.percentile(seen.chip_w(name), part)) for part in (5, 95)] for name in CHIPS],
         "seconds": float(seen.at_s[-1] - seen.at_s[0]), "load": os.getloadavg()[0],
     }  # fmt: skip
