@@ -94,12 +94,17 @@ def calibrate(
     is_whole = True
     for _, chassis in groupby(sorted(set(wanted), key=lambda name: (place[name], name)), place.__getitem__):
         free = list(_free(socket, chassis, out, again, is_taken=slurm is not None))
-        with taken(free, slurm, seconds(walltime), echo) if slurm and free else contextlib.nullcontext():
+        with _given_up(free, slurm, walltime):
             is_whole &= _chassis(socket, free, out.absolute(), words, walltime)
     missing = [name for name in dict.fromkeys(wanted) if not (out / f"{name}.toml").exists()]
     if missing:
         echo(f"without a table: {', '.join(missing)}")
     return 0 if is_whole and not missing else 1
+
+
+def _given_up(names: Sequence[str], slurm: How | None, walltime: str) -> contextlib.AbstractContextManager[None]:
+    """Within, Slurm runs nothing on these nodes, if it is to be so."""
+    return taken(names, slurm, seconds(walltime), echo) if slurm and names else contextlib.nullcontext()
 
 
 def _words(time_budget: str, precision: str, kernels: Sequence[str], again: bool) -> list[str]:

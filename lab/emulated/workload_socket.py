@@ -124,10 +124,8 @@ class WorkloadSocket:
         options = dict(word.split("=", 1) for word in words if word.startswith(("cpus=", "job=")))
         name = " ".join(word for word in words if not word.startswith(("cpus=", "job=")))
         machine, others = self._twin.machine, list(self._inside.values())
-        if any(other.has_all for other in others) or (not others and self._twin.workload is not None):
-            return "the node has a workload already"
-        if others and "cpus" not in options:
-            return "the node is shared: say which CPUs, for example cpus=0-7"
+        if why := self._why_full("cpus" in options):
+            return why
         try:
             workload = load_workload(name, machine, duration_s=LONGEST_S)
             cpus = _cpus(options["cpus"]) if "cpus" in options else range(machine.cpus)
@@ -140,6 +138,13 @@ class WorkloadSocket:
         if self._cgroups and "job" in options:
             self._cgroups.begin(options["job"], cpus)
         return ""
+
+    def _why_full(self, has_cpus: bool) -> str:
+        """Why nobody else can come, with CPUs of his own or without; empty: he can."""
+        others = self._inside.values()
+        if any(other.has_all for other in others) or (not others and self._twin.workload is not None):
+            return "the node has a workload already"
+        return "the node is shared: say which CPUs, for example cpus=0-7" if others and not has_cpus else ""
 
     def _run(self, workloads: list[Workload]) -> None:
         if workloads:

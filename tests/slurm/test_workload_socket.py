@@ -105,6 +105,11 @@ def test_jobs_with_cpus_of_their_own_share_the_node(tmp_path: Path, twin: Twin) 
             assert times.seconds("17") == pytest.approx(8 * 3.0, rel=0.01)
             assert times.seconds("18") == pytest.approx(8 * 2.0, rel=0.01)
             assert (times.cpus("17"), times.cpus("18")) == (set(range(8)), set(range(8, 16)))
+            hpl, stream = (cgroups.truth()[job] for job in ("17", "18"))
+            assert hpl.cores_j / hpl.processor_s > stream.cores_j / stream.processor_s and stream.dram_j > hpl.dram_j
+            parts_j = twin.parts_j()
+            assert parts_j["node"] == pytest.approx(twin.node_j)
+            assert hpl.cores_j + stream.cores_j < parts_j["package-0"] + parts_j["package-1"]
             stat = InProcess(twin).ports.files.read("/proc/stat").split()
             assert int(stat[stat.index("cpu15") + 1]) == pytest.approx(200, abs=10), "ticks of 10 ms"
         door.look()
