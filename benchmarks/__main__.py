@@ -85,6 +85,7 @@ NAMES = (
     "firmware_delay",
     "firmware_rv32",
     "firmware_faults",
+    "firmware_faults_together",
     "firmware_rtl",
     "firmware_bound",
     "scmi_codec",

@@ -21,6 +21,7 @@ import itertools
 import multiprocessing
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,6 +75,8 @@ LIES: dict[str, list[tuple[str, Fault, dict[str, float]]]] = {
 STEPS = ((300.0, 120.0), (120.0, 60.0), (60.0, 200.0), (0.0, 0.0))
 """Caps before and after, W; 0: none."""
 ONSETS = ("before the start", "before the step", "with the step")
+LATE, LATE_SLOTS = "with a late step", 1_000
+"""Once the guard knows the heat sink (`firmware_faults_together`)."""
 
 
 def loads() -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -146,22 +149,25 @@ def joined(load: NDArray[np.float64], seed: int, core_w: float, ambient_c: float
     return Rig(host, plant)
 
 
-def run(case: Case) -> Outcome:
+def run(case: Case, break_them: Callable[[Plant, Case], None] = break_sensors) -> Outcome:
     """One case."""
     seed = zlib.crc32(repr(case).encode())
     before, after = loads()[case.load]
     rig = joined(before, seed, 4.0 if case.step[0] else 6.0)
     plant = rig.plant
     if case.onset == "before the start":
-        break_sensors(plant, case)
+        break_them(plant, case)
     if case.step[0]:
         rig.cap(case.step[0])
     rig.host.advance_slots(BEFORE_SLOTS)
     if case.onset == "before the step":
-        break_sensors(plant, case)
+        break_them(plant, case)
         rig.host.advance_slots(BEFORE_SLOTS)
     elif case.onset == "with the step":
-        break_sensors(plant, case)
+        break_them(plant, case)
+    elif case.onset == LATE:
+        rig.host.advance_slots(LATE_SLOTS)
+        break_them(plant, case)
     cap_w = rig.cap(case.step[1]) if case.step[1] else 1e9
     plant.capacitance[:] = after
     power, shown, die = [], [], 0.0
