@@ -188,9 +188,12 @@ def run(case: Case, break_them: Callable[[Plant, Case], None] = break_sensors) -
     )  # fmt: skip
 
 
-def sound(seed_slots: tuple[int, int]) -> tuple[int, int, float]:
-    """Slots, alarms, and share of core slots with a replaced sensor or at the safe level, of sound sensors."""
+def sound(seed_slots: tuple[int, int], is_air_moving: bool = False) -> tuple[int, int, float]:
+    """Slots, alarms, and share of core slots with a replaced sensor or at the safe level, of sound sensors.
+    ``is_air_moving``: now and then the inlet jumps by up to 10 K, and the flow by up to a fifth, from where they were
+    at the start."""
     seed, slots = seed_slots
+    blows = np.random.default_rng([seed, 1])
     rng = np.random.default_rng(seed)
     ambient_c, cooling = float(rng.uniform(15, 40)), float(rng.uniform(0.8, 1.2))
     rig = joined(rng.choice([*CLASSES, 0.0], CORES), seed, float(rng.uniform(0.5, 5.0)), ambient_c, cooling)
@@ -198,6 +201,8 @@ def sound(seed_slots: tuple[int, int]) -> tuple[int, int, float]:
     plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
     done, lost = 0, 0
     while done < slots:
+        if is_air_moving and blows.random() < 0.1:
+            plant.blow(ambient_c + float(blows.uniform(-10, 10)), cooling * float(blows.uniform(0.8, 1.2)))
         kind = rng.integers(4)
         if kind == 0:
             plant.capacitance[:] = rng.choice(CLASSES)

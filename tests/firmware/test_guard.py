@@ -165,13 +165,17 @@ SOUND_LOADS: list[Callable[[np.random.Generator], np.ndarray]] = [
 ]
 
 
-def test_sound_sensors_with_noise_on_uneven_silicon_never_alarm() -> None:
-    """Loads, caps and levels change at random; a million slots: ``python -m benchmarks firmware_faults``."""
+@pytest.mark.parametrize("is_air_moving", [False, True])
+def test_sound_sensors_with_noise_on_uneven_silicon_never_alarm(is_air_moving: bool) -> None:
+    """Loads, caps and levels change at random, and the air by up to 10 K and a fifth of its flow; a million slots:
+    ``python -m benchmarks firmware_faults``, ``python -m benchmarks.firmware_faults_together --air``."""
     rng = np.random.default_rng(5)
     host, plant = joined(CLASSES[2])
     plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
     plant.vary_silicon(5)
-    for _ in range(40):
+    for number in range(40):
+        if is_air_moving and number % 8 == 0:
+            plant.blow(float(rng.uniform(15, 35)), float(rng.uniform(0.8, 1.2)))
         plant.capacitance[:] = SOUND_LOADS[rng.integers(3)](rng)
         cap(host, float(rng.uniform(20, 320)))
         cap(host, float(rng.uniform(5, 80)), domain=int(rng.integers(1, 5)))

@@ -91,6 +91,11 @@ class Plant:
         s.core_k_per_w[0:CORES] = per_w.tolist()
         s.ambient_gain, s.ambient_c, s.air = ambient_gain, ambient_c, heat_network.AIR
 
+    def blow(self, ambient_c: float, cooling: float) -> None:
+        """From now on air of this temperature, moved by so much of the fans' flow."""
+        self.cooling, self.ambient_c = cooling, ambient_c
+        self._fill_network(ambient_c, cooling)
+
     def wire(self, wires: dict[str, NDArray[np.int32]]) -> tuple[int, int]:
         """Connects the plant to a board's wires (arrays by the names of ``plant.h``).
 
