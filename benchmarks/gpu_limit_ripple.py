@@ -1,4 +1,4 @@
-"""What a card loses at its power limit beside what the limit takes from its mean clock: the limiter's ripple.
+"""What a card loses at its power limit in addition to what the limit takes from its mean clock: the limiter's ripple.
 
 ``gpu-clock-powercap`` has two codes on an A100 under limits of 150 to 300 W, each with a requested clock of 1005 to
 1410 MHz. Where the limit binds, a higher requested clock is *slower*: the limiter swings about its mean by a share of
@@ -124,29 +124,30 @@ def activity_of(code: str, machine: Machine) -> float:
     return (low + high) / 2
 
 
-def speeds(code: str, machine: Machine, activity: float, asked: Sequence[tuple[float, float]]) -> list[float]:
+def speeds(code: str, machine: Machine, activity: float, requests: Sequence[tuple[float, float]]) -> list[float]:
     """The twin's, over the one at 1410 MHz and 300 W."""
     runner = Runner(machine, code, activity)
     top, _ = runner.ran(TOP_MHZ, TOP_W)
-    return [runner.ran(*one)[0] / top for one in asked]
+    return [runner.ran(*one)[0] / top for one in requests]
 
 
 def rows_of(code: str, ripple: float) -> list[Row]:
     """All runs in which a limit bound."""
     machine, found = load_machine(MACHINE), measured(code)
-    asked = sorted(
+    requests = sorted(
         key for key in found if found[key][0] < BOUND * found[key[0], TOP_W][0] and (code, key) != (CODES[1], GIVEN)
     )
     by = [
-        speeds(code, one, activity_of(code, one), asked) for one in (rippling(machine, 0.0), rippling(machine, ripple))
+        speeds(code, one, activity_of(code, one), requests)
+        for one in (rippling(machine, 0.0), rippling(machine, ripple))
     ]
     return [
         Row(code, limit_w, mhz, found[mhz, limit_w][0], plain, with_it)
-        for (mhz, limit_w), plain, with_it in zip(asked, *by, strict=True)
+        for (mhz, limit_w), plain, with_it in zip(requests, *by, strict=True)
     ]
 
 
-def lost_by_asking(rows: Sequence[Row], which: str) -> dict[float, float]:
+def lost_by_requesting(rows: Sequence[Row], which: str) -> dict[float, float]:
     """By limit: speed at 1410 MHz over the fastest of the lower requested clocks at which that limit binds, less 1."""
     lost = {}
     for limit_w in sorted({row.limit_w for row in rows}):
@@ -174,9 +175,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for ripple in TRIED:
             rows = rows_of(CODES[0], ripple)
             errors = [100 * (row.rippling / row.measured - 1.0) for row in rows]
-            lost = lost_by_asking(rows, "rippling")
+            lost = lost_by_requesting(rows, "rippling")
             print(f"ripple {ripple:.2f}: errors' deviation {np.std(errors):.2f} %, worst {max(map(abs, errors)):.2f} %;"
-                  f" lost by asking for 1410 MHz {', '.join(f'{100 * one:.2f}' for one in lost.values())}")  # fmt: skip
+                  f" lost by requesting 1410 MHz {', '.join(f'{100 * one:.2f}' for one in lost.values())}")  # fmt: skip
         return 0
     all_rows = []
     for code in CODES[: 1 if options.quick else 2]:
@@ -185,9 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{code}, {'chosen on' if code == CODES[0] else 'judged'}: {len(rows)} runs at their limit, EMULATED")
         for which in ("without", "rippling"):
             print(f"  {which:9}: speed off by {scatter(rows, which)[0]:.2%} (rms), worst {scatter(rows, which)[1]:.2%}")
-        for limit_w, found in lost_by_asking(rows, "measured").items():
-            twin = [lost_by_asking(rows, which)[limit_w] for which in ("without", "rippling")]
-            print(f"  {limit_w:.0f} W, asking for 1410 MHz: measured {found:+.2%}, without {twin[0]:+.2%}, "
+        for limit_w, found in lost_by_requesting(rows, "measured").items():
+            twin = [lost_by_requesting(rows, which)[limit_w] for which in ("without", "rippling")]
+            print(f"  {limit_w:.0f} W, requesting 1410 MHz: measured {found:+.2%}, without {twin[0]:+.2%}, "
                   f"with the ripple {twin[1]:+.2%}")  # fmt: skip
     if not options.quick:
         print("JSON:", save("gpu_limit_ripple", {"rows": all_rows}))
