@@ -69,7 +69,7 @@ class Swarm:
         (at / FILE).write_text("".join(f"node {name} {keys.public}\n" for name, keys in self._nodes))
         settings = Settings(
             "tcp://127.0.0.1:*", False, str(at), str(at / "a.db"), str(at / "a.sock"), [], "cap", sharer,
-            BudgetSettings(n * 300.0), NodeSettings(tdp_w=200.0, failing_together=0),
+            BudgetSettings(n * 300.0), nodes=NodeSettings(tdp_w=200.0, failing_together=0),
         )  # fmt: skip
         self.server = Server(settings, lambda line: None)
         self.partition, self.ledger = self.server.partition, self.server.partition.ledger

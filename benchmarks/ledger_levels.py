@@ -36,15 +36,19 @@ from cluster_agent.store.ledger_store import SqliteLedgerStore
 from foundation.wire.power_messages import Declaration, Grant, Report
 from tests.yardstick import yardstick_us
 
-LIMITS: Final = {"limit_s": 20.0, "change_s": 120.0}
+
+def _limited(faults: Faults, limit_s: float = 20.0) -> Faults:
+    return replace(faults, limit_s=limit_s, change_s=120.0)
+
+
 WORLDS: Final = {
-    "network and agents": Faults(**LIMITS),
-    "a bad network": replace(KINDS["a bad network"], **LIMITS),
-    "kernels and reboots": replace(KINDS["kernels and reboots"], **LIMITS),
-    "cluster agents": replace(KINDS["cluster agents"], **LIMITS),
-    "nodes that leave": replace(KINDS["nodes that leave"], **LIMITS),
-    "nodes that come up": replace(KINDS["nodes that come up"], **LIMITS),
-    "deaf nodes": replace(KINDS["deaf nodes"], limit_s=3.0, change_s=120.0),
+    "network and agents": _limited(Faults()),
+    "a bad network": _limited(KINDS["a bad network"]),
+    "kernels and reboots": _limited(KINDS["kernels and reboots"]),
+    "cluster agents": _limited(KINDS["cluster agents"]),
+    "nodes that leave": _limited(KINDS["nodes that leave"]),
+    "nodes that come up": _limited(KINDS["nodes that come up"]),
+    "deaf nodes": _limited(KINDS["deaf nodes"], 3.0),
     "all": replace(EVERYTHING, limit_s=20.0),
 }
 EVENTS: Final = 31_250
