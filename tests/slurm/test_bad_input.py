@@ -77,6 +77,7 @@ def test_a_prolog_that_cannot_write_lets_the_job_start(tmp_path: Path) -> None:
     (tmp_path / "site-jobs").write_text("not a folder")
     run_hook(prolog, "17", "nodectl=off")  # raises if its status is not 0
     run_hook(epilog, "17", "")
+    assert (tmp_path / "site-jobs").read_text() == "not a folder"
 
 
 def test_a_page_that_cannot_be_written_is_one_line_and_the_agent_goes_on(tmp_path: Path) -> None:
