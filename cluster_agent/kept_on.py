@@ -15,7 +15,6 @@ so.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -26,6 +25,7 @@ import msgspec
 
 from cluster_agent.cap_steps import PROFILE, read_bytes
 from cluster_agent.errors import WrongUseError
+from foundation.digest import sha256_hex
 from foundation.shell.extension import Origin
 from foundation.shell.plain_text import TextError, fields_by_line, foreign_text
 
@@ -84,7 +84,7 @@ def kept(keep_idle: str | None, keep_on: str | None) -> Kept:
     found = []
     for path in (idle, keep_on):
         content = b"" if path is None else read_bytes(path)
-        origin = None if path is None else Origin(path, hashlib.sha256(content).hexdigest())
+        origin = None if path is None else Origin(path, sha256_hex(content))
         found.append((() if path is None else cores_of(path, content), origin))
     return Kept(nodes, found[0][0], found[1][0], found[1][1] or found[0][1])
 

@@ -474,20 +474,7 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
     except (WrongUseError, ExtensionFailedError) as error:
         yield "jobs.policy", str(error).removeprefix("--policy ")
         return
-    try:
-        queues = queues_of(jobs.queues)
-    except WrongUseError as error:
-        yield "jobs.queues", str(error)
-        return
-    try:
-        LiveSwitches((), queues, windows=LiveWindows(windows_of(jobs.windows))).check_windows()
-    except WrongUseError as error:
-        yield "jobs.windows", str(error)
-        return
-    try:
-        _ = jobs.switches
-    except WrongUseError as error:
-        yield "jobs.limits", str(error)
+    yield from _switch_problems(jobs)
     try:
         _ = jobs.tables
     except (WrongUseError, TraceError) as error:
@@ -509,6 +496,19 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
             yield "jobs.power.keep_on", "needs `machine` in [jobs], which says how many cores a node has"
         if jobs.power.keep_on and not (jobs.power.idle_off_s or "idle_off_s" in jobs.policy):
             yield "jobs.power.keep_on", "needs idle_off_s: nodes that it does not keep go off after that time"
+
+
+def _switch_problems(jobs: JobSettings) -> Iterator[tuple[str, str]]:
+    """The first of queues, windows and limits that is wrong: each stands on those before."""
+    key = "queues"
+    try:
+        queues = queues_of(jobs.queues)
+        key = "windows"
+        LiveSwitches((), queues, windows=LiveWindows(windows_of(jobs.windows))).check_windows()
+        key = "limits"
+        _ = jobs.switches
+    except WrongUseError as error:
+        yield f"jobs.{key}", str(error)
 
 
 def _power_problems(power: PowerSettings) -> Iterator[tuple[str, str]]:

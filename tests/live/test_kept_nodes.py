@@ -68,6 +68,7 @@ def test_a_job_that_cannot_wait_boots_the_nodes_that_the_profile_has_off(tmp_pat
     job = site.fake.submit(run_s=50, nodes=3)
     site.until(lambda: site.count("booting") == 2, 10)
     site.until(lambda: job.state == "done")
+    assert len(job.nodes) == 3
 
 
 def test_another_node_boots_for_one_that_does_not(tmp_path: Path) -> None:
