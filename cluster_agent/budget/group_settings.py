@@ -13,10 +13,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from cluster_agent.budget.budget_line import MOST_W
 from cluster_agent.budget.levels import Group, Levels
 from foundation.shell.errors import UsageError, nearest
 from foundation.shell.names import expanded, first_of
 
+MOST_GEAR_W: Final = 10**9
+MOST_COUNT: Final = 1_000_000
 MOST_NAMED: Final = 3
 """Ours: how many nodes a line names."""
 
@@ -35,6 +38,7 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="Its limit: DC watts of its nodes, of those in groups below it, and of its gear. One that was"
             " set by hand counts until this is changed.",
             gt=0,
+            le=MOST_W,
         ),
     ]
     nodes: Annotated[
@@ -47,8 +51,8 @@ class GearSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What draws power next to the nodes, and is not capped: switches, pumps, fans and supplies of a chassis."""
 
     name: Name
-    w: Annotated[float, Meta(description="The most that one of them draws, in DC watts.", gt=0)]
-    count: Annotated[int, Meta(description="So many of them.", ge=1)] = 1
+    w: Annotated[float, Meta(description="The most that one of them draws, in DC watts.", gt=0, le=MOST_GEAR_W)]
+    count: Annotated[int, Meta(description="So many of them.", ge=1, le=MOST_COUNT)] = 1
     group: Annotated[
         str, Meta(description="The `[[budget.group]]` behind whose limit they are; empty: the whole budget alone.")
     ] = ""
@@ -57,6 +61,16 @@ class GearSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def gear_mw(gear: Sequence[GearSettings], group: str | None = None) -> int:
     """What all of it draws, or, with ``group``, what is directly in that."""
     return sum(round(one.w * 1000) * one.count for one in gear if group is None or one.group == group)
+
+
+def gear_w(groups: Sequence[GroupSettings], gear: Sequence[GearSettings]) -> dict[str, float]:
+    """What the gear of each group draws, that of the groups below it included, in W."""
+    by_name = {one.name: one for one in groups}
+    found = dict.fromkeys(by_name, 0.0)
+    for piece in gear:
+        for name in _upwards(piece.group, by_name):
+            found[name] += piece.w * piece.count
+    return found
 
 
 def levels_of(groups: Sequence[GroupSettings], gear: Sequence[GearSettings]) -> Levels:
@@ -87,11 +101,10 @@ def problems(groups: Sequence[GroupSettings], gear: Sequence[GearSettings], budg
         if piece.group and piece.group not in by_name:
             yield f"gear {piece.name}: no group is called {piece.group!r}{nearest(piece.group, by_name)}"
             return
+    fixed_w = gear_w(groups, gear)
     for one in groups:
-        below = [name for name in by_name if one.name in _upwards(name, by_name)]
-        fixed_w = sum(gear_mw(gear, name) for name in below) / 1000
-        if one.w <= fixed_w:
-            yield f"group {one.name}: {one.w:g} W is not above what its gear draws ({fixed_w:g} W)"
+        if one.w <= fixed_w[one.name]:
+            yield f"group {one.name}: {one.w:g} W is not above what its gear draws ({fixed_w[one.name]:g} W)"
             return
 
 

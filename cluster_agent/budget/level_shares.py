@@ -51,11 +51,11 @@ class LevelShares:
         """Divide watts among these nodes; the groups above ``depth`` are settled."""
         settled = np.full(len(ours), UNSETTLED, np.int64)  # the depth of the group that settled the node
         free = ours
-        while len(free):
+        while True:  # also once every node is settled: a room of full racks may be too full itself
             left_mw = available_mw - int(self._caps_mw[ours[settled < UNSETTLED]].sum())
             if left_mw < int(self._mop_mw[free].sum()):
                 self._caps_mw[free] = self._mop_mw[free]
-            else:
+            elif len(free):
                 is_all = len(free) == len(self._at)
                 self._caps_mw[free] = self._share(self._at if is_all else self._at[free], left_mw)
             over = self._too_full(ours, settled, depth)

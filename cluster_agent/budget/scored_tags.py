@@ -34,6 +34,9 @@ FEWEST: Final = 3
 MOST_NODES: Final = 16
 """Ours: a window has rows of a job's first nodes, so that a score takes as long for a job of a thousand."""
 
+MOST_SHARE: Final = 0.05
+"""Ours: of the cluster agent's time, scores may take so much; other jobs keep their tags until it is their turn."""
+
 CACHE_LINE: Final = 64
 
 
@@ -52,6 +55,7 @@ class ScoredTags:
     def __init__(self, model: Extension[Model], say: Callable[[str], None], clock_s: Callable[[], float]) -> None:
         nobody = PowerPredictor(lambda job: 1.0)  # scores alone count
         self._model = SafePredictor(model, nobody, say, clock_s, "its nodes' own rule gives the tag instead")
+        self._clock_s, self._again_s = clock_s, float("-inf")
         self._nodes: dict[str, _Heard] = {}
         self._said: dict[str, tuple[int, Tag | None]] = {}
 
@@ -80,10 +84,13 @@ class ScoredTags:
         heard = [one for name in nodes if (one := self._nodes.get(name)) is not None and one.job == job]
         count = sum(one.count for one in heard)
         said_at, found = self._said.get(job, (0, None))
-        if count - said_at >= max(len(heard), FEWEST):
+        began_s = self._clock_s()
+        if began_s >= self._again_s and (count < said_at or count - said_at >= max(len(heard), FEWEST)):
             window = [row for one in heard[:MOST_NODES] for row in one.rows]
             found = _tag_of(self._model.score(window)) if len(window) >= FEWEST else None
             self._said[job] = count, found
+            ended_s = self._clock_s()
+            self._again_s = ended_s + (ended_s - began_s) / MOST_SHARE
         return found
 
 

@@ -35,7 +35,13 @@ class GroupLimits:
     def __init__(self, levels: Levels, rules: RuleSets, path: Path, say: Callable[[str], None]) -> None:
         self._levels, self._rules, self._path, self._say = levels, rules, path, say
         self._settings_mw = {name: line.budget_mw for name, line in zip(levels.names, levels.lines, strict=True)}
-        self._kept = {name: one for name, one in self._read().items() if self._settings_mw.get(name) == one.settings_mw}
+        read = self._read()
+        self._kept = {name: one for name, one in read.items() if self._settings_mw.get(name) == one.settings_mw}
+        if len(self._kept) < len(read):  # for good: the same settings may come back
+            try:
+                write_whole(self._path, msgspec.json.encode(self._kept))
+            except SealedFileError as error:
+                say(f"{error}; limits that were set by hand before the settings changed are still in it")
 
     @property
     def names(self) -> list[str]:
@@ -64,10 +70,7 @@ class GroupLimits:
         """Put the limits in force that count now, and announce the steps to come. ``now_s``: of the ledger's clock."""
         for name, line in zip(self._levels.names, self._levels.lines, strict=True):
             limit_mw, steps = self._rules.lowered(*self.set_now(name, wall_s), wall_s, name)
-            here = [(at_s + now_s - wall_s, mw) for at_s, mw in steps]
-            line.advance(now_s)
-            if not _is_same(line, limit_mw, here):
-                line.change(now_s, limit_mw, here, settle_s)
+            change(line, now_s, limit_mw, [(at_s + now_s - wall_s, mw) for at_s, mw in steps], settle_s)
 
     def _read(self) -> dict[str, Kept]:
         if not self._levels.names:
@@ -81,10 +84,13 @@ class GroupLimits:
             return {}
 
 
-def _is_same(line: BudgetLine, limit_mw: int, steps: Steps) -> bool:
-    """Whether it is so already: a change would allow nodes a settle time for what was announced long before."""
-    return (
-        line.budget_mw == limit_mw
-        and [mw for _, mw in line.steps] == [mw for _, mw in steps]
-        and all(abs(was_s - at_s) < SAME_S for (was_s, _), (at_s, _) in zip(line.steps, steps, strict=True))
-    )
+def change(line: BudgetLine, now_s: float, limit_mw: int, steps: Steps, settle_s: float) -> None:
+    """Put these in force, unless they are so already: a change would allow nodes a settle time for what was announced
+    long before. ``steps`` by the ledger's clock."""
+    line.advance(now_s)
+    if (
+        line.budget_mw != limit_mw
+        or [mw for _, mw in line.steps] != [mw for _, mw in steps]
+        or any(abs(was_s - at_s) >= SAME_S for (was_s, _), (at_s, _) in zip(line.steps, steps, strict=True))
+    ):
+        line.change(now_s, limit_mw, steps, settle_s)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from pathlib import Path
@@ -35,6 +35,8 @@ from foundation.sealed_file import SealedFileError, write_whole
 from foundation.shell.errors import nearest
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+LEAST_W: Final = 0.001
+"""The ledger counts in milliwatts."""
 AHEAD_DAYS: Final = 2
 """Ours: changes are announced so far ahead; no settle time is as long."""
 AHEAD_S: Final = 86_400.0
@@ -91,9 +93,10 @@ class _Switched(msgspec.Struct, frozen=True):
 
 
 def problems(
-    sets: Sequence[RuleSettings], groups: Collection[str], fixed_w: float, sharer_problem: Callable[[str], str]
+    sets: Sequence[RuleSettings], groups: Mapping[str, float], fixed_w: float, sharer_problem: Callable[[str], str]
 ) -> Iterator[str]:
-    """What is wrong with them, in one line each. ``sharer_problem``: why there is no such sharer, "" if there is."""
+    """What is wrong with them, in one line each. ``groups``: the watts of each one's gear; ``fixed_w``: what of the
+    whole budget nobody can cap; ``sharer_problem``: why there is no such sharer, "" if there is."""
     names = [one.name for one in sets]
     for one in sets:
         if names.count(one.name) > 1:
@@ -104,22 +107,24 @@ def problems(
             return
 
 
-def _problem(one: RuleSettings, groups: Collection[str], fixed_w: float) -> str:
+def _problem(one: RuleSettings, groups: Mapping[str, float], fixed_w: float) -> str:
     if bool(one.begin) != bool(one.end) or (one.days and not one.begin):
         return "give begin and end, or neither of them and no days"
     try:
         _clock(one.begin), _clock(one.end), _weekdays(one.days)
     except ValueError as error:
         return str(error)
-    if 0 < one.budget_w <= fixed_w:
+    if 0 < one.budget_w <= max(fixed_w, LEAST_W):
         return f"budget_w = {one.budget_w:g} is not above what nobody can cap ({fixed_w:g} W)"
     if not (one.budget_w or one.groups or one.sharer):
         return "it changes nothing: give budget_w, groups or sharer"
     for name, watts in one.groups.items():
         if name not in groups:
             return f"no group is called {name!r}{nearest(name, groups)}"
-        if not 0 < watts <= MOST_W:
+        if not LEAST_W <= watts <= MOST_W:
             return f"{watts:g} W are no limit of a group"
+        if watts <= groups[name]:
+            return f"group {name}: {watts:g} W is not above what its gear draws ({groups[name]:g} W)"
     return ""
 
 
@@ -130,6 +135,8 @@ class RuleSets:
         self.sets, self._path, self._say = sets, path, say
         self._places = {one.name: at for at, one in enumerate(sets)}
         self._switched = self._read() if sets else {}
+        self._known: tuple[float, RuleSettings | None, list[tuple[float, RuleSettings | None]]] | None = None
+        """What was found last, and when: every group asks in one instant."""
 
     def is_on(self, name: str) -> bool:
         """Whether it is switched on."""
@@ -148,18 +155,15 @@ class RuleSets:
             write_whole(self._path, msgspec.json.encode(switched))
         except SealedFileError as error:
             raise WrongUseError(f"{error}; the rules stay as they were") from None
-        self._switched = switched
+        self._switched, self._known = switched, None
 
     def in_force(self, wall_s: float) -> RuleSettings | None:
         """The set that is in force at this time; None: the settings are."""
-        return self._in_force(self._spans(wall_s), wall_s)
+        return self._found(wall_s)[0]
 
     def coming(self, wall_s: float) -> list[tuple[float, RuleSettings | None]]:
         """What will be in force from when on, if it stays as it is switched now, for the next ``AHEAD_DAYS``."""
-        spans = self._spans(wall_s)
-        times = {at_s for span in spans for at_s in (span.begin_s, span.end_s)}
-        ahead = sorted(at_s for at_s in times if wall_s < at_s < wall_s + AHEAD_DAYS * 86_400)
-        return [(at_s, self._in_force(spans, at_s)) for at_s in ahead]
+        return self._found(wall_s)[1]
 
     def due_s(self, wall_s: float) -> float:
         """When to ask again what is in force, in Unix seconds."""
@@ -169,16 +173,18 @@ class RuleSets:
         """This budget, or limit of a group, and its steps to come (Unix seconds), lowered by the sets in force then."""
         if not self.sets:
             return budget_mw, steps
-        now_mw = _least_mw(budget_mw, self.in_force(wall_s), group)
+        now = self.in_force(wall_s)
+        now_mw = _least_mw(budget_mw, now, group)
         if now_mw == budget_mw and not any(_least_mw(1 << 62, one, group) < 1 << 62 for one in self.sets):
             return budget_mw, steps
         rules = self.coming(wall_s)
+        steps_s, rules_s = [at_s for at_s, _ in steps], [at_s for at_s, _ in rules]
         found: Steps = []
         before_mw = now_mw
-        for at_s in sorted({at_s for at_s, _ in [*steps, *rules]}):
-            base_mw = _last(steps, at_s, budget_mw)
-            place = bisect_right([when_s for when_s, _ in rules], at_s)
-            mw = _least_mw(base_mw, rules[place - 1][1] if place else self.in_force(wall_s), group)
+        for at_s in sorted({*steps_s, *rules_s}):
+            step, rule = bisect_right(steps_s, at_s), bisect_right(rules_s, at_s)
+            base_mw = steps[step - 1][1] if step else budget_mw
+            mw = _least_mw(base_mw, rules[rule - 1][1] if rule else now, group)
             if mw != before_mw:
                 found.append((at_s, mw))
             before_mw = mw
@@ -206,6 +212,16 @@ class RuleSets:
 
     # --- inside
 
+    def _found(self, wall_s: float) -> tuple[RuleSettings | None, list[tuple[float, RuleSettings | None]]]:
+        """What is in force, and what will be."""
+        if self._known is None or self._known[0] != wall_s:
+            spans = self._spans(wall_s)
+            times = {at_s for span in spans for at_s in (span.begin_s, span.end_s)}
+            ahead = sorted(at_s for at_s in times if wall_s < at_s < wall_s + AHEAD_DAYS * 86_400)
+            coming = [(at_s, self._in_force(spans, at_s)) for at_s in ahead]
+            self._known = wall_s, self._in_force(spans, wall_s), coming
+        return self._known[1:]
+
     def _spans(self, wall_s: float) -> list[Span]:
         """The spans of all sets that are on, from a week before to ``AHEAD_DAYS`` after this time, by their begin."""
         today = datetime.fromtimestamp(wall_s).date()
@@ -214,18 +230,17 @@ class RuleSets:
             if not self.is_on(one.name):
                 continue
             switched = self._switched.get(one.name)
-            since_s = 0.0 if switched is None else switched.since_s
+            since_s = 0.0 if switched is None else min(switched.since_s, wall_s)  # the clock may have been ahead
             if not one.begin:
                 found.append(Span(since_s, which, float("inf")))
                 continue
             days = _weekdays(one.days)
             for ahead in range(-8, AHEAD_DAYS + 2):
                 if (day := today + timedelta(ahead)).weekday() in days:
-                    begin_s, end_s = _instant(day, one.begin), _instant(day, one.end)
-                    if end_s <= begin_s:
-                        end_s = _instant(day + timedelta(1), one.end)
-                    if end_s > since_s:
-                        found.append(Span(max(begin_s, since_s), which, end_s))
+                    begin_s = max(_instant(day, one.begin), since_s)
+                    end_s = _instant(day + timedelta(one.end <= one.begin), one.end)
+                    if end_s > begin_s:  # not in an hour that a change of clocks leaves out
+                        found.append(Span(begin_s, which, end_s))
         return sorted(found)
 
     def _in_force(self, spans: list[Span], at_s: float) -> RuleSettings | None:
@@ -259,11 +274,6 @@ def what_of(one: RuleSettings) -> str:
 def _least_mw(base_mw: int, one: RuleSettings | None, group: str) -> int:
     watts = 0.0 if one is None else one.groups.get(group, 0.0) if group else one.budget_w
     return min(base_mw, round(watts * 1000)) if watts else base_mw
-
-
-def _last(steps: Steps, at_s: float, before_mw: int) -> int:
-    place = bisect_right([when_s for when_s, _ in steps], at_s)
-    return steps[place - 1][1] if place else before_mw
 
 
 def _clock(text: str) -> time_of_day:

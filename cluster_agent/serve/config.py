@@ -444,8 +444,8 @@ def _budget_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "budget.group" if budget.group else "gear", problem
     if budget.group and split(settings.sharer)[0] == NO_SHARER:
         yield "budget.group", "a policy that owns the watts plans with the whole budget: choose a sharer"
-    names = {one.name for one in budget.group}
-    for problem in rule_problems(settings.rules, names, fixed_w, lambda sharer: _sharer_problem(settings, sharer)):
+    gear = group_settings.gear_w(budget.group, settings.gear)
+    for problem in rule_problems(settings.rules, gear, fixed_w, lambda sharer: _sharer_problem(settings, sharer)):
         yield "rules", problem
     if budget.feed and budget.schedule:
         yield "budget.feed", "is set together with a schedule: remove one of them"

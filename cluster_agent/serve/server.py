@@ -27,7 +27,7 @@ from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.node_factors import read_factors
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
-from cluster_agent.budget_rules.group_limits import GroupLimits
+from cluster_agent.budget_rules.group_limits import GroupLimits, change
 from cluster_agent.budget_rules.rule_sets import RuleSets
 from cluster_agent.cluster import Kept
 from cluster_agent.dispatch.live.dispatched_jobs import CLUSTER, DispatchedJobs
@@ -174,7 +174,7 @@ class Server:
             JobHistory(Path(f"{settings.store}.history"), settings.history.keep_days), lambda: self.jobs, foreign,
             joules, lambda: self.partition.reports,
         )  # fmt: skip
-        self._ahead = self.history.forecast(settings.budget.w - settings.budget.fixed_w, wall_s())
+        self._ahead = self.history.forecast(settings.budget.w - settings.fixed_mw / 1000, wall_s())
         starts = ForeignStarts(
             foreign, lambda: self.partition, self._send, self._now_s, joules, wall_s, self.history.foreign_ended
         )
@@ -423,7 +423,7 @@ class Server:
             if self.jobs:
                 self.jobs.expect(new)
         if names or now_s >= self._listed_s:
-            known = {*names, *self.partition.reports}
+            known = {*names, *self.partition.reports, *self.partition.ledger.accounts.names}
             unknown = self._switches.unknown_nodes(known)
             waits = f"{unknown}: jobs of that queue may wait for ever" if unknown else ""
             self.partition.alarms.set("queues", waits or self.partition.groups.unknown_nodes(known))
@@ -482,7 +482,7 @@ class Server:
         ruled = self._rules.lowered(*self._set_now(wall_s), wall_s)
         budget_mw, coming = self._lowerings.over(*ruled, wall_s, least_mw)
         self._limits.put(now_s, wall_s, ledger.settle_s)
-        ledger.budget.change(now_s, budget_mw, self._here(coming, now_s), ledger.settle_s)
+        change(ledger.budget, now_s, budget_mw, self._here(coming, now_s), ledger.settle_s)
         self.partition.alarms.set("hazard", self._lowered)
         self.partition.replan(now_s)
         self._send(self.partition.turn(now_s))
@@ -707,8 +707,11 @@ class Server:
 
     def _over(self, steps: Sequence[tuple[float, float]]) -> list[str]:
         """Announced steps that leave less for jobs than they are expected to draw."""
+        if not steps:
+            return []
         accounts, busy = self.partition.ledger.accounts, self.history.busy()
-        idle = [at for at, name in enumerate(accounts.names) if name not in busy and accounts.is_heard[at]]
+        counts = accounts.is_heard & ~accounts.is_off
+        idle = [at for at, name in enumerate(accounts.names) if counts[at] and name not in busy]
         aside_mw = self.partition.ledger.terms.fixed_mw + int(accounts.mop_mw[idle].sum())
         return self._ahead.over([(in_s, watts - aside_mw / 1000) for in_s, watts in steps], self._wall_s())
 

@@ -220,7 +220,7 @@ GIVEN = {
     "eco": "eco:share=0.5",
     "powercap": "powercap:mode=mix",
 }
-ON_NODES = "rmap", "moldable", "prb", "easy-capped", "planned"
+ON_NODES = "rmap", "moldable", "prb", "easy-capped", "planned", "shared"
 METERED = "--machine", "generic:nodes=16,cores=16"
 CAPPED = *METERED, "--cap", "3000", "--job-watts", "generated"
 
