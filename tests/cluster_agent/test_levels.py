@@ -147,8 +147,10 @@ def test_a_plan_of_every_sharer_is_within_the_limit_of_every_group(data: st.Data
     sharer = data.draw(st.sampled_from(registry.names()))
     names = [f"n{at}" for at in range(8)]
     limits_mw = [1000 * data.draw(st.integers(300, 2500)) for _ in range(3)]
-    groups = [Group("room", limits_mw[0], ("n0", "n1")), Group("r1", limits_mw[1], ("n2", "n3"), "room"),
-              Group("r2", limits_mw[2], ("n4", "n5", "n6"), "room")]  # fmt: skip
+    more = () if data.draw(st.booleans()) else ("n7",)  # else each node is in a rack, and a rack may fill the room
+    room, first = (("n0", "n1"), ()) if data.draw(st.booleans()) else ((), ("n0", "n1"))
+    groups = [Group("room", limits_mw[0], room), Group("r1", limits_mw[1], (*first, "n2", "n3"), "room"),
+              Group("r2", limits_mw[2], ("n4", "n5", "n6", *more), "room")]  # fmt: skip
     one = ledger(groups, data.draw(st.integers(1700, 4200)), k=data.draw(st.integers(0, 1)))
     capped(one, dict.fromkeys(names, 200))
     jobs = [Job("j0", names[1:4], Tag.MEMORY), Job("j1", names[4:6], Tag.COMPUTE)]
@@ -172,6 +174,18 @@ def test_watts_that_a_rack_cannot_use_go_to_the_others_and_the_sharers_own_order
     planned = plan(one, 0.0, Sharing(registry.choose("aapc:memory=60").share, one, jobs))
     assert planned.caps_mw == {"a": 300_000, "b": 500_000, "c": 450_000, "d": 500_000}, "memory first, in the rack too"
     assert planned.group_of == {"a": 0, "b": 0}
+
+
+def test_a_room_all_of_whose_racks_are_full_keeps_its_own_limit() -> None:
+    groups = [
+        Group("room", 900_000),
+        Group("left", 600_000, ("a", "b"), "room"),
+        Group("right", 600_000, ("c", "d"), "room"),
+    ]
+    one = ledger(groups, budget_w=100_000)
+    capped(one, dict.fromkeys("abcd", 300))
+    planned = plan(one, 0.0, Sharing(registry.choose("fspc").share, one, ()))
+    assert one.levels.sums_mw(planned.caps, planned.at).tolist() == [900_000, 450_000, 450_000]
 
 
 def test_a_group_that_lacks_watts_for_its_mops_gives_its_nodes_these_and_says_how_many() -> None:

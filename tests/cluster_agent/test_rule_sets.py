@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.budget_rules.rule_sets import RuleSets, RuleSettings
+from cluster_agent.budget.levels import Group, Levels
+from cluster_agent.budget_rules.group_limits import GroupLimits
+from cluster_agent.budget_rules.rule_sets import RuleSets, RuleSettings, problems
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,44 @@ def test_where_clocks_change_a_time_is_the_first_of_two_or_later_by_the_change(t
     assert time.strftime("%H:%M", time.localtime(begin_s)) == "03:30"
     (begin_s, _), (end_s, _), *_ = rules.coming(s("2030-10-27T00:00"))  # 02:00 to 03:00 comes twice
     assert end_s - begin_s == 2.5 * 3600
+
+
+def test_a_set_in_the_hour_that_is_left_out_is_never_in_force_and_a_clock_that_was_ahead_delays_none(
+    tmp_path: Path,
+) -> None:
+    early = RuleSettings("early", "02:30", "03:00", budget_w=1.0)
+    rules = made(tmp_path, early, RuleSettings("siren", budget_w=5.0, on=False))
+    assert names(rules, "2030-03-31", "01:00", "03:15", "05:00", "23:00") == [""] * 4
+    assert names(rules, "2030-04-01", "02:45", "05:00") == ["early", ""]
+    rules.switch("siren", True, s("2030-06-01T00:00"))
+    assert names(rules, "2030-04-02", "12:00") == ["siren"]
+    assert rules.lowered(9_000, [(s("2030-04-02T13:00"), 4_000)], s("2030-04-02T12:00")) == (
+        5_000, [(s("2030-04-02T13:00"), 4_000)],
+    )  # fmt: skip
+
+
+def test_gear_and_milliwatts_bound_what_a_set_may_have() -> None:
+    def found(one: RuleSettings) -> list[str]:
+        return list(problems([one], {"rack": 50.0}, 10.0, lambda sharer: ""))
+
+    assert found(RuleSettings("x", groups={"rack": 50.0})) == [
+        "set x: group rack: 50 W is not above what its gear draws (50 W)"
+    ]
+    assert "no limit of a group" in found(RuleSettings("x", groups={"rack": 1e-5}))[0]
+    assert "is not above what nobody can cap" in found(RuleSettings("x", budget_w=1e-5))[0]
+    assert found(RuleSettings("x", groups={"rack": 51.0}, budget_w=11.0)) == []
+
+
+def test_limits_by_hand_end_with_the_settings_that_they_were_set_under(tmp_path: Path) -> None:
+    rules, path = made(tmp_path), tmp_path / "limits"
+
+    def limits(settings_w: int) -> GroupLimits:
+        return GroupLimits(Levels([Group("rack", settings_w * 1000, ("a",))]), rules, path, lambda line: None)
+
+    assert limits(8).set("rack", 12_000, []) == ""
+    assert limits(8).set_now("rack", 0.0) == (12_000, [])
+    assert limits(6).set_now("rack", 0.0) == (6_000, [])
+    assert limits(8).set_now("rack", 0.0) == (8_000, []), "for good"
 
 
 def test_what_was_switched_is_kept_and_a_file_that_is_none_is_said(tmp_path: Path) -> None:

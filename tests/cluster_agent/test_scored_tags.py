@@ -113,6 +113,26 @@ def test_a_model_that_is_late_is_an_alarm(tmp_path: Path) -> None:
     assert tags.tag("7", ["n1"]) is None and "for one score" in said[0]
 
 
+def test_scores_take_a_twentieth_of_the_time_and_counts_that_begin_again_are_scored_again(tmp_path: Path) -> None:
+    now_s = [0.0]
+
+    def clock_s() -> float:
+        now_s[0] += 0.01  # each look at the clock, so a score takes a hundredth of a second at least
+        return now_s[0]
+
+    tags = scored(tmp_path, BY_IPC, [], clock_s)
+    for number in range(20):
+        run(tags, 0.4, str(number), f"n{number}")
+    asked = [tags.tag(str(number), [f"n{number}"]) for number in range(20)]
+    assert asked[0] == Tag.MEMORY and asked[1:5] == [None] * 4
+    now_s[0] += 10.0
+    assert tags.tag("1", ["n1"]) == Tag.MEMORY
+    now_s[0] += 10.0
+    for second in range(20):
+        tags.hear(counted(second, 3.6, "n1", boot_id="other"), "1")
+    assert tags.tag("1", ["n1"]) == Tag.COMPUTE
+
+
 def test_what_is_not_counted_is_no_row_and_a_restarted_agent_begins_again(tmp_path: Path) -> None:
     assert row_of(counted(0, 1.0), counted(5, 1.0, instructions=-1)) == {}
     assert row_of(counted(5, 1.0), counted(5, 1.0)) == {}
