@@ -204,7 +204,8 @@ def test_answers_have_the_names_that_scripts_and_older_commands_know():
     )  # fmt: skip
     assert BudgetView.__struct_fields__ == (
         *WATTS, "nodes", "silent", "is_young", "mode", "sharer", "epoch", "steps", "alarms", "lowering_s",
-        "loop_lag_s", "energy_j", "alarm_kinds", "store_free_bytes", "groups", "rules",
+        "loop_lag_s", "energy_j", "alarm_kinds", "store_free_bytes", "ahead", "ahead_over", "groups",
+        "rules",
     )  # fmt: skip
     assert JobRow.__struct_fields__ == (
         "job", "user", "uid", "title", "state", "status", "reason", "nodes", "node_names", "walltime_s", "submitted_s",

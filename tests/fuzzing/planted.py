@@ -124,7 +124,7 @@ CAPS: Final = "cluster_agent.cap_steps"
 BUDGET: Final = "cluster_agent.serve.budget_schedule"
 SHARES: Final = "cluster_agent.scheduler.orders.priority"
 WATTS: Final = "cluster_agent.workloads.job_watts"
-IN_TABLE: Final = 'if not 0 < power_w < MOST_W:\n            raise TraceError(f"{where}'
+IN_TABLE: Final = 'if not is_unknown and not 0 < power_w < MOST_W:\n            raise TraceError(f"{where}'
 """In a table of watts; columns that a program gives are checked by another line."""
 
 CONFIGURATIONS: Final = "cluster_agent.workloads.moldable_trace"
@@ -253,7 +253,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "job watts": (
         MARK, WIDE,
-        (WATTS, IN_TABLE, IN_TABLE.replace("not 0 < power_w < MOST_W", "power_w <= 0")),
+        (WATTS, IN_TABLE, IN_TABLE.replace("and not 0 < power_w < MOST_W", "and power_w <= 0")),
         (WATTS, "except (TypeError, ValueError):", "except TypeError:"),
         (WATTS, "found[number] = power_w", "found[number] = 2 * power_w"),
     ),
@@ -403,13 +403,13 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         MARK, WIDE,
         (GPU_TABLE, "next(filter(None, map(_wrong_rows, table.series.values() or [()])), \"\")", '""'),
         (GPU_TABLE, "except (msgspec.ValidationError, TypeError, ValueError) as error:", "except TypeError as error:"),
-        (SEAL, "if digest.strip() != _digest(text):", "if digest.strip() == _digest(text):"),
+        (SEAL, "digest.strip() != sha256_hex(", "digest.strip() == sha256_hex("),
     ),
     "node calibration": (
         MARK, WIDE,
         (HEAD, "except (tomllib.TOMLDecodeError, RecursionError) as error:", "except RecursionError as error:"),
         (HEAD, "except msgspec.ValidationError as error:", "except KeyError as error:"),
-        (SEAL, "if digest.strip() != _digest(text):", "if digest.strip() == _digest(text):"),
+        (SEAL, "digest.strip() != sha256_hex(", "digest.strip() == sha256_hex("),
     ),
     "card sweep": (
         MARK, WIDE,
@@ -432,7 +432,7 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
     ),
     "job watts in Parquet": (
         *OF_PARQUET,
-        (WATTS, IN_TABLE, IN_TABLE.replace("not 0 < power_w < MOST_W", "power_w <= 0")),
+        (WATTS, IN_TABLE, IN_TABLE.replace("and not 0 < power_w < MOST_W", "and power_w <= 0")),
         (WATTS, "except (TypeError, ValueError):", "except TypeError:"),
     ),
     "loads in Parquet": (
