@@ -53,17 +53,22 @@ def become(name: str, journal: Path, allowed: Path, say: Callable[[str], None]) 
 
 
 def _give(journal: Path, uid: int, gid: int) -> None:
-    """What an earlier node manager wrote as another user. Nothing is followed: whoever owned the folder may have put
-    links there."""
-    folder = os.open(journal, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    """What an earlier node manager wrote, as root or as another user. Nothing is followed: whoever owned the folder may
+    have put links there. Root owns the folder meanwhile, since an agent for jobs may read nobody else's
+    (systemd/jobs.conf leaves it no CAP_DAC_OVERRIDE)."""
+    place = os.open(journal, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        if os.fstat(folder).st_uid == uid:
-            return
+        owner = os.fstat(place).st_uid
+        os.chown(f"/proc/self/fd/{place}", 0, 0)
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
+    finally:
+        os.close(place)
+    try:
         for name in os.listdir(folder):
             file = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
             try:
                 found = os.fstat(file)
-                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_uid in {0, owner} - {uid}:
                     os.chown(f"/proc/self/fd/{file}", uid, gid)
             finally:
                 os.close(file)
