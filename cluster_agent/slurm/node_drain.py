@@ -19,6 +19,9 @@ from cluster_agent.serve.people_protocol import NodeRow
 from cluster_agent.slurm.slurm_programs import last_line, run
 
 MARK: Final = "nodectl: "
+CALIBRATION: Final = f"{MARK}calibration"
+"""The reason of nodes that ``taken_nodes`` drains and resumes: none of this module's."""
+
 AFTER_S: Final = 60.0
 """Ours: an agent that is started again is back in some seconds."""
 
@@ -73,7 +76,7 @@ class NodeDrain:
         troubled = {name: what for name, what in found.items() if what}
         self._since_s = {name: self._since_s.get(name, now_s) for name in troubled}
         self._calm_s = {name: self._calm_s.get(name, now_s) for name in found.keys() - troubled.keys()}
-        ours = {name for name, reason in reasons.items() if reason.startswith(MARK)}
+        ours = {name for name, reason in reasons.items() if reason.startswith(MARK) and reason != CALIBRATION}
         for name in sorted(ours & self._calm_s.keys()):
             if now_s - self._calm_s[name] >= CALM_S:
                 self._set(name, "resume", "")

@@ -9,7 +9,16 @@ import pytest
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.serve.people_protocol import NodeRow
-from cluster_agent.slurm.node_drain import AFTER_S, CALM_S, MARK, NodeDrain, read_reasons, set_state, trouble
+from cluster_agent.slurm.node_drain import (
+    AFTER_S,
+    CALIBRATION,
+    CALM_S,
+    MARK,
+    NodeDrain,
+    read_reasons,
+    set_state,
+    trouble,
+)
 
 
 def row(name: str = "n01", **changes: Any) -> NodeRow:
@@ -76,12 +85,13 @@ def test_a_node_is_drained_when_its_trouble_lasts_and_resumed_when_it_is_over() 
 
 def test_what_others_have_drained_is_left_alone() -> None:
     world = World()
-    world.reasons |= {"n03": "disk", "n04": "disk"}
+    of_others = {"n03": "disk", "n04": "disk", "n05": CALIBRATION}
+    world.reasons |= of_others
     world.rows["n03"] = row("n03", quality="missing")
     world.turn()
-    assert world.turn(CALM_S + AFTER_S) == {"n03": "disk", "n04": "disk"}
+    assert world.turn(CALM_S + AFTER_S) == of_others
     world.rows["n03"] = row("n03")
-    assert world.turn(CALM_S + AFTER_S) == {"n03": "disk", "n04": "disk"}
+    assert world.turn(CALM_S + AFTER_S) == of_others
 
 
 def test_trouble_of_many_nodes_drains_none_of_them() -> None:
