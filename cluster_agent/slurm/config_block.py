@@ -46,15 +46,29 @@ class FileChange:
                 return
             make_shared_directory(self.path.parent)
             made = self.path.with_name(f".{self.path.name}.nodectl")
-            made.write_bytes(self.after.encode("utf-8", "surrogateescape"))
-            made.chmod(0o755 if self.after.startswith("#!") else 0o644)
-            if self.before is not None:
-                status = self.path.stat()
-                os.chown(made, status.st_uid, status.st_gid)
-                made.chmod(status.st_mode & 0o7777)
-            made.replace(self.path)
+            made.unlink(missing_ok=True)  # what a killed command has left
+            try:
+                self._write(made)
+                made.replace(self.path)
+            except OSError:
+                made.unlink(missing_ok=True)
+                raise
         except OSError as error:
             raise ClusterError(f"{self.path}: cannot write it: {error.strerror}") from None
+
+    def _write(self, made: Path) -> None:
+        """A file with the text after; nobody else may read it before it has the owner and the mode of the one that was
+        there, which may have a password."""
+        text = self.after or ""
+        status = self.path.stat() if self.before is not None else None
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(made, flags, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+            file.flush()
+            if status:
+                os.fchown(file.fileno(), status.st_uid, status.st_gid)
+            mode = 0o755 if text.startswith("#!") else 0o644
+            os.fchmod(file.fileno(), status.st_mode & 0o7777 if status else mode)
 
 
 def without_block(conf: str) -> str:
