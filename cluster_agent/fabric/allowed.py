@@ -6,8 +6,10 @@ file is read again when it has changed, so ``clusterctl keys revoke`` takes effe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,11 +106,23 @@ class Allowed:
             with os.fdopen(descriptor, "w") as file:
                 file.writelines(f"{entry.role} {entry.name} {entry.public}\n" for entry in entries)
                 file.flush()
+                _open_like(self.path, descriptor)
                 os.fsync(descriptor)
             os.replace(replacement, self.path)
         except OSError as error:
             raise ClusterError(f"{self.path}: cannot write the list: {error.strerror}") from None
         self.refresh()
+
+
+def _open_like(before: Path, descriptor: int) -> None:
+    """Who could read the list before may read the new one: a node manager that is a user of its own, and others of its
+    group."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(before)
+        if stat.S_ISREG(found.st_mode):
+            with contextlib.suppress(PermissionError):  # we are none of that group
+                os.fchown(descriptor, -1, found.st_gid)
+            os.fchmod(descriptor, found.st_mode & 0o644)
 
 
 def _entries(path: Path, text: str) -> Iterable[Entry]:

@@ -515,6 +515,15 @@ def test_the_owner_of_the_keys_cannot_get_another_file_by_a_link(tmp_path):
     assert (foreign.read_text(), foreign.stat().st_uid) == ("secret", 0)
 
 
+def test_who_may_read_the_list_of_keys_may_read_the_next_one(tmp_path):
+    at = ("--dir", str(tmp_path))
+    for mode, expected in ((None, 0o600), (0o644, 0o644), (0o666, 0o644), (0o640, 0o640), (0o600, 0o600)):
+        if mode is not None:
+            os.chmod(tmp_path / "allowed", mode)
+        assert main(["keys", "new", f"n{mode}", "--role", "node", *at]) == 0
+        assert (tmp_path / "allowed").stat().st_mode & 0o777 == expected
+
+
 def test_a_damaged_list_of_keys_names_file_and_line(tmp_path):
     (tmp_path / "allowed").write_text("node n1 short\n")
     with pytest.raises(ClusterError, match=r"allowed:1: not ROLE NAME PUBLIC-KEY"):
