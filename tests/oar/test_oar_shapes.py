@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,52 @@ def test_a_script_says_what_the_job_is_and_succeeds_whatever_the_hook_does(site:
     assert "reboot" not in (site / "said").read_text() and "x" not in (site / "ssh").read_text().split()
     for number in ("", "x", "1; reboot"):
         subprocess.run([*command, number], capture_output=True, check=True, timeout=60)
+
+
+def installed(site: Path, *options: str) -> Path:
+    """The prologue, which finds the nodes' /run/nodectl in the site's folder."""
+    assert main(["oar", "install", "--conf", str(site / "oar" / "oar.conf"), "--yes", *options]) == 0
+    script = site / "oar" / "nodectl" / "server-prologue"
+    script.write_text(script.read_text().replace("/run/nodectl", str(site / "run")))
+    return script
+
+
+def test_a_start_takes_away_what_a_lost_end_has_left_on_the_nodes(site: Path) -> None:
+    script = installed(site, "--nodes", "--hook", str(site / "bin" / "hook"))
+    (site / "bin" / "ssh").write_text('#!/bin/sh\nshift 3; exec sh -c "$*"\n')
+    (site / "bin" / "oardodo").write_text('#!/bin/sh\nexec "$@"\n')
+    (site / "bin" / "oardodo").chmod(0o755)
+    jobs = site / "run" / "site-jobs"
+    jobs.mkdir(parents=True)
+    for name in ("3", "7", "8", "12", "odd"):
+        (jobs / name).write_text("user=alice\n")
+    (site / "jobs").write_text(
+        text(*({"Job_Id": number, "assigned_network_address": ["n01"]} for number in (7, 10, 1012)))
+    )
+    done = subprocess.run([str(script), "10"], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    assert {path.name for path in jobs.iterdir()} == {"7", "10", "12", "odd"}
+    assert (jobs / "10").read_text() == "user=alice\ncomment=\n"
+    (site / "jobs").write_text("DB connection error, exiting.\n")
+    subprocess.run([str(script), "11"], capture_output=True, check=True, timeout=60)
+    assert {path.name for path in jobs.iterdir()} == {"7", "10", "12", "odd"}, "no answer is none"
+
+
+def test_a_script_succeeds_whatever_it_lacks_and_waits_for_nothing_beyond_its_limit(site: Path) -> None:
+    script = installed(site, "--nodes", "--hook", str(site / "bin" / "hook"))
+    (site / "jobs").write_text(text({"types": "odd"}))
+    subprocess.run([str(script), "1"], capture_output=True, check=True, timeout=60)
+    assert " 1 n01,n02 alice " in (site / "said").read_text()
+    whole = script.read_text()
+    script.write_text(whole.replace("JSON::PP", "JSON::Missing"))
+    done = subprocess.run([str(script), "1"], capture_output=True, text=True, check=True, timeout=60)
+    assert "JSON/Missing.pm" in done.stderr
+    script.write_text(re.sub(r"alarm\([0-9]+\)", "alarm(1)", whole))
+    for name in ("ssh", "hook"):
+        (site / "bin" / name).write_text("#!/bin/sh\nexec sleep 4\n")
+    began_s = time.monotonic()
+    subprocess.run([str(script), "1"], stderr=subprocess.DEVNULL, check=True, timeout=60)
+    assert time.monotonic() - began_s < 3
 
 
 def test_the_rules_set_types_aside_and_add_them_again(site: Path) -> None:

@@ -101,6 +101,7 @@ def both() -> Iterator[Both]:
 
 
 def test_caps_are_in_force_before_a_job_runs_and_its_mode_is_on_its_nodes_until_it_ends(both: Both) -> None:
+    both.site.shell("mkdir -p /run/nodectl/site-jobs; touch /run/nodectl/site-jobs/0")  # its end was lost
     number = both.submit("first", "-t", "bdpo=monitor", "-t", "nodectl=compute", nodes=2, seconds=3)
     began_s = both.began_s("first")
     (job,) = both.known()
@@ -114,6 +115,7 @@ def test_caps_are_in_force_before_a_job_runs_and_its_mode_is_on_its_nodes_until_
     file = f"/run/nodectl/site-jobs/{number}"
     assert both.site.run("cat", file) == "user=alice\ncomment=nodectl=monitor nodectl=compute\n"
     assert both.site.run("stat", "-c", "%U", file).strip() == "root"
+    assert both.site.run("ls", "/run/nodectl/site-jobs").split() == [number]
     both.head.until(lambda: both.known() == [])
     both.site.until(lambda: number not in both.site.run("ls", "/run/nodectl/site-jobs"))
     both.head.until(lambda: both.head.cap_w("n01") == both.head.cap_w("n02") == 150.0)
