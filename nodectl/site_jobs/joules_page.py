@@ -87,13 +87,15 @@ class Account:
             self.missing_s += seconds
             return
         self.joules += drawn.joules
-        self.of_meters_j += drawn.metered_j
+        if math.isfinite(drawn.metered_j):  # else a memory could not be read, and its joules are left out
+            self.of_meters_j += drawn.metered_j
         self.metered_s += seconds
         self.quality = max(self.quality or drawn.quality, drawn.quality, key=_ORDER.index)
 
     def line(self, job: str) -> str:
         """As the page has it."""
-        of_meters = f"{self.of_meters_j:.3f}" if math.isfinite(self.of_meters_j) else "-"
+        is_known = math.isfinite(self.of_meters_j) and (self.of_meters_j > 0 or self.joules == 0)
+        of_meters = f"{self.of_meters_j:.3f}" if is_known else "-"
         return (
             f"{job} {self.user or '?'} {self.joules:.3f} {of_meters} {self.metered_s:.3f} {self.missing_s:.3f}"
             f" {self.most_jobs} {self.quality or MISSING} {self.ended}"
@@ -198,6 +200,8 @@ def _accounts_of(page: str) -> dict[str, Account]:
     found = {}
     for line in page.splitlines():
         words = line.split()
+        if len(words) == 8 and words[6] in _ORDER:
+            words.insert(3, "-")  # of an agent before this column
         if len(words) != 9 or words[0] == "#" or words[7] not in _ORDER:
             continue
         with contextlib.suppress(ValueError):

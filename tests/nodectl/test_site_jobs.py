@@ -353,6 +353,22 @@ def test_the_next_agent_goes_on_and_says_how_long_nobody_metered() -> None:
     assert found["node"][1] == "250.000"
 
 
+def test_a_memory_that_could_not_be_read_once_leaves_what_meters_have_shown() -> None:
+    accounts = JobAccounts(wall_s=lambda: 10.0)
+    for of_meters in (90.0, math.nan, 80.0):
+        accounts.add({"1": job("1", 1.0)}, 1.0, Drawn(100.0, "measured", of_meters), 1.0)
+    assert [drawn(accounts.page())[name][1:3] for name in ("1", "node")] == [["300.000", "170.000"]] * 2
+
+
+def test_a_page_without_what_meters_show_goes_on_and_does_not_guess_it() -> None:
+    page = "node - 50.0 5.0 1.0 1 measured -\n1 alice 20.0 2.0 0.0 1 measured running\n"
+    accounts = JobAccounts(page, wall_s=lambda: 10.0)
+    accounts.add({"1": job("1", 7.0), "2": job("2", 10.0)}, 10.0, Drawn(100.0, "measured", 90.0), 1.0)
+    found = drawn(accounts.page())
+    assert (found["node"][1:4], found["1"][1:4]) == (["150.000", "-", "6.000"], ["120.000", "-", "3.000"])
+    assert found["2"][2] == "0.000"
+
+
 @pytest.mark.parametrize(
     "page", ["", "x", "1 a b - c d e measured f\n", "1 a nan - 1 1 1 measured -\n", "# 1 2 3 4 5 6 7 8\n"]
 )
