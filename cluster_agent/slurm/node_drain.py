@@ -76,7 +76,7 @@ class NodeDrain:
         troubled = {name: what for name, what in found.items() if what}
         self._since_s = {name: self._since_s.get(name, now_s) for name in troubled}
         self._calm_s = {name: self._calm_s.get(name, now_s) for name in found.keys() - troubled.keys()}
-        ours = {name for name, reason in reasons.items() if reason.startswith(MARK) and reason != CALIBRATION}
+        ours = {name for name, reason in reasons.items() if _is_ours(reason)}
         for name in sorted(ours & self._calm_s.keys()):
             if now_s - self._calm_s[name] >= CALM_S:
                 self._set(name, "resume", "")
@@ -88,6 +88,10 @@ class NodeDrain:
     def _set(self, name: str, state: str, reason: str) -> None:
         self._update(name, state, reason)
         self._say(f"node {name}: {state} in Slurm{f', {reason}' if reason else ''}")
+
+
+def _is_ours(reason: str) -> bool:
+    return reason.startswith(MARK) and reason != CALIBRATION
 
 
 def _refuse_many(count: int, nodes: int, first: tuple[str, str]) -> None:
