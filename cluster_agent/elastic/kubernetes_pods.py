@@ -244,8 +244,11 @@ class KubernetesPods:
         try:
             answer = asks(*given, _preload_content=False, _request_timeout=(timeout_s, timeout_s), **more)
         except rest.ApiException as error:
+            if not error.status:  # the client's own, of a TLS that fails
+                reason = error.reason or error
+                raise EngineError(f"Kubernetes at {self._server} does not answer: {_first_line(reason)}") from None
             body: str | bytes = error.body or b""
-            return int(error.status or 0), body.encode() if isinstance(body, str) else body
+            return int(error.status), body.encode() if isinstance(body, str) else body
         except (rest.urllib3.exceptions.HTTPError, OSError) as error:
             raise EngineError(f"Kubernetes at {self._server} does not answer: {_first_line(error)}") from None
         return answer.status, answer.data
@@ -275,5 +278,5 @@ def _reason(body: bytes) -> str:
         return ""
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line(error: object) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -66,6 +66,7 @@ def drain_of(at: Path, *engines: object, **given: float) -> tuple[NodeDrain, lis
 
 
 def pods_of(server: EmulatedKubernetes) -> KubernetesPods:
+    pytest.importorskip("kubernetes", reason="the client is missing: install kubernetes")
     return KubernetesPods(KubernetesSettings(str(server.kubeconfig)))
 
 
@@ -196,6 +197,17 @@ def test_odd_answers_are_asked_for_again_and_silence_ends_at_the_limit(
     assert not drain.drain("9", ["n02"]) and "an answer that is none" in said[-1]
     server.faults = [403] * 20
     assert not drain.drain("9", ["n02"]) and "403 as planned" in said[-1]
+
+
+def test_a_tls_that_fails_is_no_success(server: EmulatedKubernetes, tmp_path: Path) -> None:
+    """The client of Kubernetes raises what it has for an answer, with a status of 0."""
+    drain, said = drain_of(tmp_path, pods_of(server), grace_s=0.1, limit_s=0.4)
+    assert drain.drain("7", ["n01"])
+    good = server.kubeconfig.read_text()
+    server.kubeconfig.write_text(good.replace("http://", "https://"))
+    broken, said = drain_of(tmp_path, pods_of(server), grace_s=0.1, limit_s=0.4)
+    assert not broken.undrain("7") and server.closed["n01"] and broken.nodes() == ["n01"]
+    assert "does not answer" in said[-1] or "has not answered" in said[-1], said
 
 
 def test_a_list_of_many_pages_is_read_whole(server: EmulatedKubernetes, tmp_path: Path) -> None:
