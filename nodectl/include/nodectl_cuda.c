@@ -68,15 +68,21 @@ static void *real_dlsym(void *handle, const char *name)
     return found(handle, name);
 }
 
-/* What the program would have called. The slot is filled by whichever way it came; by the linker if by none. */
+/* What the program would have called. The slot is filled by whichever way it came; by the linker if by none. A driver
+ * that came with a module that was loaded for itself is in none of the libraries that all can see. */
 static void *real_of(wrapped_t *one)
 {
-    void *found = __atomic_load_n(&one->real, __ATOMIC_ACQUIRE);
+    void *found = __atomic_load_n(&one->real, __ATOMIC_ACQUIRE), *none = NULL, *driver;
 
+    if (found)
+        return found;
+    found = real_dlsym(RTLD_NEXT, one->name);
     if (found == NULL) {
-        found = real_dlsym(RTLD_NEXT, one->name);
-        __atomic_store_n(&one->real, found, __ATOMIC_RELEASE);
+        driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+        found = driver ? real_dlsym(driver, one->name) : NULL;
     }
+    if (found && !__atomic_compare_exchange_n(&one->real, &none, found, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return none;
     return found;
 }
 

@@ -95,6 +95,21 @@ int main(int count, char **words)
 """
 )
 
+LOADED = """
+#include <dlfcn.h>
+int main(int count, char **words)
+{
+    void *module = dlopen(words[count - 1], RTLD_NOW | RTLD_LOCAL);
+    int (*function)(void) = module ? (int (*)(void))dlsym(module, "of_module") : 0;
+    return function ? function() : 9;
+}
+"""
+
+MODULE = """
+int cuMemcpyHtoD_v2(unsigned long, const void *, unsigned long);
+int of_module(void) { return cuMemcpyHtoD_v2(1, (void *)2, 10000000000) != 13; }
+"""
+
 OTHER = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -115,7 +130,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (at / f"{name}.c").write_text(text)
     shared = ("-O2", "-shared", "-fPIC", "-o")
     cc(*shared, at / "libnodectl_cuda.so", f"-I{HEADERS}", HEADERS / "nodectl_cuda.c", "-ldl")
-    cc(*shared, at / "libcuda.so", at / "stub.c", "-Wl,-Bsymbolic")  # as the driver calls its own functions
+    own = ("-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")  # as the driver calls its own functions
+    cc(*shared, at / "libcuda.so", at / "stub.c", *own)
+    (at / "libcuda.so.1").symlink_to("libcuda.so")
     cc(*shared, at / "other.so", at / "other.c", "-ldl")
     cc("-o", at / "linked", at / "linked.c", f"-L{at}", "-lcuda", f"-Wl,-rpath,{at}")
     cc("-o", at / "runtime", at / "runtime.c", "-ldl")
@@ -153,6 +170,17 @@ def test_a_runtime_inside_the_program_is_seen_though_it_asks_the_driver_itself(p
     run(place, page, place / "runtime", place / "libcuda.so")
     found = HintFile(page, ME).read(1)
     assert (found.copies, found.kernels, found.last) == (1, 3, Hint.KERNEL)
+
+
+def test_a_driver_that_a_module_has_for_itself_is_found(place: Path, page: Path, tmp_path: Path) -> None:
+    """As Python loads the modules of its packages."""
+    (tmp_path / "app.c").write_text(LOADED)
+    (tmp_path / "module.c").write_text(MODULE)
+    cc("-o", tmp_path / "app", tmp_path / "app.c", "-ldl")
+    module = tmp_path / "module.so"
+    cc("-shared", "-fPIC", "-o", module, tmp_path / "module.c", f"-L{place}", "-lcuda", f"-Wl,-rpath,{place}")
+    run(place, page, tmp_path / "app", module)
+    assert HintFile(page, ME).read(1).copies == 1
 
 
 @pytest.mark.parametrize("is_first", [False, True])
