@@ -31,10 +31,11 @@ class Deadline:
 
 
 class Cleared:
-    """What became of the work on a node: pieces that ended in their grace, that were cut off, that are still there."""
+    """What became of the work on a node: pieces that ended in their grace, that were cut off, that are still there.
+    ``wrong``: what failed, ""."""
 
-    def __init__(self, ended: int = 0, cut: int = 0, left: int = 0) -> None:
-        self.ended, self.cut, self.left = ended, cut, left
+    def __init__(self, ended: int = 0, cut: int = 0, left: int = 0, wrong: str = "") -> None:
+        self.ended, self.cut, self.left, self.wrong = ended, cut, left, wrong
 
 
 class Engine(Protocol):
@@ -48,10 +49,11 @@ class Engine(Protocol):
         """Whether the node gets work; None: it is none of the engine's."""
 
     def close(self, node: str, deadline: Deadline) -> None:
-        """The node gets no more work."""
+        """The node gets no more work. Closing it again does no harm."""
 
     def clear(self, nodes: Sequence[str], grace_s: float, deadline: Deadline) -> dict[str, Cleared]:
         """End what runs there; what came late, too. Nodes that are none of the engine's are left out."""
 
-    def open(self, node: str, deadline: Deadline) -> None:
-        """The node gets work again."""
+    def open(self, nodes: Sequence[str], deadline: Deadline) -> dict[str, str]:
+        """The nodes get work again; returns those that could not be opened, and why. Once it returns, ``is_open`` is
+        true of the others."""

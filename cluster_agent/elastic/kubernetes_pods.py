@@ -133,9 +133,15 @@ class KubernetesPods:
         """Cordon."""
         self._cordon(node, True, deadline)
 
-    def open(self, node: str, deadline: Deadline) -> None:
+    def open(self, nodes: Sequence[str], deadline: Deadline) -> dict[str, str]:
         """Uncordon."""
-        self._cordon(node, False, deadline)
+        failed: dict[str, str] = {}
+        for node in nodes:
+            try:
+                self._cordon(node, False, deadline)
+            except EngineError as error:
+                failed[node] = str(error)
+        return failed
 
     def clear(self, nodes: Sequence[str], grace_s: float, deadline: Deadline) -> dict[str, Cleared]:
         """Evict, look again for pods that were bound late, and delete at once what is left at the limit."""

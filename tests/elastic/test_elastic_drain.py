@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed import Client
 
 from cluster_agent.cli import main
+from cluster_agent.elastic.dask_workers import DaskWorkers
 from cluster_agent.elastic.drained_nodes import NodeDrain, Record
-from cluster_agent.elastic.elastic_settings import ElasticSettings, KubernetesSettings
+from cluster_agent.elastic.elastic_settings import DaskSettings, ElasticSettings, KubernetesSettings
 from cluster_agent.elastic.engines import Cleared, Deadline, EngineError
 from cluster_agent.elastic.kubernetes_pods import KubernetesPods, _count, _Going
 from lab.emulated.emulated_kubernetes import EmulatedKubernetes, EmulatedPod
@@ -40,8 +43,12 @@ class Engine:
     def close(self, node: str, deadline: Deadline) -> None:
         self._set(node, False)
 
-    def open(self, node: str, deadline: Deadline) -> None:
-        self._set(node, True)
+    def open(self, nodes: list[str], deadline: Deadline) -> dict[str, str]:
+        if self.is_gone:
+            return dict.fromkeys(nodes, "the engine does not answer")
+        for node in nodes:
+            self._set(node, True)
+        return {}
 
     def clear(self, nodes: list[str], grace_s: float, deadline: Deadline) -> dict[str, Cleared]:
         return {node: Cleared(1) for node in nodes if node in self.opened}
@@ -136,6 +143,25 @@ def test_placeholders_damage_and_names_that_are_none(tmp_path: Path, capsys: pyt
     (tmp_path / "e.toml").write_text("[kubernetes]\nkubeconfig = '/nowhere'\n")
     assert main(["elastic", "drain", "7", "n02", *own]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_node_that_is_damaged_or_busy_keeps_no_other_one_from_its_turn(tmp_path: Path) -> None:
+    engine = Engine("n01", "n02", "n03")
+    drain, said = drain_of(tmp_path, engine, grace_s=0.1, limit_s=0.3)
+    assert drain.drain("7", ["n01", "n02", "n03"])
+    path = tmp_path / "state" / "n01.json"
+    good = path.read_bytes()
+    path.write_text("{")
+    said.clear()
+    assert not drain.drain("8", ["n01", "n02"]) and "cannot be read" in said[0] and said[1].startswith("n02: pods: 1")
+    said.clear()
+    with drain._locked("n02", Deadline(1)):
+        assert not drain.undrain("7")
+    assert engine.opened == {"n01": False, "n02": False, "n03": True}
+    assert "n01.json: cannot be read" in said[0] and said[1].startswith("n02: another prolog"), said
+    assert not drain.undrain_all() and engine.opened["n02"] and drain.nodes() == ["n01"]
+    path.write_bytes(good)
+    assert drain.undrain("7") and engine.opened["n01"]
 
 
 # --- Kubernetes
@@ -289,6 +315,79 @@ def test_a_dask_application_loses_no_task_while_a_job_has_a_node(
             assert sorted(map(int, ran.read_text().split())) == list(range(60)), "none was computed twice"
     finally:
         cluster.end()
+
+
+class Workers(DaskWorkers):
+    """Their scheduler is a dictionary of names and addresses; ``start`` and ``stop`` write what they are called for."""
+
+    def __init__(self, at: Path, **names: str) -> None:
+        self.log, self.names, self.looks, self.is_gone = at / "log", names, 0, False
+        words = ["/bin/sh", "-c", f"echo $0 $1 >> {self.log}; test $1 != n09"]
+        super().__init__(DaskSettings("tcp://s:1", [*words, "start", "{node}"], [*words, "stop", "{node}"]))
+
+    def _ask(self, deadline: Deadline, name: str, **given: Any) -> Any:
+        if name == "retire_workers":
+            if self.is_gone:
+                raise EngineError("the scheduler is gone")
+            return self.names.clear() if given["remove"] else None
+        self.looks += 1
+        if self.looks == 3:
+            self.names["n05"] = "10.0.0.5"
+        return {"workers": {f"tcp://{at}:{n}": {"name": name.replace("_", "-"), "host": at, "last_seen": self.looks}
+                            for n, (name, at) in enumerate(self.names.items())}}  # fmt: skip
+
+    def ran(self) -> list[str]:
+        found = sorted(self.log.read_text().splitlines()) if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return found
+
+
+def test_workers_that_are_starting_are_awaited_so_that_the_next_job_finds_them(tmp_path: Path) -> None:
+    workers = Workers(tmp_path)
+    assert workers.open(["n05"], Deadline(PATIENCE_S)) == {} and workers.looks == 3 and workers.ran() == ["start n05"]
+    assert workers.is_open("n05", Deadline(1))
+    failed = workers.open(["n04", "n05", "n09"], Deadline(0.3))
+    assert sorted(failed) == ["n04", "n09"] and "no worker has come" in failed["n04"] and "with 1" in failed["n09"]
+    drain, said = drain_of(tmp_path, late := Workers(tmp_path), grace_s=0.1, limit_s=1.5)
+    (tmp_path / "state").mkdir()
+    drain._keep("n04", Record(["6"], ["dask"]))
+    late.ran()
+    assert drain.drain("7", ["n03", "n04"]) and late.ran() == ["stop n04"], said
+
+
+def test_a_scheduler_or_a_command_that_fails_leaves_no_worker_of_another_node(tmp_path: Path) -> None:
+    workers = Workers(tmp_path, n01="10.0.0.1", n09="10.0.0.9", n02="10.0.0.2")
+    found = workers.clear(["n01", "n02", "n09"], 0.0, Deadline(3))
+    assert workers.ran() == ["stop n01", "stop n02", "stop n09"]
+    assert [node for node, one in found.items() if one.wrong] == ["n09"]
+    workers = Workers(tmp_path, n01="10.0.0.1", n02="10.0.0.2")
+    workers.is_gone = True
+    with pytest.raises(EngineError, match="is gone"):
+        workers.clear(["n01", "n02"], 0.0, Deadline(3))
+    assert workers.ran() == ["stop n01", "stop n02"]
+
+
+def test_a_worker_belongs_to_the_node_of_its_name_and_each_name_is_looked_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def resolve(name: str) -> tuple[str, list[str], list[str]]:
+        looked.append(name)
+        known = {"gpu": "10.0.0.1", "gpu-2": "10.0.0.2", "gpu-3": "10.0.0.3"}
+        if name not in known:
+            raise OSError
+        return name, [], [known[name]]
+
+    monkeypatch.setattr(socket, "gethostbyname_ex", resolve)
+    named = {"gpu_2": "10.0.0.2", "gpu_0": "10.1.0.1", "gpu_x_1": "10.1.0.2", "other": "10.0.0.1"}
+    workers = Workers(tmp_path, **named)
+    for _ in range(2):
+        mine = workers._workers(["gpu"], Deadline(1))["gpu"]
+    assert [one["name"] for one in mine.values()] == ["gpu-0", "other"]
+    assert sorted(looked) == ["gpu", "gpu-0", "gpu-2"]
+    without = Workers(tmp_path, gpu_5="10.0.0.5")
+    assert [len(one) for one in without._workers(["gpu", "gpu-5"], Deadline(1)).values()] == [0, 1]
 
 
 def test_a_dask_scheduler_that_does_not_answer_is_one_line_and_the_job_starts(
