@@ -31,13 +31,10 @@ def settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--settings", default=str(PATH), metavar="FILE", help=f"Default: {PATH}.")(command)
 
 
-name_option = click.option("--name", default="", help=f"The job's name: for one of {NOOP} nothing is done.")
-
-
 @elastic.command()
 @click.argument("job")
 @click.argument("nodes", nargs=-1, required=True)
-@name_option
+@click.option("--name", default="", help=f"The job's name: for one of {NOOP} nothing is done.")
 @settings_option
 def drain(job: str, nodes: tuple[str, ...], name: str, settings: str) -> int:
     """From a prolog: JOB is about to have NODES (names, or lists such as n[01-04]). Elastic work there gets its grace
@@ -52,12 +49,10 @@ def drain(job: str, nodes: tuple[str, ...], name: str, settings: str) -> int:
 @click.argument("job", required=False)
 @click.argument("nodes", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Whatever was drained, for whichever job.")
-@name_option
+@click.option("--name", expose_value=False, help="Not used: a job may be renamed while it runs.")
 @settings_option
-def undrain(job: str | None, nodes: tuple[str, ...], everything: bool, name: str, settings: str) -> int:
+def undrain(job: str | None, nodes: tuple[str, ...], everything: bool, settings: str) -> int:
     """From an epilog: JOB has left its nodes, or these NODES. What was closed before the job's prolog stays closed."""
-    if name == NOOP:
-        return 0
     if (job is None) != everything:
         raise click.UsageError("give a job, or --all")
     drained = _drain(read_settings(Path(settings)))

@@ -130,6 +130,8 @@ def test_placeholders_damage_and_names_that_are_none(tmp_path: Path, capsys: pyt
     own = ["--settings", str(tmp_path / "e.toml")]
     assert main(["elastic", "drain", "7", "n01", "--name", "BEBIDA_NOOP", *own]) == 0
     (tmp_path / "n01.json").write_text("{")
+    assert main(["elastic", "undrain", "7", "--name", "BEBIDA_NOOP", *own]) == 1, "a job may be renamed"
+    capsys.readouterr()
     assert main(["elastic", "list", *own]) == 1
     assert "n01.json: cannot be read" in capsys.readouterr().err
     assert main(["elastic", "drain", "7", "../n01", *own]) == 2
