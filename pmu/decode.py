@@ -145,6 +145,7 @@ def _decode_hints(before: RawHints, now: RawHints, elapsed_s: float) -> HintSamp
     return HintSample(
         Hint(now.last), now.phase, now.copies - before.copies, now.kernels - before.kernels,
         now.phases - before.phases, max(waiting, 0), Quality.MEASURED,
+        max(now.waits - now.waited, 0),
     )  # fmt: skip
 
 

@@ -198,7 +198,7 @@ class Hint(enum.IntEnum):
 class HintSample:
     """What the application hinted. ``last`` and ``phase`` are those at the end of the interval; ``copies``, ``kernels``
     and ``phases`` (changes of phase) were counted in it; ``waiting``: at least so many threads waited for other ranks
-    all through it.
+    all through it; ``pending``: so many waited at its end.
 
     All are 0 unless ``quality`` is MEASURED: MISSING where no hint was ever given or its program has changed, CLIPPED
     where the page has values that no program with our library writes.
@@ -211,6 +211,7 @@ class HintSample:
     phases: int
     waiting: int
     quality: Quality
+    pending: int = 0
 
 
 NO_HINTS = HintSample(Hint.NONE, 0, 0, 0, 0, 0, Quality.MISSING)

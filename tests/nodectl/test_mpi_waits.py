@@ -218,6 +218,29 @@ def ask(hints: HintSample, busy: list[float]) -> tuple[list[int], int]:
     return request.target.tolist(), reason
 
 
+def test_ranks_that_were_killed_in_a_call_do_not_explain_the_next_ones_for_ever() -> None:
+    begin, n_cpus = first(), len(LAYOUT.cpus)
+    seen = decode(LAYOUT, begin, later(begin))
+    seen = replace(seen, elapsed_s=1.0, cpu=replace(seen.cpu, busy=np.ones(n_cpus)))
+    state, reasons = mpi_waits.initial(Params(), LAYOUT), []
+
+    def decides(before: tuple[int, int], now: tuple[int, int]) -> int:
+        nonlocal state
+        state, request = mpi_waits.decide(Params(), LAYOUT, state, replace(seen, hints=waiting(before, now)))
+        return int(request.reason[0])
+
+    dead = (n_cpus, 0)
+    reasons = [decides(dead, dead) for _ in range(12)]
+    assert reasons == [WAITS] * 9 + [FREE] * 3
+    for step in range(0, 30 * n_cpus, n_cpus):  # the next mpirun: all wait shortly, then all compute
+        more, most = (n_cpus + step, step), (2 * n_cpus + step, step + n_cpus)
+        assert decides(more, most) == decides(most, most) == FREE
+    ended = (most[0], most[0])
+    decides(most, ended)
+    again = (ended[0] + n_cpus, ended[1])
+    assert (decides(ended, again), decides(again, again)) == (FREE, WAITS), "they lived, and wait again"
+
+
 def test_clocks_fall_only_while_every_busy_cpu_waits() -> None:
     n_cpus = len(LAYOUT.cpus)
     hinted = HintSample(Hint.NONE, 0, 0, 0, 0, n_cpus, Quality.MEASURED)

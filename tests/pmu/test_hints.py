@@ -144,8 +144,8 @@ def decoded(before: RawHints, now: RawHints) -> HintSample:
 
 def test_counts_are_those_of_the_interval_and_the_rest_is_as_at_its_end() -> None:
     now = RawHints(1, 9, 3, Hint.KERNEL, 4, 150, 9, 9, 3)
-    assert decoded(BEFORE, now) == HintSample(Hint.KERNEL, 3, 1, 50, 1, 0, Quality.MEASURED)
-    assert decoded(BEFORE, BEFORE) == HintSample(Hint.COPY, 2, 0, 0, 0, 1, Quality.MEASURED)
+    assert decoded(BEFORE, now) == HintSample(Hint.KERNEL, 3, 1, 50, 1, 0, Quality.MEASURED, 0)
+    assert decoded(BEFORE, BEFORE) == HintSample(Hint.COPY, 2, 0, 0, 0, 1, Quality.MEASURED, 1)
 
 
 def test_the_count_of_changes_may_start_again_from_zero() -> None:
