@@ -146,11 +146,11 @@ class NodeDrain:
         if len(nodes) > AT_ONCE:
             is_good = self._leave(job, nodes[:AT_ONCE], wait, deadline, busy)
             return self._leave(job, nodes[AT_ONCE:], wait, deadline, busy) and is_good
-        is_good, held = True, dict[str, Record]()
+        is_good, locked = True, dict[str, Record]()
         with contextlib.ExitStack() as locks:
             for node in nodes:
                 try:
-                    held[node] = record = locks.enter_context(self._locked(node, wait))
+                    locked[node] = record = locks.enter_context(self._locked(node, wait))
                 except BusyError:
                     busy.append(node)
                 except (ClusterError, OSError) as error:
@@ -159,8 +159,8 @@ class NodeDrain:
                 else:
                     record.jobs = [one for one in record.jobs if one != job]
             for engine in self._engines:
-                is_good &= self._open(engine, {node: one for node, one in held.items() if not one.jobs}, deadline)
-            for node, record in held.items():
+                is_good &= self._open(engine, {node: one for node, one in locked.items() if not one.jobs}, deadline)
+            for node, record in locked.items():
                 try:
                     self._keep(node, record)
                 except OSError as error:
@@ -168,14 +168,14 @@ class NodeDrain:
                     is_good = False
         return is_good
 
-    def _open(self, engine: Engine, held: dict[str, Record], deadline: Deadline) -> bool:
-        closed = [node for node, record in held.items() if engine.name in record.closed]
+    def _open(self, engine: Engine, locked: dict[str, Record], deadline: Deadline) -> bool:
+        closed = [node for node, record in locked.items() if engine.name in record.closed]
         failed = engine.open(closed, deadline) if closed else {}
         for node, why in failed.items():
             self._say(f"{node}: {why}")
         for node in closed:
             if node not in failed:
-                held[node].closed.remove(engine.name)
+                locked[node].closed.remove(engine.name)
         return not failed
 
     def _try(
