@@ -21,7 +21,7 @@ NODE = NodeGroup(
 )  # fmt: skip
 GIVEN = {"portfolio": "portfolio:members=easy|fcfs", "energy-budget": "energy-budget:joules=4e7,from_s=0,to_s=100000"}
 """Parameters of those that have no defaults."""
-POLICIES = [GIVEN.get(name, name) for name in registry.names()]
+POLICIES = [GIVEN.get(name, name) for name in registry.names() if registry.runs_live(registry.policy(name))]
 OTHERS = ((1, 20, 40), (2, 10, 20), (1, 15, 30), (2, 5, 90), (1, 30, 60))
 """Nodes, run time and walltime of jobs that can run."""
 
