@@ -113,7 +113,7 @@ static int64_t earliest_open(const scheduler_t *s, const claim_t *claim, int32_t
     int64_t now_s = profile->steps[0].from_s, last_s = profile->steps[profile->count - 1].from_s + 2 * WEEK_S;
     window_t window = window_after(&s->limited->given, queue, now_s);
 
-    for (; window.from_s <= last_s; window = window_after(&s->limited->given, queue, window.to_s)) {
+    for (; window.from_s <= last_s; window = window_behind(&s->limited->given, queue, window.to_s)) {
         int64_t at_s = earliest_in(profile, claim, window);
         if (at_s < INT64_MAX)
             return at_s;
@@ -218,7 +218,7 @@ static int64_t matters_until(const scheduler_t *s, int64_t now_s)
         longest_s = greatest(longest_s, s->jobs.request_s[s->queue[i].job]);
         if (queue >= 0) {
             int64_t closes_s = window_after(&s->limited->given, queue, now_s).to_s;
-            opens_s = greatest(opens_s, window_after(&s->limited->given, queue, closes_s).from_s);
+            opens_s = greatest(opens_s, window_behind(&s->limited->given, queue, closes_s).from_s);
         }
     }
     return opens_s + 2 * longest_s;

@@ -21,9 +21,10 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limits import CLimits
 from cluster_agent.scheduler.switches.queue_windows import OpenQueues, Span, as_shown, longest_s, spans, windows_of
+from cluster_agent.scheduler.switches.queue_windows import opened as opened_spans
 from cluster_agent.scheduler.switches.reservations import DAY_S, Reserved
 from tests.cluster_agent.test_reservations import COMPOSITIONS, limits_of, reservations
-from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, traces
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, jobs_of, traces
 from tests.oracle.reserved_machine import ReservedMachine
 
 HOUR_S = 3600
@@ -82,6 +83,32 @@ def test_a_window_stays_at_its_hours_where_clocks_change() -> None:
     for at_s, hour in ((WINTER_S, 17), (SUMMER_S, 16)):
         assert spans(windows, at_s + 12 * HOUR_S, at_s + DAY_S, zone)[0].from_s == at_s + hour * HOUR_S
     assert longest_s(windows) == 14 * HOUR_S
+
+
+def test_the_week_that_is_taken_again_has_no_change_of_clocks() -> None:
+    """Wherever the last one ends: the windows of the week after it are those a week before, and lap over none."""
+    windows, zone = windows_of("night=18:00-08:00"), ZoneInfo("Europe/Berlin")
+    from_s = int(datetime(2026, 3, 5, tzinfo=zone).timestamp())
+    for day in range(14, 40):
+        found = opened_spans(windows, from_s, from_s + day * DAY_S, zone).windows
+        starts_s = [one.from_s for one in found]
+        assert np.diff(starts_s[-8:]).tolist() == [DAY_S] * 7, day
+
+
+def test_weeks_that_lap_over_one_another_end_a_replay_all_the_same() -> None:
+    """The last of these nights is an hour earlier, as after a change to summer time, so the week taken again has one
+    that begins before the last has ended."""
+    nights = [Span(day * DAY_S + 18 * HOUR_S, day * DAY_S + 32 * HOUR_S) for day in range(14)]
+    nights[-1] = Span(nights[-1].from_s - HOUR_S, nights[-1].to_s - HOUR_S)
+    length_s = 13 * HOUR_S
+    jobs = jobs_of([(0, length_s, length_s, PROCESSORS, 0)] * 16)
+    limits = replace(limits_of(jobs, [], [0] * len(jobs)), switches=("windows",),
+                     queues=OpenQueues(np.array([0, len(nights)], np.int32), nights),
+                     open=np.ones(len(jobs), np.int32))  # fmt: skip
+    replay = NativeReplay(Composition(backfill="easy"), jobs, PROCESSORS, limits=CLimits(limits))
+    replay.run(EVERYTHING_ENDED)
+    again_s = [one.from_s + 7 * DAY_S for one in nights[7:9]]
+    assert replay.start_s.tolist() == [one.from_s for one in nights] + again_s
 
 
 @st.composite

@@ -73,6 +73,12 @@ window_t window_after(const limits_t *given, int32_t queue, int64_t at_s)
     return (window_t){windows[low].from_s + shift_s, windows[low].to_s + shift_s};
 }
 
+window_t window_behind(const limits_t *given, int32_t queue, int64_t to_s)
+{
+    window_t window = window_after(given, queue, to_s);
+    return (window_t){greatest(window.from_s, to_s), window.to_s};
+}
+
 /* When a queue opens next in which a job waits. */
 static int64_t next_open(const scheduler_t *s, int64_t now_s)
 {
@@ -84,7 +90,7 @@ static int64_t next_open(const scheduler_t *s, int64_t now_s)
             continue;
         window_t window = window_after(given, queue, now_s);
         if (window.from_s <= now_s)
-            window = window_after(given, queue, window.to_s);
+            window = window_behind(given, queue, window.to_s);
         next_s = least(next_s, window.from_s);
     }
     return next_s;

@@ -26,6 +26,9 @@ int limits_allow(const scheduler_t *s, const waiting_t *one);
 int64_t reserved_from(const booking_t *one, int64_t now_s);
 /* The first window of the queue that closes after this time. */
 window_t window_after(const limits_t *given, int32_t queue, int64_t at_s);
+/* The same once the window has closed that does so at `to_s`: it opens no earlier, even where a week that is taken again
+ * laps over the one before it, as where clocks changed in between. */
+window_t window_behind(const limits_t *given, int32_t queue, int64_t to_s);
 /* The queue whose windows count for the job; -1: it may run at any time. */
 int32_t open_queue(const limits_t *given, int32_t job);
 

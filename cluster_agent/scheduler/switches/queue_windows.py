@@ -97,6 +97,11 @@ def _unix_s(date: datetime, minute: int, zone: tzinfo | None) -> int:
     return int((local if zone is None else local.replace(tzinfo=zone)).timestamp())
 
 
+def _offset(at_s: int, zone: tzinfo | None) -> timedelta | None:
+    """Of the local time from that of Greenwich."""
+    return datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+
+
 def _joined(found: Iterable[Span]) -> list[Span]:
     joined: list[Span] = []
     for one in sorted(found):
@@ -131,8 +136,11 @@ NOWHERE: Final = OpenQueues(np.zeros(0, np.int32), ())
 def opened(
     windows: Mapping[str, Sequence[OpenHours]], from_s: int, to_s: int, zone: tzinfo | None = None, zero_s: int = 0
 ) -> OpenQueues:
-    """Of these queues, in order, for at least two weeks; seconds count from ``zero_s``."""
+    """Of these queues, in order, for at least two weeks, of which clocks change in none that is taken again and again;
+    seconds count from ``zero_s``."""
     to_s = max(to_s, from_s + 2 * WEEK_S)
+    while _offset(to_s - WEEK_S - 2 * DAY_S, zone) != _offset(to_s + WEEK_S + DAY_S, zone):
+        to_s += WEEK_S
     all_spans = [spans(each, from_s, to_s, zone) for each in windows.values()]
     opens = np.cumsum([0, *map(len, all_spans)]).astype(np.int32)
     return OpenQueues(opens, [Span(a - zero_s, b - zero_s) for each in all_spans for a, b in each])
