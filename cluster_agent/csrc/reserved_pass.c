@@ -121,12 +121,18 @@ static int64_t earliest_open(const scheduler_t *s, const claim_t *claim, int32_t
     return INT64_MAX;
 }
 
+/* Where the claim finds its place; INT64_MAX: nowhere. */
+static int64_t earliest(scheduler_t *s, const claim_t *claim, int32_t job)
+{
+    int32_t queue = open_queue(&s->limited->given, job);
+    return queue < 0 ? profile_earliest(&s->profile, claim) : earliest_open(s, claim, queue);
+}
+
 /* Starts the job if its place begins now: 1; 0: it does not, and the place is kept for it if so wanted; -1: no memory. */
 static int place(scheduler_t *s, int64_t now_s, const waiting_t *one, int keeps_place)
 {
     claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
-    int32_t queue = open_queue(&s->limited->given, one->job);
-    int64_t at_s = queue < 0 ? profile_earliest(&s->profile, &claim) : earliest_open(s, &claim, queue);
+    int64_t at_s = earliest(s, &claim, one->job);
     int starts = at_s == now_s && one->width <= s->free; /* jobs may run beyond their walltimes until they are ended */
 
     if (at_s < INT64_MAX && (starts || keeps_place) && profile_take(&s->profile, at_s, &claim, 1) < 0)
@@ -151,7 +157,7 @@ static int is_closed(const scheduler_t *s, int64_t now_s, int32_t job)
     return window.from_s > now_s || now_s + s->jobs.request_s[job] > window.to_s;
 }
 
-/* Keeps the place of the first job of each queue that is closed to it. Whether it is closed; -1: no memory. */
+/* Keeps the place of the first job of each queue that is closed to it, and has one. Whether it is closed; -1: no memory. */
 static int wait_for_window(scheduler_t *s, int64_t now_s, const waiting_t *one)
 {
     if (!is_closed(s, now_s, one->job))
@@ -159,8 +165,14 @@ static int wait_for_window(scheduler_t *s, int64_t now_s, const waiting_t *one)
     s->limited->given.changed[one->job] |= CHANGED_BY_WINDOWS;
     uint8_t *keeps = &s->limited->keeps_place[open_queue(&s->limited->given, one->job)];
     int is_first = !*keeps && s->composition.backfill != BACKFILL_LIST;
+    if (!is_first && s->composition.backfill != BACKFILL_CONSERVATIVE)
+        return 1;
+    claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
+    int64_t at_s = earliest(s, &claim, one->job);
+    if (at_s == INT64_MAX)
+        return 1;
     *keeps = 1;
-    return (is_first || s->composition.backfill == BACKFILL_CONSERVATIVE) && place(s, now_s, one, 1) < 0 ? -1 : 1;
+    return profile_take(&s->profile, at_s, &claim, 1) < 0 ? -1 : 1;
 }
 
 /* 1: it starts; 0: it waits, for reservations if it `is_first`; IS_CLOSED: for a window; -1: no memory. */

@@ -95,6 +95,24 @@ def test_the_week_that_is_taken_again_has_no_change_of_clocks() -> None:
         assert np.diff(starts_s[-8:]).tolist() == [DAY_S] * 7, day
 
 
+def replay_in_windows(jobs: Jobs, windows: list[Span], queue_of: list[int], ended: int) -> NativeReplay:
+    """Under EASY, with one queue, until so many have ended."""
+    limits = replace(limits_of(jobs, [], [0] * len(jobs)), switches=("windows",),
+                     queues=OpenQueues(np.array([0, len(windows)], np.int32), windows),
+                     open=np.array(queue_of, np.int32))  # fmt: skip
+    replay = NativeReplay(Composition(backfill="easy"), jobs, PROCESSORS, limits=CLimits(limits))
+    replay.run(ended)
+    return replay
+
+
+def test_a_job_that_has_no_place_keeps_none_from_the_next_one_of_its_queue() -> None:
+    """The first is wider than the machine, as one of a live partition is that has lost nodes; the third would delay the
+    second."""
+    jobs = jobs_of([(0, 50, 50, PROCESSORS + 1, 0), (0, 50, 50, PROCESSORS, 0), (0, 150, 150, 1, 0)])
+    found = replay_in_windows(jobs, [Span(100, 200)], [1, 1, 0], ended=2)
+    assert found.start_s.tolist() == [-1, 100, 150]
+
+
 def test_weeks_that_lap_over_one_another_end_a_replay_all_the_same() -> None:
     """The last of these nights is an hour earlier, as after a change to summer time, so the week taken again has one
     that begins before the last has ended."""
@@ -102,11 +120,7 @@ def test_weeks_that_lap_over_one_another_end_a_replay_all_the_same() -> None:
     nights[-1] = Span(nights[-1].from_s - HOUR_S, nights[-1].to_s - HOUR_S)
     length_s = 13 * HOUR_S
     jobs = jobs_of([(0, length_s, length_s, PROCESSORS, 0)] * 16)
-    limits = replace(limits_of(jobs, [], [0] * len(jobs)), switches=("windows",),
-                     queues=OpenQueues(np.array([0, len(nights)], np.int32), nights),
-                     open=np.ones(len(jobs), np.int32))  # fmt: skip
-    replay = NativeReplay(Composition(backfill="easy"), jobs, PROCESSORS, limits=CLimits(limits))
-    replay.run(EVERYTHING_ENDED)
+    replay = replay_in_windows(jobs, nights, [1] * len(jobs), EVERYTHING_ENDED)
     again_s = [one.from_s + 7 * DAY_S for one in nights[7:9]]
     assert replay.start_s.tolist() == [one.from_s for one in nights] + again_s
 

@@ -103,9 +103,9 @@ class ReservedMachine(ReferenceScheduler):
         if windows is None or any(one.from_s <= now_s and ends_s <= one.to_s for one in windows):
             return False
         backfill, queue = self.composition.backfill, self.queue_of[job]
-        if backfill == "conservative" or (backfill != "list" and queue not in self.keeps_place):
-            self._keep(profile, job)
-        self.keeps_place.add(queue)
+        keeps = backfill == "conservative" or (backfill != "list" and queue not in self.keeps_place)
+        if keeps and self._keep(profile, job):
+            self.keeps_place.add(queue)
         return True
 
     def _earliest(self, profile: Profile, job: int) -> int:
@@ -123,9 +123,11 @@ class ReservedMachine(ReferenceScheduler):
                     return at_s
         return NEVER_S
 
-    def _keep(self, profile: Profile, job: int) -> None:
-        if (at_s := self._earliest(profile, job)) < NEVER_S:
-            profile.take(at_s, int(self.jobs.request_s[job]), self._width(job))
+    def _keep(self, profile: Profile, job: int) -> bool:
+        if (at_s := self._earliest(profile, job)) == NEVER_S:
+            return False
+        profile.take(at_s, int(self.jobs.request_s[job]), self._width(job))
+        return True
 
     def _start_reserved(self, profile: Profile, now_s: int, job: int) -> bool:
         in_use = sum(map(self._width, self.running))
