@@ -120,6 +120,24 @@ def test_the_head_of_the_queue_keeps_its_reservation() -> None:
     assert result.start_s.tolist() == [0, 50, 60, 3]
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_jobs_next_to_running_ones_do_not_delay_the_head_of_the_queue_for_ever(rule: str) -> None:
+    # the second waits for the whole node; of the others one after the other could be next to the one before it
+    rows = [one(0, 100, 1), one(1, 100, 2), *(one(2, 60 + 9 * at, 1) for at in range(6))]
+    speed, floor = np.array([[0.99, 1.0]]), [np.nan, np.inf, *[np.nan] * 6]
+    result = replayed(rows, [0] * 8, f"shared:floor=0.9,rule={rule}", 1, speed, floor)
+    assert result.start_s[1] < 110
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_starts_before_the_head_counts_with_its_speed_on_half_a_node(rule: str) -> None:
+    # on half of the second node the third job would take twice its 80 s, beyond the 100 s that the head waits
+    rows = [one(0, 100, 2), one(1, 50, 4), one(2, 80, 1), one(3, 40, 1)]
+    floor = [np.inf, np.inf, np.nan, np.nan]
+    result = replayed(rows, [0] * 4, f"shared:floor=0.9,rule={rule}", 2, np.array([[0.1, 0.5]]), floor)
+    assert result.start_s.tolist()[1:] == [100, 150, 3]
+
+
 kinds = st.integers(0, 2)
 one_job = st.tuples(
     st.integers(0, 6),

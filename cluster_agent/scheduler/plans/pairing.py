@@ -123,6 +123,11 @@ class _Pairs:
         return not all(map(math.isnan, self.known[self.kind[job]]))
 
 
+def _or_1(speed: float) -> float:
+    """Who is not known is expected to run as alone."""
+    return 1.0 if math.isnan(speed) else speed
+
+
 class Pairing(msgspec.Struct, frozen=True):
     """The planner: ``window`` jobs of the queue are matched at once."""
 
@@ -151,6 +156,7 @@ class _Pass:
         self.units: dict[int, int] = dict(zip(self.waiting, map(int, situation.queue.units.tolist()), strict=True))
         self.length_s: dict[int, float] = dict(zip(self.waiting, situation.queue.estimate_s.tolist(), strict=True))
         self.running = {one.job: (end_s, one) for end_s, one in self.machine.runs}
+        self.ends: dict[int, tuple[float, _On]] = dict(self.running)  # and of those that start now
         self.shadow_s = math.inf
         self.reserved: set[int] = set()
 
@@ -159,24 +165,55 @@ class _Pass:
             return
         groups = self._matched() if self.rule == "matched" else ([job] for job in self.waiting)
         for group in groups:
-            for one in [group] if isinstance(group, _On) else self._placed_now(group):
+            found = [group] if isinstance(group, _On) else self._placed_now(group)
+            for one in found:
+                self.ends |= {**self._slowed(one), one.job: (self._end_s(one, found), one)}
+            for one in found:
                 self.machine.take(one)
                 yield Start(one.job, self.now_s, Placed(np.array(one.nodes, np.int64), np.array(one.counts, np.int64)))
 
     def _placed_now(self, group: list[int]) -> list[_On]:
         """The jobs of a group on their nodes, all or none. The first group that cannot start gets a reservation."""
-        found = self._place(self.machine, group, self.reserved)
-        if not found and self.reserved and self.now_s + max(self._length_s(group)) <= self.shadow_s:
-            found = self._place(self.machine, group, set())
-        if not found and self.shadow_s == math.inf:
+        for avoid in (self.reserved, set[int]()) if self.reserved else (set[int](),):
+            found = self._place(self.machine, group, avoid)
+            if found and not any(self._delays(one, found) for one in found):
+                return found
+        if self.shadow_s == math.inf:
             self._reserve(group)
-        return found
+        return []
 
-    def _length_s(self, group: list[int]) -> list[float]:
-        if len(group) == 1:
-            return [self.length_s[group[0]]]
-        speeds = self.pairs.speed(*group), self.pairs.speed(group[1], group[0])
-        return [self.length_s[job] / min(speed, 1.0) for job, speed in zip(group, speeds, strict=True)]
+    def _delays(self, one: _On, group: Sequence[_On]) -> bool:
+        """Whether the job, which would start now with its group, may keep a reserved node for too long, or another job
+        on one, which it slows."""
+        if self.shadow_s == math.inf:
+            return False
+        if not self.reserved.isdisjoint(one.nodes) and self._end_s(one, group) > self.shadow_s:
+            return True
+        return any(
+            self.ends[other][0] <= self.shadow_s < end_s and not self.reserved.isdisjoint(on.nodes)
+            for other, (end_s, on) in self._slowed(one).items()
+        )
+
+    def _end_s(self, one: _On, group: Sequence[_On]) -> float:
+        """When the job is expected to end that would start now, at the slowest of its speeds, next to its partners and
+        next to nobody."""
+        slowest = 1.0
+        for node, count in zip(one.nodes, one.counts, strict=True):
+            if count < SHARES:
+                others = [other.job for other in group if other.job != one.job and node in other.nodes]
+                for partner in (_NOBODY, *self.machine.on[node], *others):
+                    slowest = min(slowest, _or_1(self.pairs.speed(one.job, partner)))
+        return self.now_s + self.length_s[one.job] / slowest if slowest else math.inf
+
+    def _slowed(self, one: _On) -> dict[int, tuple[float, _On]]:
+        """The jobs next to which it would start now, and when they would end then."""
+        found = {}
+        for other in {other for node in one.nodes for other in self.machine.on[node]}:
+            end_s, on = self.ends[other]
+            now, then = _or_1(self._speed_now(on)), _or_1(self.pairs.speed(other, one.job))
+            slower = now / then if then else math.inf
+            found[other] = self.now_s + max(end_s - self.now_s, 0) * max(slower, 1.0), on
+        return found
 
     def _reserve(self, group: list[int]) -> None:
         later = self.machine.copy()
@@ -239,12 +276,18 @@ class _Pass:
         open_ones = [job for job in self.waiting if self.pairs.is_open(job) and self.pairs.is_known(job)]
         lonely = self._lonely()
         partner = self._partners(open_ones[: self.window], lonely)
+        next_to = {job: partner.pop(job) for job in list(partner) if partner[job] in lonely}
+        if self.waiting and (head := self.waiting[0]) not in next_to:  # others start before it has had its turn
+            group = [head, partner[head]] if head in partner else [head]
+            if not self._place(self.machine, group, set()):
+                self._reserve(group)
         done: set[int] = set()
-        for job, other in partner.items():
-            if other in lonely:
+        for job, other in next_to.items():
+            one = _On(job, lonely[other][: self.units[job]], [1] * self.units[job])
+            if not self._delays(one, ()):
                 done.add(job)
-                yield _On(job, lonely[other][: self.units[job]], [1] * self.units[job])
-        for one in self._filled([job for job in open_ones[:DEPTH] if job not in partner]):
+                yield one
+        for one in self._filled([job for job in open_ones[:DEPTH] if job not in partner and job not in done]):
             done.add(one.job)
             yield one
         for job in self.waiting:
@@ -280,7 +323,8 @@ class _Pass:
                 return
             best = max(found, key=lambda one: one[0])[1]
             left.remove(best.job)
-            yield best
+            if not self._delays(best, ()):
+                yield best
 
     def _among(self, job: int, free: dict[int, list[int]]) -> tuple[float, _On] | None:
         """What the job saves for each share next to the partners that slow it least, and where it is then."""
