@@ -271,7 +271,7 @@ def _zone(zero_s: int) -> str:
     name = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
     try:
         return f"; TimeZoneString: {ZoneInfo(name).key}"
-    except (ValueError, OSError):  # it has no such name
+    except (KeyError, ValueError, OSError):  # it has no such name, or one of no zone, such as UTC0
         return f"; TimeZone: {time.localtime(zero_s).tm_gmtoff}"
 
 

@@ -7,6 +7,7 @@ import ast
 import csv
 import json
 import random
+import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import cluster_agent
 from cluster_agent.budget.ledger import Terms
 from cluster_agent.cli import main
-from cluster_agent.jobs.exported_replay import files_of
+from cluster_agent.jobs.exported_replay import _zone, files_of
 from cluster_agent.replay.replay_files import arguments
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.serve.config import JobSettings
@@ -175,3 +176,17 @@ def test_live_partitions_and_replays_get_their_engine_from_one_place() -> None:
         "CMoldable": {"native_replay.py"},
         "Engine": {"world_run.py", "live_counts.py", "steps.py"},
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("UTC0", "; TimeZone: 0"), ("Europe/Rome", "; TimeZoneString: Europe/Rome")]
+)
+def test_a_time_zone_without_a_name_is_exported_by_its_offset(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", name)
+        time.tzset()
+        found = _zone(FROM_S)
+    time.tzset()
+    assert found == line
