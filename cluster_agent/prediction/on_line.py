@@ -33,6 +33,9 @@ second quarter of Eurora's log (``benchmarks.power_prediction``)."""
 
 REQUESTS_KEPT: Final = 20_000
 
+UNCORRECTED: Final = ("model", "TDP")
+"""What comes from a model or from full load is corrected by no last jobs, and says nothing of how wrong others are."""
+
 
 class Forecast(msgspec.Struct, frozen=True):
     """Watts of the whole job. ``low_w``, ``high_w``: the band; None: too few jobs have ended. ``similar``: on how many
@@ -65,7 +68,7 @@ class OnLinePower:
         if len(self._waiting) > MOST_WAITING:
             self._waiting.popitem(last=False)
         low_w, high_w = (found.typical_w * band.low, found.typical_w * band.high) if band else (None, None)
-        expected_w = found.expected_w if found.origin in ("model", "TDP") else self._corrected(submission, found)
+        expected_w = found.expected_w if found.origin in UNCORRECTED else self._corrected(submission, found)
         return Forecast(
             found.typical_w, expected_w, found.maximum_w, low_w, high_w, found.origin, found.similar
         )  # fmt: skip
@@ -76,6 +79,8 @@ class OnLinePower:
         if said := self._waiting.pop(job, None):
             found, band = said
             self._bands.learn(submission.user, found.origin, average_w / found.typical_w, band)
+            if found.origin in UNCORRECTED:
+                return
             alike = self._alike.setdefault(_alike(submission), deque(maxlen=LAST_ALIKE))
             alike.append((average_w, found.expected_w))
             self._alike.move_to_end(_alike(submission))

@@ -73,6 +73,14 @@ def test_what_is_expected_follows_a_burst_of_jobs_of_one_request_and_what_is_typ
     assert power.predict(100, other).expected_w == plain.predict(other).expected_w, "nothing is known of that walltime"
 
 
+@pytest.mark.parametrize("tdp_w", [float("nan"), 4000.0])
+def test_the_power_limit_that_a_first_job_was_predicted_by_corrects_none_after_it(tdp_w: float) -> None:
+    power = OnLinePower(lambda job: tdp_w)
+    for at in range(2):
+        assert power.predict(at, request()).expected_w == pytest.approx((tdp_w, 300.0)[at], nan_ok=True)
+        power.learn(at, request(), 300.0)
+
+
 def test_until_a_users_own_jobs_say_something_those_of_all_do_and_before_that_nothing() -> None:
     bands = Bands()
     for at in range(18):
