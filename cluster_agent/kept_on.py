@@ -16,6 +16,7 @@ so.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import ceil
 from pathlib import Path
@@ -74,13 +75,13 @@ NONE_KEPT = Kept()
 
 
 def kept(keep_idle: str | None, keep_on: str | None) -> Kept:
-    """Of a policy's parameters; ``ValueError`` for a number below 0, ``WrongUseError`` for a file."""
+    """Of a policy's parameters; ``ValueError`` for a number of no nodes, ``WrongUseError`` for a file."""
     try:
         nodes, idle = int(keep_idle or 0), None
     except ValueError:
         nodes, idle = 0, keep_idle
-    if nodes < 0:
-        raise ValueError(f"keep_idle={nodes}: give 0 nodes or more, or a profile of cores")
+    if not 0 <= nodes < MOST_CORES:
+        raise ValueError(f"keep_idle={nodes}: give 0 nodes or more, below {MOST_CORES}, or a profile of cores")
     found = []
     for path in (idle, keep_on):
         content = b"" if path is None else read_bytes(path)
@@ -124,13 +125,19 @@ def ahead(steps: Steps, lead_s: int) -> list[tuple[int, int]]:
     """The steps with each rise so much earlier: at any time the most of now and of the next ``lead_s`` seconds."""
     edges = sorted({max(at_s - lead, 0) for at_s, _ in steps for lead in (0, lead_s)})
     found: list[tuple[int, int]] = []
-    at = 0  # the first step after the edge
+    at = k = 0  # the first step after the edge, and after its lead
+    highest = deque[int]()  # of the steps from the one in force to k, those that no later one is as high as
     for edge_s in edges:
         while at < len(steps) and steps[at][0] <= edge_s:
             at += 1
-        most, k = steps[at - 1][1] if at else 0, at
         while k < len(steps) and steps[k][0] <= edge_s + lead_s:
-            most, k = max(most, steps[k][1]), k + 1
+            while highest and steps[highest[-1]][1] <= steps[k][1]:
+                highest.pop()
+            highest.append(k)
+            k += 1
+        while highest and highest[0] < at - 1:
+            highest.popleft()
+        most = steps[highest[0]][1] if highest else 0
         if not found or found[-1][1] != most:
             found.append((edge_s, most))
     return found
@@ -162,7 +169,9 @@ class NodesAhead:
             stat = self._path.stat()
             if (seen := (stat.st_mtime_ns, stat.st_size)) == self._seen:
                 return
-            steps = cores_of(str(self._path), self._path.read_bytes())
+            content = self._path.read_bytes()
+            self._seen = seen  # one that is wrong is not read again, either
+            steps = cores_of(str(self._path), content)
         except (OSError, WrongUseError) as error:
             text = str(error) if isinstance(error, WrongUseError) else f"{self._path}: {error.strerror}"
             if text != self._problem:
@@ -170,6 +179,6 @@ class NodesAhead:
                 self._say(f"{text}; {left}")
             self._problem = text
             return
-        self._seen, self._problem = seen, ""
+        self._problem = ""
         self._rows = [(at_s, nodes) for at_s, nodes, _ in Kept(on=steps).rows(self._cores, self._boot_s)]
         self._say(f"{self._path}: {len(steps)} steps say how many nodes stay on")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.kept_on import Kept, ahead, cores_of, kept
+from cluster_agent.kept_on import Kept, ahead, cores_of, kept, value_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -92,6 +93,23 @@ def test_a_rise_comes_so_much_earlier_and_a_fall_when_it_comes() -> None:
     assert ahead([(100, 5), (104, 0)], 10) == [(90, 5), (104, 0)]
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=12), st.integers(0, 30))
+def test_what_is_ahead_is_the_most_of_now_and_of_the_lead(rises: list[tuple[int, int]], lead_s: int) -> None:
+    steps = [(sum(gap_s for gap_s, _ in rises[: at + 1]), cores) for at, (_, cores) in enumerate(rises)]
+    found = ahead(steps, lead_s)
+    for at_s in range(130):
+        expected = max(value_at(steps, later_s) for later_s in range(at_s, at_s + lead_s + 1))
+        assert value_at(found, at_s) == expected
+
+
+def test_a_long_profile_with_a_long_lead_is_quick() -> None:
+    """Of 20000 steps that are all within the lead: each is looked at a few times, and not once for each edge."""
+    begun_s = time.process_time()
+    ahead([(2 * at + 100_000, at * 7919 % 1000) for at in range(20_000)], 50_000)
+    assert time.process_time() - begun_s < 5
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -117,6 +135,8 @@ def test_a_policy_says_what_a_profile_needs(tmp_path: Path) -> None:
         choose("powercap:idle_off_s=300,keep_idle=2")
     with pytest.raises(WrongUseError, match="keep_idle=-1: give 0 nodes or more"):
         choose("easy:idle_off_s=300,keep_idle=-1")
+    with pytest.raises(WrongUseError, match="keep_idle=99999999999999999999: give 0 nodes or more, below 2147483648"):
+        choose("easy:idle_off_s=300,keep_idle=99999999999999999999")
     with pytest.raises(WrongUseError, match="cannot read"):
         choose(f"easy:idle_off_s=300,keep_on={tmp_path / 'none.csv'}")
 

@@ -168,3 +168,15 @@ def test_a_file_is_read_only_when_it_has_changed(tmp_path: Path, monkeypatch: py
     assert [ahead.wanted(at_s) for at_s in (1.0, 20.0, 40.0)] == [2, 2, 2]
     assert len(said) == 1
     assert NodesAhead(str(tmp_path / "none"), 2, 10.0, said.append).wanted(1.0) == EVERY_NODE
+
+
+def test_a_wrong_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, said, read = tmp_path / "p.csv", list[str](), list[Path]()
+    path.write_text(NAMES + "0,100,x\n")
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: [read.append(self), read_bytes(self)][1])
+    ahead = NodesAhead(str(path), 2, 10.0, said.append)
+    assert [ahead.wanted(at_s) for at_s in (1.0, 20.0, 40.0)] == [EVERY_NODE] * 3
+    assert len(read) == len(said) == 1
+    path.write_text(NAMES + "0,100,10\n")
+    assert ahead.wanted(60.0) == 5 and len(read) == 2
