@@ -161,7 +161,7 @@ class _Pass:
         self.reserved: set[int] = set()
 
     def starts(self) -> Iterator[Start]:
-        if not any(self.machine.free):
+        if not self.waiting or not any(self.machine.free):
             return
         groups = self._matched() if self.rule == "matched" else ([job] for job in self.waiting)
         for group in groups:
@@ -276,18 +276,11 @@ class _Pass:
         open_ones = [job for job in self.waiting if self.pairs.is_open(job) and self.pairs.is_known(job)]
         lonely = self._lonely()
         partner = self._partners(open_ones[: self.window], lonely)
-        next_to = {job: partner.pop(job) for job in list(partner) if partner[job] in lonely}
-        if self.waiting and (head := self.waiting[0]) not in next_to:  # others start before it has had its turn
-            group = [head, partner[head]] if head in partner else [head]
-            if not self._place(self.machine, group, set()):
-                self._reserve(group)
+        next_to = {job: lonely[partner.pop(job)] for job in list(partner) if partner[job] in lonely}
+        if self.waiting[0] not in next_to:
+            self._reserve_first(self.waiting[0], partner)
         done: set[int] = set()
-        for job, other in next_to.items():
-            one = _On(job, lonely[other][: self.units[job]], [1] * self.units[job])
-            if not self._delays(one, ()):
-                done.add(job)
-                yield one
-        for one in self._filled([job for job in open_ones[:DEPTH] if job not in partner and job not in done]):
+        for one in self._on_free_shares(next_to, [job for job in open_ones[:DEPTH] if job not in partner]):
             done.add(one.job)
             yield one
         for job in self.waiting:
@@ -298,6 +291,21 @@ class _Pass:
                 yield [job, partner[job]]
             else:
                 yield [job]
+
+    def _reserve_first(self, head: int, partner: dict[int, int]) -> None:
+        """The head of the queue gets its reservation before those next to running jobs start, which have no turn."""
+        group = [head, partner[head]] if head in partner else [head]
+        if not self._place(self.machine, group, set()):
+            self._reserve(group)
+
+    def _on_free_shares(self, next_to: dict[int, list[int]], others: list[int]) -> Iterator[_On]:
+        """Jobs next to the running one that they are matched with, on its nodes, then others next to several."""
+        for job, nodes in next_to.items():
+            one = _On(job, nodes[: self.units[job]], [1] * self.units[job])
+            if not self._delays(one, ()):
+                others = [other for other in others if other != job]
+                yield one
+        yield from self._filled(others)
 
     def _lonely(self) -> dict[int, list[int]]:
         """The running jobs next to the most free shares, which may have a partner there, with these nodes."""
