@@ -218,6 +218,7 @@ def test_what_the_page_has_people_type_takes_a_site_there_and_back(both: Both) -
     shown = typed(watch.replace("oar check", "oar check || true #"))
     assert "SERVER_PROLOGUE_EXEC_FILE is not set" in shown and "+SERVER_PROLOGUE_EXEC_FILE=" in shown
     numbers = [typed(cap).rpartition("OAR_JOB_ID=")[2].strip()]
+    both.head.until(lambda: [str(job["job"]) for job in both.known()] == numbers)  # it started without modes
     shown = typed(modes)
     assert "bdpo=monitor" in shown
     numbers.append(shown.rpartition("OAR_JOB_ID=")[2].strip())
