@@ -12,7 +12,6 @@ the signals that a terminal or systemd sends to all processes at once.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import resource
 import signal
 import socket
@@ -37,6 +36,7 @@ from cluster_agent.fabric.front_pipe import (
     Turn,
 )
 from cluster_agent.fabric.key_handshakes import ENDPOINT, handshake, verdict
+from foundation.process_rights import end_with_parent
 
 ALIVE_S: Final = 1.0
 PAUSE_S: Final = 0.005
@@ -48,7 +48,6 @@ FULL: Final = 1 << 18
 """Ours: messages passed on at once, and the bytes that may wait in the pipe before no more are read."""
 
 FORGET_S: Final = 60.0
-PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 class Front:
@@ -173,7 +172,7 @@ def _key_of(frame: zmq.Frame) -> str:
 
 def main() -> int:
     """Until the cluster agent ends, or wants it to end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # also while it is stopped, with its port
+    end_with_parent()  # also while it is stopped, with its port
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a key is in its memory

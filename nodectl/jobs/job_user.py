@@ -14,9 +14,8 @@ import subprocess
 from dataclasses import dataclass
 from typing import Final
 
+from foundation import process_rights
 from foundation.shell.errors import NodectlError
-
-PR_SET_NO_NEW_PRIVS: Final = 38
 
 KEYCTL: Final = {"x86_64": 250, "aarch64": 219}
 """The number of keyctl(2), by machine."""
@@ -50,13 +49,9 @@ class JobUser:
         session keyring may read what is in it, so the job gets an empty one. Source: session-keyring(7)."""
         if self.is_agents:
             return
-        libc = ctypes.CDLL(None)
         if number := KEYCTL.get(os.uname().machine):  # it fails where a kernel has no keys
-            libc.syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None)
-        os.setgroups(self.groups)
-        os.setresgid(self.gid, self.gid, self.gid)
-        os.setresuid(self.uid, self.uid, self.uid)
-        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_long(JOIN_SESSION_KEYRING), None)
+        process_rights.become(self.uid, self.gid, self.groups)
 
 
 def check_may_become(user: JobUser) -> None:

@@ -30,12 +30,13 @@ from cluster_agent.dispatch.fitting_index import Desired, Need, Profile
 from cluster_agent.dispatch.live.dispatch_frames import FROM_NODES, FROM_TASKS, Program, frame_of, read_frame
 from cluster_agent.dispatch.live.manager_links import Came, ManagerLinks
 from cluster_agent.dispatch.live.node_journal import Entry, NodeJournal
-from cluster_agent.dispatch.live.own_user import become, end_with_parent
+from cluster_agent.dispatch.live.own_user import become
 from cluster_agent.dispatch.live.partition_file import read_nodes
 from cluster_agent.dispatch.node_state import RUNS, NodeState
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import FILE as ALLOWED
 from cluster_agent.fabric.allowed import Allowed
+from foundation.process_rights import end_with_parent
 from foundation.shell.errors import NodectlError
 from foundation.shell.log import logger
 from foundation.wire.dispatch_messages import Lease, ManagerSettings, packet, read_packet

@@ -7,24 +7,14 @@ what it says to the agent starts jobs as the user of ``[jobs]`` alone.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pwd
-import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from cluster_agent.errors import ClusterError
-
-PR_SET_PDEATHSIG: Final = 1  # prctl(2)
-PR_SET_NO_NEW_PRIVS: Final = 38
-
-
-def end_with_parent() -> None:
-    """SIGKILL when the agent ends. Linux forgets this when a process changes its user."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+from foundation import process_rights
 
 
 def become(name: str, journal: Path, allowed: Path, say: Callable[[str], None]) -> None:
@@ -41,11 +31,8 @@ def become(name: str, journal: Path, allowed: Path, say: Callable[[str], None]) 
         return
     _give(journal, user.pw_uid, user.pw_gid)
     is_there = allowed.exists()
-    os.setgroups([])
-    os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
-    os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-    ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    end_with_parent()
+    process_rights.become(user.pw_uid, user.pw_gid, [])
+    process_rights.end_with_parent()
     if not os.access(journal, os.R_OK | os.W_OK | os.X_OK):
         raise ClusterError(f"{journal}: {name} ([dispatch] user) may not write there: others need x on its folders")
     if is_there and not os.access(allowed, os.R_OK):
