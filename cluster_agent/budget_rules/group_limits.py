@@ -14,7 +14,7 @@ import msgspec
 
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.levels import Levels
-from cluster_agent.budget_rules.rule_sets import RuleSets, Steps
+from cluster_agent.budget_rules.rule_sets import RuleSets, Steps, kept
 from foundation.sealed_file import SealedFileError, write_whole
 
 SAME_S: Final = 0.5
@@ -75,13 +75,7 @@ class GroupLimits:
     def _read(self) -> dict[str, Kept]:
         if not self._levels.names:
             return {}
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Kept])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError):
-            self._say(f"{self._path}: cannot be read: the limits of all groups are those of the settings")
-            return {}
+        return kept(self._path, Kept, self._say, "the limits of all groups are those of the settings")
 
 
 def change(line: BudgetLine, now_s: float, limit_mw: int, steps: Steps, settle_s: float) -> None:

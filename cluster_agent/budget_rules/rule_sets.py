@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -43,6 +43,7 @@ AHEAD_S: Final = 86_400.0
 """Ours: and computed again at least so often."""
 
 Steps: TypeAlias = list[tuple[float, int]]
+Kind = TypeVar("Kind")
 
 
 class RuleSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -254,13 +255,18 @@ class RuleSets:
         return self.sets[lasting[-1].which] if lasting else None
 
     def _read(self) -> dict[str, _Switched]:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Switched])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError):
-            self._say(f"{self._path}: cannot be read: all sets of rules are on or off as the settings have them")
-            return {}
+        return kept(self._path, _Switched, self._say, "all sets of rules are on or off as the settings have them")
+
+
+def kept(path: Path, kind: type[Kind], say: Callable[[str], None], instead: str) -> dict[str, Kind]:
+    """What was set by hand, by name; where that cannot be read, nothing, and what then counts ``instead`` is said."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, kind])  # type: ignore[valid-type]
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError):
+        say(f"{path}: cannot be read: {instead}")
+        return {}
 
 
 def what_of(one: RuleSettings) -> str:
