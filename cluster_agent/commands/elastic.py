@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,9 +25,7 @@ def elastic() -> None:
     """
 
 
-def settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--settings FILE``."""
-    return click.option("--settings", default=str(PATH), metavar="FILE", help=f"Default: {PATH}.")(command)
+settings_option = click.option("--settings", default=str(PATH), metavar="FILE", help=f"Default: {PATH}.")
 
 
 @elastic.command()

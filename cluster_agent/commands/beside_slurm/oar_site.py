@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cluster_agent.commands.beside_slurm.site_changes import agreed, place_of_hook, repeat, yes_option
+from cluster_agent.commands.beside_slurm.site_changes import agreed, place_of_hook, repeat, say_lacking, yes_option
 from cluster_agent.commands.beside_slurm.slurm_schedule import end_on_signals
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import WrongUseError
@@ -53,10 +53,7 @@ def oar() -> None:
 @socket_option
 def check(conf: Path, hook: str, socket: Place) -> None:
     """What this site lacks, one line each; changes nothing. Exit status 1 if anything is lacking."""
-    lacking = oar_check.oar_lacking(conf, hook, socket)
-    echo(*lacking or ["nothing is lacking"])
-    if lacking:
-        click.get_current_context().exit(1)
+    say_lacking(oar_check.oar_lacking(conf, hook, socket))
 
 
 @oar.command()

@@ -23,6 +23,13 @@ class Change(Protocol):
         """As ``diff -u`` prints it."""
 
 
+def say_lacking(lines: Sequence[str]) -> None:
+    """What a site lacks, one line each; then the exit status is 1."""
+    echo(*lines or ["nothing is lacking"])
+    if lines:
+        click.get_current_context().exit(1)
+
+
 def agreed(changes: Sequence[Change], is_sure: bool) -> bool:
     """Show the diff and ask; False: there is nothing to change. ``ClusterError`` if the answer is no."""
     if not changes:

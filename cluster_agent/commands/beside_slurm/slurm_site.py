@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cluster_agent.commands.beside_slurm.site_changes import agreed, place_of_hook, repeat, yes_option
+from cluster_agent.commands.beside_slurm.site_changes import agreed, place_of_hook, repeat, say_lacking, yes_option
 from cluster_agent.commands.beside_slurm.slurm_schedule import conf_option, end_on_signals, schedule
 from cluster_agent.commands.jobs import rows_since
 from cluster_agent.commands.nodes import socket_option
@@ -47,10 +47,7 @@ slurm.add_command(schedule)
 @socket_option
 def check(conf: Path, hook: str, socket: Place) -> None:
     """What this site lacks, one line each; changes nothing. Exit status 1 if anything is lacking."""
-    lacking = site_check.lacking(conf, hook, socket)
-    echo(*lacking or ["nothing is lacking"])
-    if lacking:
-        click.get_current_context().exit(1)
+    say_lacking(site_check.lacking(conf, hook, socket))
 
 
 @slurm.command()
