@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.failures import CFailures, Failure
 from tests.cluster_agent.power_traces import cap_lists, machine
+from tests.cluster_agent.replay_by_command import replayed
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, plain_compositions, traces
 from tests.oracle.failing_nodes import FailingMachine
 
@@ -94,12 +94,6 @@ def log(tmp_path: Path) -> Path:
     rows = "".join(f"{number} 0 -1 100 2 -1 -1 2 100 -1 1 1 1 -1 1 1 -1 -1\n" for number in (1, 2))
     path.write_text("; MaxProcs: 4\n; MaxNodes: 2\n" + rows)
     return path
-
-
-def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
-    status = main(["replay", *map(str, arguments), "--json"])
-    said = capsys.readouterr()
-    return status, json.loads(said.out or "{}"), said.err
 
 
 def test_a_job_on_a_node_that_fails_waits_again(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

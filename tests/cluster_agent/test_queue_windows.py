@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -23,6 +20,7 @@ from cluster_agent.scheduler.switches.limits import CLimits
 from cluster_agent.scheduler.switches.queue_windows import OpenQueues, Span, as_shown, longest_s, spans, windows_of
 from cluster_agent.scheduler.switches.queue_windows import opened as opened_spans
 from cluster_agent.scheduler.switches.reservations import DAY_S, Reserved
+from tests.cluster_agent.replay_by_command import replayed
 from tests.cluster_agent.test_reservations import COMPOSITIONS, limits_of, reservations
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, SCORES, jobs_of, traces
 from tests.oracle.reserved_machine import ReservedMachine
@@ -184,12 +182,6 @@ def write_log(path: Path, *jobs: str, head: str = "; TimeZoneString: Europe/Rome
         text += f"{number} {submit_s} -1 {run_s} {width} -1 -1 {width} {request_s} -1 1 1 1 -1 {queue} 1 -1 -1\n"
     path.write_text(text)
     return path
-
-
-def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
-    status = main(["replay", *map(str, arguments), "--json"])
-    said = capsys.readouterr()
-    return status, json.loads(said.out or "{}"), said.err
 
 
 def starts(folder: Path) -> list[int]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from cluster_agent.cli import main
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.switches.limits import Limits
 from cluster_agent.scheduler.switches.reservations import FOREVER_S, Reserved
+from tests.cluster_agent.replay_by_command import replayed
 from tests.cluster_agent.traces import PROCESSORS, plain_compositions
 
 COMPOSITIONS = plain_compositions("none", "easy", "list", "conservative")
@@ -56,12 +55,6 @@ def log(tmp_path: Path) -> Path:
         text += f"{number} 0 -1 60 {width} -1 -1 {width} 100 -1 1 1 1 -1 1 1 -1 -1\n"
     path.write_text(text)
     return path
-
-
-def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
-    status = main(["replay", *map(str, arguments), "--json"])
-    said = capsys.readouterr()
-    return status, json.loads(said.out or "{}"), said.err
 
 
 def starts(folder: Path) -> dict[str, str]:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster_agent.cli import main
 from cluster_agent.cluster import UW
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
@@ -20,6 +19,7 @@ from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, CLimits, Limits
 from tests.cluster_agent.power_traces import machine
+from tests.cluster_agent.replay_by_command import replayed
 from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, compositions, looped_starts, traces
 from tests.oracle.limited_scheduler import LimitedScheduler
 
@@ -126,12 +126,6 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "site.swf"
     path.write_text(HEADER + line(1, 3) + line(2, 3) + line(3, 3, user=2, kib=1 << 20) + line(4, 1, user=2, queue=2))
     return path
-
-
-def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, dict[str, Any], str]:
-    status = main(["replay", *map(str, arguments), "--json"])
-    said = capsys.readouterr()
-    return status, json.loads(said.out or "{}"), said.err
 
 
 def waits(found: dict[str, Any]) -> tuple[float, float]:
