@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from cluster_agent.jobs.admission import check_live
+from cluster_agent.jobs.engine_side.placeholders import ENDLESS_S
 from cluster_agent.jobs.job_table import CAPACITY, GrowingJobs
 from cluster_agent.jobs.owned_watts.live_owner import LiveScheduler, Owner
-from cluster_agent.jobs.placeholders import ENDLESS_S
 from cluster_agent.jobs.times import EngineClock
 from cluster_agent.scheduler.interfaces import Event, Kind, Scheduler
 from cluster_agent.scheduler.loop import run

@@ -125,7 +125,7 @@ class RecordedPartition(Partition):
     decisions: list[Decision]
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        started = self._queued[job]
+        started = self._rows.queued[job]
         super().start(now_s, job, expected_end_s, level)
         assert started.configured is not None and len(started.nodes) == started.configured.nodes
         one = started.configured

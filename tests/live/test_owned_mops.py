@@ -98,14 +98,14 @@ def test_a_restart_plans_with_the_mops_that_the_ledger_has_stored(tmp_path: Path
 
 def test_a_node_that_declares_another_mop_with_each_report_moves_the_plan_only_now_and_then(tmp_path: Path) -> None:
     made = served(tmp_path, "prb", 1300.0, *[MOP_W] * 4)
-    begun, again = 0, made.partition._begin_again
+    begun, again = 0, made.partition._rows.begin_again
 
     def begin() -> None:
         nonlocal begun
         begun += 1
         again()
 
-    made.partition._begin_again = begin  # type: ignore[method-assign]
+    made.partition._rows.begin_again = begin  # type: ignore[method-assign]
     for second in range(20):
         odd = declared(100.0 + second)
         made.declared = {**dict.fromkeys(("n00", "n01", "n02"), declared(MOP_W)), "n03": odd}.__getitem__

@@ -137,7 +137,7 @@ class RecordedPartition(Partition):
     decisions: list[Decision]
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        started = self._queued[job]
+        started = self._rows.queued[job]
         super().start(now_s, job, expected_end_s, level)
         self.decisions.append((now_s, started.id - 1, tuple(started.nodes)))
 

@@ -162,7 +162,7 @@ class RecordedPartition(Partition):
         self.decisions.append((now_s, what, job.id - 1, level))
 
     def start(self, now_s: int, job: int, expected_end_s: int, level: int = 0) -> None:
-        self._note(now_s, "start", self._queued[job], level)
+        self._note(now_s, "start", self._rows.queued[job], level)
         super().start(now_s, job, expected_end_s, level)
 
     def kill(self, now_s: int, job: int) -> None:
@@ -324,7 +324,7 @@ def test_a_job_that_was_predicted_to_draw_more_than_a_lower_cap_allows_does_not_
 
 def drawn_w(fake: Fake) -> float:
     """The cluster's power, as its scheduler plans."""
-    stored = fake.partition._scheduler.stored
+    stored = fake.partition._rows.scheduler.stored
     assert stored is not None
     return stored.drawn_uw / UW
 
@@ -416,7 +416,7 @@ def test_a_step_that_was_announced_is_no_news_when_it_comes_and_kills_nobody_for
     fake.settle()
     fake.now_s = 1011.0
     fake.set_budget((0.0, 390.0))
-    assert not fake.partition.watts.announce(fake.partition._scheduler, 1011), "it calls for no pass"
+    assert not fake.partition.watts.announce(fake.partition._rows.scheduler, 1011), "it calls for no pass"
     fake.set_budget((0.0, 390.0), aside_w=170.0)
     fake.step()
     assert job.state == "running"
@@ -424,7 +424,7 @@ def test_a_step_that_was_announced_is_no_news_when_it_comes_and_kills_nobody_for
 
 def stored_j(fake: Fake) -> float:
     """By now, as planned."""
-    power, stored = fake.composition.power, fake.partition._scheduler.stored
+    power, stored = fake.composition.power, fake.partition._rows.scheduler.stored
     budget = power.budget if power is not None else None
     assert budget is not None and stored is not None
     return stored.at(int(fake.now_s), budget)
@@ -442,7 +442,7 @@ def test_joules_that_a_budget_has_stored_go_over_to_another_table() -> None:
         fake.step()
     before_j = stored_j(fake)
     assert before_j > 1000, "it drew less than the 400 W of the budget"
-    fake.partition._has_grown = True
+    fake.partition._rows.has_grown = True
     fake.partition.turn()
     assert stored_j(fake) == before_j
 
@@ -497,7 +497,7 @@ def test_the_joules_of_another_window_do_not_count() -> None:
     assert stored_j(fake) > 0
     fake.composition = choose("energy-budget:joules=40000,from_s=1001,to_s=1101,tick_s=5").composition
     fake.kill_and_restart()
-    assert fake.partition._scheduler.stored is None, "it begins at the first turn"
+    assert fake.partition._rows.scheduler.stored is None, "it begins at the first turn"
     fake.partition.turn()
     assert stored_j(fake) == 0
 
