@@ -61,8 +61,10 @@ SOURCES = [
         "resources/serial_plan.c",
     ),
     *("kinds.c", "idle_nodes.c", "power.c", "power_pass.c", "budget.c"),
-    *("meter.c", "events.c", "answering.c", "steps.c", "replay/replay.c", "replay/replay_steps.c"),
-    *("replay/portfolio.c", "logs/jobs_csv.c", "dispatch/fitting_index.c"),
+    *("meter.c", "events.c", "answering.c", "steps.c"),
+    *("replay/replay_foreseen.c", "replay/replay_setup.c", "replay/replay_power.c", "replay/replay_failures.c"),
+    "replay/replay.c",
+    *("replay/replay_steps.c", "replay/portfolio.c", "logs/jobs_csv.c", "dispatch/fitting_index.c"),
 ]
 
 

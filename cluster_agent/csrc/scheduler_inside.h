@@ -13,7 +13,9 @@
  *   budget, choices
  *   nodes, power_pass
  *   composing
- *   steps
+ *   replay_foreseen, replay_setup, steps
+ *   replay_power
+ *   replay_failures
  *   replay
  *   jobs_csv, portfolio, replay_steps
  */

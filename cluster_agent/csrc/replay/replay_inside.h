@@ -1,4 +1,6 @@
-/* The replay, for its own files: the loop (replay.c), and steps and copies (replay_steps.c). */
+/* The replay, for its own files: events of jobs that run (replay_foreseen.c), settings (replay_setup.c),
+ * watts (replay_power.c), nodes that fail (replay_failures.c), the loop (replay.c), and steps and copies
+ * (replay_steps.c). */
 #ifndef CLUSTER_REPLAY_INSIDE_H
 #define CLUSTER_REPLAY_INSIDE_H
 
@@ -70,6 +72,9 @@ void replay_foresee(replay_t *r, events_t *events, int64_t at_s, int32_t job);
 /* So is what will happen to a job that runs: that it ends, and before that outlives its estimate. */
 void replay_foresee_end(replay_t *r, int32_t job);
 
+/* The next job of `overruns` has outlived its estimate, and may the next one. */
+void replay_overrun_job(replay_t *r);
+
 /* The scheduler has started the next job of `starts`. */
 void replay_start_job(replay_t *r);
 
@@ -78,5 +83,39 @@ void replay_end_early(replay_t *r, int32_t job);
 
 /* The columns of a replay with power. */
 void replay_power_columns(replay_t *r);
+
+/* The job leaves the machine, but not yet the scheduler. Only with power. */
+void replay_meter_leaving(replay_t *r, int32_t job);
+
+/* A row of the plan begins, or a cap becomes known: counts the jobs on nodes that should be off. */
+void replay_follow_plan(replay_t *r);
+
+/* At the end of an instant: what is drawn from now on. REPLAY_NO_MEMORY, or 0. */
+int32_t replay_meter_now(replay_t *r);
+
+/* The scheduler hears the joules drawn since the last reading. */
+void replay_read_joules(replay_t *r);
+
+/* Nodes go off, or are off or on: then their jobs begin. */
+void replay_switch_nodes(replay_t *r);
+
+/* Partitions have processors of their own, those that fail are known by their numbers, and a pass with reservations
+ * counts them only. */
+void replay_place_processors(replay_t *r);
+
+/* When the next processors fail or are back. */
+int64_t replay_next_failure(const replay_t *r);
+
+/* All failures of the instant, after those that end; jobs wait again in the order of their numbers. A node that was back
+ * before its jobs were known to be lost fails and is back at once. */
+void replay_follow_failures(replay_t *r);
+
+static inline void has_ended(replay_t *r, int32_t job)
+{
+    r->end_s[job] = r->now_s;
+    r->ended_jobs[r->ended++] = job;
+    if (r->answering)
+        answering_ended(r->answering, r->now_s, job);
+}
 
 #endif
