@@ -17,7 +17,7 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.commands.replays.from_prices import from_carbon, from_price
 from cluster_agent.errors import WrongUseError
 from cluster_agent.fabric.ask import Place, ask
-from cluster_agent.serve.budget_schedule import read_schedule
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from cluster_agent.serve.people_protocol import (
     Ahead,
     BudgetView,

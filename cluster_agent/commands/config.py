@@ -8,8 +8,8 @@ import click
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.allowed import Allowed
-from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import DEFAULT_CONFIG, Settings, read_settings
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from cluster_agent.serve.server import OWN_KEY
 from foundation.shell.plain_text import echo
 from foundation.shell.settings import ConfigError, line_of, read_toml

@@ -13,7 +13,7 @@ from cluster_agent.cli import main
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay.compare import find, name_of
 from cluster_agent.scheduler.policies.registry import choose
-from cluster_agent.serve.budget_schedule import read_schedule
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from tests.recorded import RECORDED, needs_recorded
 
 HOURS = [(0, 40), (1, 30), (2, 90), (3, 200)]

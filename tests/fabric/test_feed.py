@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster_agent.cli import main
-from cluster_agent.serve.budget_feed import MOST_BYTES, Fed, Feed
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
+from cluster_agent.serve.live_budget.budget_feed import MOST_BYTES, Fed, Feed
 from cluster_agent.serve.server import Server
 from lab.cluster_demo.emulated_partition import free_port
 
@@ -118,7 +118,7 @@ def test_the_cluster_agent_follows_its_feed_and_records_it(tmp_path):
         server.step(0.01)
         assert (line.budget_mw, line.steps) == (850_000, [])
         assert server.partition.budget_view(0.0).alarms == []
-        assert [(one.who, one.what) for one in server._budgets.changes()] == [
+        assert [(one.who, one.what) for one in server._live_budget.changes()] == [
             ("feed", "850 W"), ("feed", "900 W, 1 steps to come"),
         ]  # fmt: skip
     finally:

@@ -29,9 +29,9 @@ from cluster_agent.fabric.admin import SHARE, VIEWERS, AdminSocket
 from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST, Caller, Request, answer
-from cluster_agent.serve.budget_schedule import read_schedule, refuse_past
 from cluster_agent.serve.budget_service import NEED_S, Partition
 from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings, read_settings
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule, refuse_past
 from cluster_agent.serve.live_sharing import Sharing
 from cluster_agent.serve.people_protocol import ListNodes
 from cluster_agent.serve.server import Server

@@ -24,8 +24,8 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.orders.priority import read_accounts
 from cluster_agent.scheduler.policy_phases import Composition
-from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import read_settings
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from cluster_agent.workloads import job_watts
 from cluster_agent.workloads.job_log import LONGEST_S, prepare
 from cluster_agent.workloads.moldable_trace import read_tables

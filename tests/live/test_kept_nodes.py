@@ -9,8 +9,8 @@ import pytest
 
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.kept_on import EVERY_NODE, NodesAhead
-from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.config import read_settings
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from foundation.shell.settings import ConfigError
 from tests.live.test_node_power import BOOT_S, Site
 

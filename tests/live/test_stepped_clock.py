@@ -13,8 +13,8 @@ import pytest
 from cluster_agent.commands.jobs import cells
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.job import Job, JobSpec
-from cluster_agent.serve.budget_schedule import read_schedule
 from cluster_agent.serve.job_requests import row
+from cluster_agent.serve.live_budget.budget_schedule import read_schedule
 from cluster_agent.serve.people_protocol import SetSchedule
 from cluster_agent.serve.server import Server
 from foundation.steady_clock import NAME, as_shown, kept_clock, read_clock

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.serve.budget_schedule import divide, parse_schedule, refuse_low
+from cluster_agent.serve.live_budget.budget_schedule import divide, parse_schedule, refuse_low
 from foundation.shell.plain_text import read_text
 
 MOST_BYTES: Final = 65_536
