@@ -1,10 +1,7 @@
-"""The budget ledger, rule by rule, and its claim under faults."""
+"""The budget ledger, rule by rule; its claim under faults is in ``test_ledger_world``."""
 
 from __future__ import annotations
 
-import operator
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,56 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ledger import RULES
-from benchmarks.ledger_rules import STEPS, counting
 from benchmarks.ledger_store import FaultyStore
-from benchmarks.ledger_world import KINDS, World
-from cluster_agent.budget.accounts import OPEN, Accounts, Ints
+from cluster_agent.budget.accounts import OPEN, Ints
 from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import CLOCK_RATE_ERROR, Ledger, Terms
 from cluster_agent.budget.plan import plan
-from foundation.wire.power_messages import Declaration, Grant, Report
-
-OS = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=450_000, lease_class="os", watchdog_ms=8000)
-STICKY = msgspec.structs.replace(OS, lease_class="sticky", watchdog_ms=0)
-
-
-def report(
-    node: str, at: int, limit_w: int, *, sequence: int = 0, epoch: int = 0, boot: str = "b1", **more: object
-) -> Report:
-    made = Report(node, boot, at, epoch, epoch, sequence, limit_w * 1000, "seen", -1, OS)
-    return msgspec.structs.replace(made, **more)
-
-
-def ledger(budget_w: int, *, k: int = 0, store: FaultyStore | None = None, fixed_w: int = 0) -> Ledger:
-    return Ledger(store or FaultyStore(), Terms(fixed_w * 1000, k), BudgetLine(budget_w * 1000), 0.0)
-
-
-def confirmed(one: Ledger, now_s: float, caps_w: Mapping[str, int], boot: str = "b1") -> None:
-    """Each node has this cap, granted and confirmed."""
-    at, budget_mw = int(now_s * 1000), one.budget.budget_mw
-    one.budget.set(10**9)  # nodes that join count their TDP
-    for node, cap_w in caps_w.items():
-        one.hear(now_s, report(node, at, 500, boot=boot))
-        want(one, {node: cap_w * 1000})
-    for grant in one.grants(now_s):
-        heard = report(grant.node, at + 1, caps_w[grant.node], sequence=grant.sequence, epoch=one.epoch, boot=boot)
-        one.hear(now_s, heard)
-    one.budget.set(budget_mw)
-    assert one.total_mw == sum(caps_w.values()) * 1000
-
-
-def want(one: Ledger, caps_mw: Mapping[str, int]) -> None:
-    one.want(one.accounts.at(list(caps_mw)), np.array(list(caps_mw.values())))
-
-
-def count_w(one: Ledger, node: str) -> float:
-    return one.accounts[node].count_mw / 1000
-
-
-def caps_w(grants: list[Grant]) -> dict[str, float]:
-    return {grant.node: grant.cap_mw / 1000 for grant in grants}
+from foundation.wire.power_messages import Grant
+from tests.cluster_agent.ledger_calls import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
 
 def test_a_raise_waits_until_the_decrease_that_pays_for_it_is_confirmed() -> None:
@@ -468,119 +423,6 @@ def test_a_plan_keeps_what_its_own_caps_make_necessary_for_reboots() -> None:
     assert found.short_mw == 0
 
 
-OPENED = st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 6), st.integers(0, 12))
-
-
-@given(st.lists(OPENED, max_size=30))
-def test_open_grants_count_as_if_each_were_kept(moves: list[tuple[int, int, int, int]]) -> None:
-    """Against a plain list: more than it where more are open than are distinguished, and never less."""
-    columns = Accounts()
-    at = columns.add({"a": OS, "b": OS})[1:]
-    kept: list[tuple[int, int, float]] = []
-    now_s, deadline_s, is_exact = 0.0, 0.0, True
-    for sequence, (cap_mw, waits_s, lease_s, confirmed_back) in enumerate(moves, 1):
-        now_s += waits_s
-        columns.sequence[at] = sequence
-        deadline_s = max(now_s + lease_s, deadline_s)
-        columns.open_grants(at, np.array([cap_mw]), np.array([deadline_s]))
-        kept.append((sequence, cap_mw, deadline_s))
-        is_exact &= len({mw for n, mw, _ in kept if all(mw > later for m, later, _ in kept if m > n)}) <= OPEN
-        confirmed = sequence - confirmed_back
-        kept = [one for one in kept if one[0] > confirmed and one[2] > now_s]
-        columns.close_grants(at, columns.open_sequence[:, at] <= confirmed)
-        columns.close_grants(at, columns.open_deadline_s[:, at] <= now_s)
-        highest_mw = max([-1, *(mw for _, mw, _ in kept)])
-        found_mw = int(columns.open_mw[:, 1].max())
-        assert found_mw == highest_mw if is_exact else found_mw >= highest_mw
-    assert columns.open_mw[:, 0].max() == -1
-
-
-SAID = st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(150, 500), st.integers(0, 4),
-                 st.sampled_from(["b1", "b1", "b2"]), st.booleans(), st.sampled_from(["seen", "provisional", "unseen"]),
-                 st.sampled_from([OS, STICKY]))  # fmt: skip
-
-
-@given(st.lists(st.lists(SAID, max_size=6), max_size=12))
-def test_reports_taken_together_are_taken_as_one_after_the_other(batches: list[list[Any]]) -> None:
-    """But for a grant that was never given here: then older leases are waited for, also those of nodes that come with
-    the same batch."""
-    together, singly = ledger(1400, k=1), ledger(1400, k=1)
-    for now, batch in enumerate(batches):
-        given = {node for node in singly.accounts if singly.accounts.sequence[singly.accounts.at([node])] > 0}
-        reports = [
-            report(node, 1000 * now + later, limit_w, sequence=sequence if node in given else 0,
-                   epoch=1 if sequence and node in given else 0, boot=boot, is_leaving=is_leaving, effect=effect,
-                   power_mw=230_000, declaration=declared)
-            for node, later, limit_w, sequence, boot, is_leaving, effect, declared in batch
-        ]  # fmt: skip
-        heard = {one.node for one in together.hear(now, *reports)}
-        assert heard == {one.node for report in reports for one in singly.hear(now, report)}
-        for one in (together, singly):
-            one.want(np.arange(len(one.accounts)), np.full(len(one.accounts), 200_000 + 30_000 * (now % 8)))
-        by_node = operator.attrgetter("node")
-        granted = [sorted(one.grants(now, heard), key=by_node) for one in (together, singly)]
-        assert granted[0] == granted[1]
-        assert [together.accounts[name] for name in sorted(together.accounts)] == [
-            singly.accounts[name] for name in sorted(singly.accounts)
-        ]
-        assert together.total_mw == singly.total_mw == together.accounts.count_mw.sum()
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_the_budget_is_never_exceeded_whatever_goes_wrong(kind: str) -> None:
-    totals = World(1, faults=KINDS[kind]).run(10_000)
-    assert totals.counted, "nothing went wrong"
-    assert (totals.violations, totals.worst_mw) == (0, 0)
-
-
-REACHED_IN = {
-    "switching and all": 20_000, "nodes that leave": 5_000, "nodes that boot fast": 10_000, "cluster agents": 10_000,
-    "deaf nodes": 10_000, "cluster machines": 20_000,
-}  # fmt: skip
-"""The least of the worlds, and of their events, that reach everything."""
-
-
-def test_the_worlds_reach_everything_that_each_rule_does() -> None:
-    """A rule that is never applied in them could be wrong, and the budget would still be kept there."""
-    acted: Counter[str] = Counter()
-    ledger_type, lease_type = counting(acted)
-    for kind, events in REACHED_IN.items():
-        world = World(1, faults=KINDS[kind], ledger_type=ledger_type, lease_type=lease_type)
-        assert world.run(events).violations == 0
-    assert {act for act in STEPS if not acted[act]} == set()
-    assert {act.split(" ")[0] for act in STEPS} == {str(rule) for rule in range(1, 11)}
-
-
-def test_a_world_in_which_its_rules_are_counted_is_the_same_world() -> None:
-    def end(**types: Any) -> tuple[float, int, dict[str, int]]:
-        world = World(7, faults=KINDS["all"], **types)
-        world.run(2_000)
-        return world.now_s, world.enforceable_mw, world.totals.counted
-
-    ledger_type, lease_type = counting(Counter())
-    assert end() == end(ledger_type=ledger_type, lease_type=lease_type)
-
-
-@settings(max_examples=10)
-@given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(KINDS)))
-def test_no_seed_breaks_the_budget(seed: int, kind: str) -> None:
-    assert World(seed, faults=KINDS[kind]).run(1_000).violations == 0
-
-
-@pytest.mark.parametrize(
-    ("rule", "kind"),
-    [("without 1, counts", "network and agents"), ("without 2, order", "network and agents"),
-     ("without 4, lapse", "a bad network"), ("without 5, retiring", "network and agents"),
-     ("without 6, classes", "sticky controllers"), ("without 9, new ledgers", "cluster agents"),
-     ("without 6, known to be off", "nodes switched off"), ("without 8, boots granted", "nodes switched off"),
-     ("without 7, reserve", "kernels and reboots"), ("without 8, new boots", "joining nodes"),
-     ("without 10, drops", "network and agents")],
-)  # fmt: skip
-def test_the_world_notices_a_rule_that_is_missing(rule: str, kind: str) -> None:
-    world = RULES[rule](0, faults=KINDS[kind])
-    assert any(world.run(1_000).violations for _ in range(30))
-
-
 def test_a_node_that_wakes_under_the_cap_it_was_taken_to_have_lost_is_granted_no_more_than_it_counted() -> None:
     one = ledger(1000)
     confirmed(one, 0.0, {"a": 500, "b": 200})
@@ -611,19 +453,3 @@ def test_a_sticky_node_without_power_may_come_up_unasked_and_watts_are_set_aside
     assert one.reserve_mw == 450_000, "but not without power"
     assert one.switch_on(60.0, "s")
     assert one.reserve_mw == 0, "that is what it counts now"
-
-
-@pytest.mark.parametrize("kind", ["network and agents", "nodes switched off", "all"])
-def test_once_faults_end_the_budget_is_used_again(kind: str) -> None:
-    world = World(3, faults=KINDS[kind])
-    world.run_for(600)
-    assert world.unused_once_healed() <= 0.01
-
-
-def test_the_same_seed_gives_the_same_world() -> None:
-    def end(seed: int) -> tuple[float, int, int]:
-        world = World(seed, faults=KINDS["all"])
-        world.run(5_000)
-        return world.now_s, world.enforceable_mw, sum(world.totals.counted.values())
-
-    assert end(5) == end(5) != end(6)

@@ -12,7 +12,7 @@ from cluster_agent.budget.budget_line import BudgetLine
 from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
 from foundation.wire.power_messages import Declaration
-from tests.cluster_agent.test_ledger import OS, caps_w, confirmed, count_w, ledger, report, want
+from tests.cluster_agent.ledger_calls import OS, caps_w, confirmed, count_w, ledger, report, want
 
 NOTHING = Declaration(tdp_mw=0, mop_mw=0, safe_mw=0, boot_mw=0, lease_class="sticky")
 

@@ -15,7 +15,7 @@ from cluster_agent.budget.kept_counts import DeposedError
 from cluster_agent.budget.ledger import Ledger, Terms
 from cluster_agent.serve.live_sharing import Sharing
 from foundation.wire.power_messages import Declaration, LeaseClass
-from tests.cluster_agent.test_ledger import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
+from tests.cluster_agent.ledger_calls import OS, STICKY, caps_w, confirmed, count_w, ledger, report, want
 
 HERE_S = 10 * 1.001 / 0.999
 """A lease of 10 s, run by a node's slow clock, on our fast one."""

@@ -16,7 +16,7 @@ from cluster_agent.budget.plan import plan
 from cluster_agent.budget.sharers import registry
 from cluster_agent.budget.sharers.turn import Sharing
 from cluster_agent.budget.sharers.view import Job, Tag
-from tests.cluster_agent.test_ledger import OS, caps_w, confirmed, report, want
+from tests.cluster_agent.ledger_calls import OS, caps_w, confirmed, report, want
 
 ROOM = [Group("room", 900_000), Group("left", 500_000, ("a", "b"), "room"), Group("right", 600_000, ("c",), "room")]
 

@@ -28,11 +28,13 @@ from tests.mutation.results import MutationError, Result, Target
 _LEDGER: Final = (
     "tests/cluster_agent/test_ledger_rules.py",
     "tests/cluster_agent/test_ledger.py",
+    "tests/cluster_agent/test_ledger_columns.py",
+    "tests/cluster_agent/test_ledger_world.py",
     "tests/cluster_agent/test_ledger_forgetting.py",
     "tests/fabric/test_forgetting.py",
     # these judge the world, by ledgers that lack a rule
-    "--deselect=tests/cluster_agent/test_ledger.py::test_the_world_notices_a_rule_that_is_missing",
-    "--deselect=tests/cluster_agent/test_ledger.py::test_the_same_seed_gives_the_same_world",
+    "--deselect=tests/cluster_agent/test_ledger_world.py::test_the_world_notices_a_rule_that_is_missing",
+    "--deselect=tests/cluster_agent/test_ledger_world.py::test_the_same_seed_gives_the_same_world",
 )
 
 _CRASH: Final = (
