@@ -39,6 +39,9 @@ Phase: TypeAlias = Literal["running", "ending", "ended", "refused", "lost"]
 """``ending``: it has to end, by a signal or at its walltime. ``refused``: not started, ``detail`` says why. ``lost``:
 it was started, and how it ended is unknown."""
 
+HOW: Final = ("cpuset", "affinity")
+"""By what a node keeps jobs to their halves: the first cannot be left, the second is looked at once a second."""
+
 Cause: TypeAlias = Literal["", "walltime", "told"]
 """Why the node ended a job; ``told``: by a signal from the cluster agent."""
 
@@ -47,7 +50,8 @@ class JobStart(msgspec.Struct, frozen=True):
     """Run a job's part on this node: ``command``, or ``script`` if there is one, with ``command`` as its arguments.
 
     ``nodes`` are all nodes of the job and ``rank`` is this one's place among them. ``output`` and ``error`` are paths,
-    relative to ``workdir``; "" as error: the same file. Prolog and epilog are shell commands, "" none.
+    relative to ``workdir``; "" as error: the same file. Prolog and epilog are shell commands, "" none. ``half``: 0 or
+    1, the half of the node's cores that it has; -1: it has them all.
     """
 
     job: Number
@@ -66,6 +70,7 @@ class JobStart(msgspec.Struct, frozen=True):
     rank: Annotated[int, Meta(ge=0)]
     nodes: Annotated[list[Name], Meta(min_length=1)]
     tag: Name = ""
+    half: Annotated[int, Meta(ge=-1, le=1)] = -1
 
 
 class JobSignal(msgspec.Struct, frozen=True):
@@ -132,7 +137,8 @@ class NodeJobs(msgspec.Struct, frozen=True):
     one command that an emulated node runs; "": any command, or an older agent. ``runs_names``: the words that may be
     the first argument of that command; one that ends in a colon is only its beginning. Empty: the node does not say.
     ``refuses``: why it starts no job now; "": it does. ``runs_uid``: the user whose jobs alone it runs; -1: any, or an
-    older agent."""
+    older agent. ``halves``: how it keeps two jobs on the halves of its cores, ``HOW``; "": it does not, or an older
+    agent."""
 
     node: Name
     boot_id: Name
@@ -141,6 +147,7 @@ class NodeJobs(msgspec.Struct, frozen=True):
     runs_names: Annotated[list[Name], Meta(max_length=64)] = []
     refuses: Annotated[str, Meta(max_length=300)] = ""
     runs_uid: Annotated[int, Meta(ge=-1, lt=1 << 32)] = -1
+    halves: Name = ""
 
 
 class JobQuery(msgspec.Struct, frozen=True):

@@ -92,6 +92,7 @@ class TwinJobs:
     runs_only = COMMAND
     refuses = ""
     runs_uid = -1
+    halves = ""
 
     def __init__(
         self,

@@ -40,10 +40,11 @@ from nodectl.loop.whole_run import WholeRun
 from nodectl.policies import registry
 from nodectl.write.lock import passed_on
 from nodectl.write.saves import node_id
+from pmu.core_halves import core_halves
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import CounterFile, progress_of
-from pmu.ports import Clock, Ports
+from pmu.ports import Clock, Files, Ports
 from pmu.system import begin_again, system_ports
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
     except ModuleNotFoundError as error:
         raise NodectlError(f"[cluster] needs {error.name}: pip install 'nodectl[cluster]'") from None
     boot_id = node_id(ports.lock_path)
-    jobs = open_jobs(config, boot_id) if config.cluster.jobs else None
+    jobs = open_jobs(config, boot_id, ports.files) if config.cluster.jobs else None
     dispatch = open_dispatch(config, jobs, _log)
     try:
         clock = _clock_of_jobs(config) if jobs else None
@@ -269,7 +270,7 @@ def open_cluster(config: Config, ports: Ports) -> ClusterCap | None:
         raise
 
 
-def open_jobs(config: Config, boot_id: str) -> JobThread:
+def open_jobs(config: Config, boot_id: str, files: Files) -> JobThread:
     """What runs the cluster's jobs on this node; they are kept in the state directory. Without a user to run them as,
     the jobs of an earlier agent are looked after and none is started."""
     from nodectl.jobs.job_runner import JobThread
@@ -280,7 +281,8 @@ def open_jobs(config: Config, boot_id: str) -> JobThread:
     try:
         user = job_user(config.jobs.user)
         check_may_become(user)
-        runner = JobRunner(directory, name, user, _log)
+        halves = core_halves(files, os.sched_getaffinity(0))
+        runner = JobRunner(directory, name, user, _log, halves=halves)
         _log(runner.how)
     except NoUserError as error:
         runner = JobRunner(directory, name, None, _log, refuses=str(error))

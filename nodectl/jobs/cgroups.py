@@ -122,7 +122,7 @@ class Mount(NamedTuple):
 def home(name: str) -> Cgroup | None:
     """The cgroup below this process's own in which a node's jobs can have theirs; None where none can be made, since
     there is no hierarchy, or it is not ours to write."""
-    for here, version in _mounts():
+    for here, version in mounts():
         found = Cgroup(here / f"{PREFIX}{name}", version)
         try:
             found.make()
@@ -136,11 +136,12 @@ def home(name: str) -> Cgroup | None:
 
 def usable() -> int:
     """The version of the cgroups that a service's jobs can have here; 0: there are none."""
-    return next((version for here, version in _mounts() if here.is_dir()), 0)
+    return next((version for here, version in mounts() if here.is_dir()), 0)
 
 
-def _mounts() -> list[Mount]:
-    """The hierarchies that can be used, the best first. Source: proc(5), mountinfo and cgroup."""
+def mounts(of: str = "freezer") -> list[Mount]:
+    """The hierarchies that can be used, the best first; of version 1 the one with the controller ``of``. Source:
+    proc(5), mountinfo and cgroup."""
     own = {}
     for line in os.fsdecode(Path("/proc/self/cgroup").read_bytes()).split("\n")[:-1]:
         _, names, path = line.split(":", 2)
@@ -150,7 +151,7 @@ def _mounts() -> list[Mount]:
         before, _, after = line.partition(" - ")
         root, place = (_OCTAL.sub(lambda found: chr(int(found[1], 8)), word) for word in before.split(" ")[3:5])
         kind, _, options = after.split(" ")[:3]  # one blank each: a mount may have an empty source
-        controller = "" if kind == "cgroup2" else "freezer"
+        controller = "" if kind == "cgroup2" else of
         if kind not in ("cgroup", "cgroup2") or (controller and controller not in options.split(",")):
             continue
         if controller not in own:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from nodectl.jobs.cgroups import Cgroup
+from nodectl.jobs.job_half import Half
 from nodectl.jobs.proc import Process, all_processes, descendants, has_in_environment, send_all, start_time
 
 VARIABLE: Final = "NODECTL_RUN"
@@ -36,18 +37,22 @@ ROUNDS: Final = 20
 class JobGroup:
     """``cgroup``: None where the node has none. ``mark``: the value of ``VARIABLE``, "" for a run of a version without
     marks. ``sessions``: those of the job's first processes, by number, with the start of each: another process
-    may get the number later. ``may_leave``: whether its user may take a process out of the cgroup."""
+    may get the number later. ``may_leave``: whether its user may take a process out of the cgroup. ``half``: of the
+    node's cores, to which it is kept; None: it has all."""
 
     cgroup: Cgroup | None
     mark: str
     sessions: dict[int, int] = field(default_factory=dict)
     may_leave: bool = True
+    half: Half | None = None
     _seen: dict[int, int] = field(default_factory=dict)  # by pid, its start: what was below the job step
 
     def enter(self) -> None:
         """Move this process into it; it has the mark by its environment."""
         if self.cgroup:
             self.cgroup.enter()
+        if self.half:
+            self.half.enter()
 
     def look(self, step: int) -> None:
         """Note what is below the job step now, where nothing else will tell if that is killed."""

@@ -38,8 +38,8 @@ class Backend(Protocol):
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
     that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
-    logged, and the call is not repeated. ``runs_only``, ``runs_names``, ``refuses`` and ``runs_uid``: as in
-    ``NodeJobs``.
+    logged, and the call is not repeated. ``runs_only``, ``runs_names``, ``refuses``, ``runs_uid`` and
+    ``halves``: as in ``NodeJobs``.
     """
 
     runs_only: str
@@ -56,6 +56,11 @@ class Backend(Protocol):
 
     @property
     def runs_uid(self) -> int:
+        """See above."""
+        ...
+
+    @property
+    def halves(self) -> str:
         """See above."""
         ...
 
@@ -128,8 +133,9 @@ class JobThread:
         self._is_odd_page = False
         self._source = 0
         self._news = NodeJobs(
-            node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), backend.refuses, backend.runs_uid
-        )
+            node, boot_id, self._parts(), backend.runs_only, list(backend.runs_names), backend.refuses,
+            backend.runs_uid, backend.halves,
+        )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
         self._thread.start()
 

@@ -35,11 +35,12 @@ from foundation.digest import sha256_hex
 from foundation.directories import sync_directory
 from foundation.shell.errors import NodectlError
 from foundation.steady_clock import NAME, kept_clock
-from foundation.wire.job_messages import HOOK_S, JobForget, JobPart, JobSignal, JobStart, Phase
+from foundation.wire.job_messages import HOOK_S, HOW, JobForget, JobPart, JobSignal, JobStart, Phase
 from nodectl.jobs import cgroups
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, open_output, read_plain
 from nodectl.jobs.job_group import JobGroup
+from nodectl.jobs.job_half import CpusetHome
 from nodectl.jobs.job_user import JobUser, user_of
 from nodectl.jobs.proc import process, send_all, start_time
 from nodectl.jobs.run_files import (
@@ -50,6 +51,7 @@ from nodectl.jobs.run_files import (
     PROGRESS,
     REQUEST,
     STEP,
+    STRAYED,
     read_ending,
     read_group,
     read_stage,
@@ -57,7 +59,9 @@ from nodectl.jobs.run_files import (
     write_durably,
     write_ending,
     write_group,
+    write_note,
 )
+from pmu.core_halves import Halves
 from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import Counter, CounterFile
 
@@ -79,6 +83,9 @@ STUBBORN_S: Final = 30.0
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
 """What reading a record raises that a job has damaged or replaced, where jobs run as the agent's user."""
 
+STRAY_S: Final = 1.0
+"""Ours: how often the threads of a job on half a node are looked at."""
+
 KEPT: Final = "energy"
 _STRAY: Final = "taken"  # a run's directory while it is being made
 _GONE: Final = "gone"  # the same while it is being deleted
@@ -98,6 +105,8 @@ class _Run:
     killing_s: float | None = None  # the same of this agent's first attempt to end it
     is_late: bool = False  # the agent ends it, and not its job step
     is_stubborn: bool = False
+    looked_s: float = 0.0  # when its threads were last looked at: are they in its half
+    strayed: str = ""
 
 
 class JobRunner:
@@ -113,14 +122,18 @@ class JobRunner:
         user: JobUser | None = None,
         log: Callable[[str], None] = lambda line: None,
         refuses: str = "",
+        halves: Halves | None = None,
     ) -> None:
-        """``user``: as whom jobs run, by default this process's own. ``refuses``: why no job may be started."""
+        """``user``: as whom jobs run, by default this process's own. ``refuses``: why no job may be started.
+        ``halves``: of the node's cores; None: no job gets one."""
         self._directory, self._node = directory.absolute(), node  # a job step has another working directory
         self._user, self._log, self._why_none = user or user_of(os.geteuid()), log, refuses
         self._runs: dict[Key, _Run] = {}
         self._forgotten: deque[Key] = deque(maxlen=FORGOTTEN)
         self._strays: list[Cgroup] = []
-        self._home = cgroups.home(sha256_hex(os.fsencode(self._directory))[:12])
+        name = sha256_hex(os.fsencode(self._directory))[:12]
+        self._home = cgroups.home(name)
+        self._halves, self._cpusets = halves, CpusetHome(name, self._home)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # others pass through it to the progress of their job; what is in it they cannot list
@@ -134,7 +147,13 @@ class JobRunner:
     def how(self) -> str:
         """As whom jobs run and how they are kept together, in words."""
         kept = f"each in a cgroup (version {self._home.version})" if self._home else "without cgroups"
-        return f"jobs run as {self._user.name}, {kept}"
+        by = {"": "", "cpuset": ", two on a node by cpusets", "affinity": ", two on a node by affinity alone"}
+        return f"jobs run as {self._user.name}, {kept}{by[self.halves]}"
+
+    @property
+    def halves(self) -> str:
+        """How two jobs are kept on the halves of the cores (``HOW``); empty: they are not."""
+        return "" if self._halves is None else HOW[0] if self._cpusets.is_there else HOW[1]
 
     @property
     def refuses(self) -> str:
@@ -165,11 +184,15 @@ class JobRunner:
         why = f"{self._node}: {self.refuses}" if self.refuses else ""
         if not why and start.uid != self._user.uid:
             why = f"{self._node} runs jobs of user {self._user.uid} only, not of {start.uid}"
+        why = why or self._why_not_beside(start)
         if why:
             self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
             return
         mark = f"{key[0]}.{key[1]}-{os.urandom(8).hex()}"
-        group = JobGroup(self._cgroup_of(key), mark, may_leave=self._user.is_agents)
+        half = None
+        if start.half >= 0 and self._halves is not None:
+            half = self._cpusets.half(directory.name, self._halves[start.half])
+        group = JobGroup(self._cgroup_of(key), mark, may_leave=self._user.is_agents, half=half)
         part = self._directory / _STRAY
         try:
             shutil.rmtree(part, ignore_errors=True)
@@ -192,6 +215,9 @@ class JobRunner:
         if run.group.cgroup and self._home:
             self._home.make()
             run.group.cgroup.make()
+        if run.group.half:
+            with contextlib.suppress(OSError):  # then its first process does not begin, and says why
+                run.group.half.make()
         run.child = subprocess.Popen(
             [sys.executable, "-m", "nodectl.jobs.job_step", str(run.directory)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -229,7 +255,7 @@ class JobRunner:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(run.directory, gone)
             shutil.rmtree(gone, ignore_errors=True)
-            self._remove(run.group.cgroup)
+            self._remove(run.group)
             del self._runs[key]
 
     def counter(self, job: int, attempt: int) -> Counter | None:
@@ -283,7 +309,10 @@ class JobRunner:
             run = self._runs[(int(job), int(attempt))] = _Run(directory, _request(directory), read_group(directory))
             if not (directory / STEP).exists() and not (directory / ENDED).exists():
                 self._launch(run)  # the lock decides between this job step and one that the earlier agent launched
-            elif read_ending(directory):
+                continue
+            with contextlib.suppress(*DAMAGED):
+                run.strayed = read_plain(directory / STRAYED)
+            if read_ending(directory):
                 self._know(run)  # the earlier agent may have noted the signal and not sent it
                 if run.step is not None:
                     _send(run.step, signal.SIGTERM)
@@ -297,17 +326,43 @@ class JobRunner:
         """End what is in cgroups of runs that are not on record."""
         for cgroup in list(self._strays):
             if cgroup.is_empty():
-                self._remove(cgroup)
+                self._remove(JobGroup(cgroup, ""))
                 self._strays.remove(cgroup)
             else:
                 cgroup.kill()
 
-    def _remove(self, cgroup: Cgroup | None) -> None:
+    def _remove(self, group: JobGroup) -> None:
         """Of a run that has ended; with the last one ours goes, so that a killed agent leaves none for ever."""
-        if cgroup:
-            cgroup.remove()
+        if group.cgroup:
+            group.cgroup.remove()
+        if group.half:
+            group.half.remove()
+        self._cpusets.remove_unused([run.directory.name for run in self._runs.values() if run.part is None])
         if self._home:
             self._home.remove_if_unused()
+
+    def _why_not_beside(self, start: JobStart) -> str:
+        """Why it cannot run next to those that run; empty: it can. Half a node is had by one at a time."""
+        if start.half >= 0 and self._halves is None:
+            return f"{self._node} cannot keep two jobs apart: it has fewer than two cores"
+        for (job, _), run in self._runs.items():
+            half = -1 if run.start is None else run.start.half
+            if run.part is None and max(half, start.half) >= 0 and (half == start.half or min(half, start.half) < 0):
+                return f"{self._node}: job {job} has {'this half' if half >= 0 else 'all'} of its cores"
+        return ""
+
+    def _keep_to_half(self, key: Key, run: _Run, step: int) -> None:
+        """Once a second: put back what has left its half, and say so once."""
+        now_s = boottime_s()
+        if run.group.half is None or now_s - run.looked_s < STRAY_S:
+            return
+        run.looked_s = now_s
+        found = run.group.half.put_back(run.group.left(step))
+        if found and not run.strayed:
+            run.strayed = f"left its half of {self._node}: {found}"[:300]
+            self._log(f"ALARM: job {key[0]} {run.strayed}")
+            with contextlib.suppress(OSError):  # a full disk
+                write_note(run.directory / STRAYED, run.strayed)
 
     def _know(self, run: _Run) -> None:
         if run.step is None and (run.directory / STEP).exists():
@@ -330,13 +385,14 @@ class JobRunner:
         run.group.sessions |= read_group(run.directory).sessions
         if self._lives(key, run, None):
             return
-        self._remove(run.group.cgroup)
+        self._remove(run.group)
         run.part = self._ended(key, run)
 
     def _watch(self, key: Key, run: _Run, step: tuple[int, int]) -> None:
         """The job step lives. End what it should have ended, and at last the job step."""
         pid = step[0]
         run.group.look(pid)
+        self._keep_to_half(key, run, pid)
         one = process(pid)
         if one is not None and one.state in "Tt":
             self._log(f"job {key[0]}: its job step was stopped, and goes on")
@@ -393,6 +449,7 @@ class JobRunner:
         if (run.directory / ENDED).exists():
             try:
                 record = json.loads(read_plain(run.directory / ENDED))
+                record["detail"] = record.get("detail") or run.strayed
                 return msgspec.convert({"job": key[0], "attempt": key[1], "phase": "ended", **record}, JobPart)
             except DAMAGED as error:
                 return JobPart(*key, "lost", detail=f"{self._node}: the record of its end is damaged: {error}"[:300])
@@ -413,7 +470,7 @@ class JobRunner:
         if run.part is not None:
             return run.part
         phase: Phase = "ending" if run.killing_s is not None or (run.directory / ENDING).exists() else "running"
-        return JobPart(*key, phase, started_s=run.began_s)
+        return JobPart(*key, phase, started_s=run.began_s, detail=run.strayed)
 
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

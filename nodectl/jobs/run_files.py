@@ -18,11 +18,12 @@ from foundation.directories import sync_directory
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, read_plain
 from nodectl.jobs.job_group import JobGroup
+from nodectl.jobs.job_half import Half
 from nodectl.jobs.job_user import JobUser
 
 REQUEST, GROUP, LOCK, STEP = "request.json", "group.json", "lock", "step.json"
 SESSION, STAGE, ENDING, ENDED = "session", "stage", "ending", "ended.json"
-PROGRESS, HINTS, SCRIPT = "progress", "hints", "script"
+PROGRESS, HINTS, SCRIPT, STRAYED = "progress", "hints", "script", "strayed"
 
 ROOM: Final = 4096
 """Bytes that are allocated for the record of the end when the run is accepted: a full disk must not lose it."""
@@ -65,7 +66,8 @@ def write_note(path: Path, text: str) -> None:
 def write_group(directory: Path, group: JobGroup, user: JobUser) -> None:
     """Record which processes are the run's, before the first of them begins."""
     place = [str(group.cgroup.path), group.cgroup.version] if group.cgroup else None
-    write_durably(directory / GROUP, {"cgroup": place, "mark": group.mark, "user": asdict(user)})
+    half = [sorted(group.half.cpus), str(group.half.cpuset or "")] if group.half else None
+    write_durably(directory / GROUP, {"cgroup": place, "mark": group.mark, "user": asdict(user), "half": half})
 
 
 def read_group(directory: Path) -> JobGroup:
@@ -75,7 +77,10 @@ def read_group(directory: Path) -> JobGroup:
     with contextlib.suppress(*DAMAGED):
         record = json.loads(read_plain(directory / GROUP))
         cgroup = Cgroup(Path(record["cgroup"][0]), int(record["cgroup"][1])) if record["cgroup"] else None
-        group = JobGroup(cgroup, str(record["mark"]), may_leave=record["user"]["uid"] == os.geteuid())
+        half = None
+        if found := record.get("half"):
+            half = Half(frozenset(map(int, found[0])), Path(found[1]) if found[1] else None)
+        group = JobGroup(cgroup, str(record["mark"]), may_leave=record["user"]["uid"] == os.geteuid(), half=half)
     with contextlib.suppress(*DAMAGED):
         boot, *words = read_plain(directory / SESSION).split()
         if boot == boot_id():  # numbers of another boot are other processes now

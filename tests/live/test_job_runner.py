@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from cluster_agent.jobs.job import JobSpec
+from foundation.digest import sha256_hex
 from foundation.wire.job_messages import JobForget, JobPart, JobSignal, JobStart
+from nodectl.jobs.cgroups import mounts
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.proc import descendants, start_time
 from nodectl.jobs.processes import JobRunner
@@ -233,7 +235,7 @@ for number in range({KILLS}):
     heard, says = os.pipe()
     child = os.fork()
     if not child:
-        runner = JobRunner(at / "jobs", "n0")
+        runner = JobRunner(at / "jobs", "n0", halves=({{0}}, {{1}}))
         for one in wanted:
             runner.start(JobStart(**one))
         os.write(says, b".")
@@ -249,11 +251,13 @@ for number in range({KILLS}):
 """
 
 
-def test_two_jobs_of_one_user_on_a_node_keep_their_ends_apart_through_a_hundred_kills_of_the_runner(
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two CPUs are needed")
+def test_two_jobs_of_one_user_on_a_node_keep_their_halves_and_ends_apart_through_a_hundred_kills_of_the_runner(
     tmp_path: Path,
 ) -> None:
-    text = "echo $NODECTL_JOB_ID >>ran; while [ ! -e go ]; do sleep 0.05; done; exit $NODECTL_JOB_ID"
-    wanted = [start(tmp_path, text, job, output=f"out{job}") for job in (1, 2)]
+    allowed = "$(sed -n 's/Cpus_allowed_list:.//p' /proc/self/status)"
+    text = f"while [ ! -e go ]; do sleep 0.05; done; echo $NODECTL_JOB_ID on {allowed} >>ran; exit $NODECTL_JOB_ID"
+    wanted = [start(tmp_path, text, job, output=f"out{job}", half=job - 1) for job in (1, 2)]
     given = json.dumps([{name: getattr(one, name) for name in one.__struct_fields__} for one in wanted])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), given], env=environment, cwd=ROOT, check=True)
@@ -262,7 +266,11 @@ def test_two_jobs_of_one_user_on_a_node_keep_their_ends_apart_through_a_hundred_
     (tmp_path / "go").touch()
     until(lambda: is_over(runner) and is_over(runner, 2))
     assert [(part.job, part.phase, part.status) for part in runner.parts()] == [(1, "ended", 1), (2, "ended", 2)]
-    assert sorted((tmp_path / "ran").read_text().split()) == ["1", "2"]
+    assert sorted((tmp_path / "ran").read_text().splitlines()) == ["1 on 0", "2 on 1"]
+    for job in (1, 2):
+        runner.forget(JobForget(job, 1))
+    name = sha256_hex(os.fsencode(tmp_path / "jobs"))[:12]
+    assert not [at for at, _ in mounts("cpuset") if list(at.glob(f"*{name}*"))], "a cpuset was left"
 
 
 TICKS = f"PYTHONPATH={ROOT} {sys.executable} -c 'from nodectl.progress import tick; tick(7)'"

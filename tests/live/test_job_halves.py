@@ -1,0 +1,117 @@
+"""Two jobs on the halves of one node's cores, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.wire.job_messages import JobSignal
+from nodectl.jobs import job_half
+from nodectl.jobs.cgroups import mounts
+from nodectl.jobs.processes import JobRunner
+from pmu.core_halves import core_halves
+from pmu.cpulist import format_list
+from tests.live.test_job_runner import ended, is_over, start, until
+from twin.in_process_node import InProcess
+from twin.machine import load_machine
+from twin.physics.model import Twin
+
+HALVES = (frozenset({0}), frozenset({1}))
+ALLOWED = "$(sed -n 's/Cpus_allowed_list:.//p' /proc/self/status)"
+LEAVE = "python3 -c 'import os, time; os.sched_setaffinity(0, range(2)); time.sleep(1.5)'"
+
+pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two CPUs are needed")
+
+
+@pytest.fixture(params=["cpuset", "affinity"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By what the halves are kept."""
+    if request.param == "affinity":
+        monkeypatch.setattr(job_half, "mounts", lambda of: [])
+    elif not any(os.access(at / "cgroup.procs", os.W_OK) for at, version in mounts("cpuset") if version == 1):
+        pytest.skip("no hierarchy of cpusets that this user may write")
+    return str(request.param)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, how: str) -> Iterator[JobRunner]:
+    said: list[str] = []
+    made = JobRunner(tmp_path / "jobs", "n0", log=said.append, halves=HALVES)
+    made.said = said  # type: ignore[attr-defined]
+    assert made.halves == how
+    yield made
+    while running := [part for part in made.parts() if not part.is_over]:
+        for part in running:  # one whose job step has not begun hears it the next time
+            made.signal(JobSignal(part.job, part.attempt, signal.SIGKILL))
+
+
+def halved(at: Path, text: str, job: int, half: int, **given: Any) -> Any:
+    return start(at, text, job, output=f"out{job}", half=half, **given)
+
+
+def test_each_of_two_jobs_has_the_cores_of_its_half_and_no_other(tmp_path: Path, runner: JobRunner) -> None:
+    for job, half in ((1, 0), (2, 1)):
+        runner.start(halved(tmp_path, f"echo {ALLOWED}; while [ ! -e go ]; do sleep 0.05; done", job, half))
+    until(lambda: all((tmp_path / f"out{job}").exists() and (tmp_path / f"out{job}").read_text() for job in (1, 2)))
+    assert [(tmp_path / f"out{job}").read_text() for job in (1, 2)] == ["0\n", "1\n"]
+    (tmp_path / "go").touch()
+    until(lambda: is_over(runner, 1) and is_over(runner, 2))
+    assert [part.status for part in runner.parts()] == [0, 0]
+
+
+def test_a_half_is_had_by_one_job_at_a_time_and_whole_nodes_by_nobody_meanwhile(
+    tmp_path: Path, runner: JobRunner
+) -> None:
+    runner.start(halved(tmp_path, "sleep 1000", 1, 0))
+    runner.start(halved(tmp_path, "touch ran", 2, 0))
+    runner.start(start(tmp_path, "touch ran", 3))
+    refused = {part.job: part.detail for part in runner.parts() if part.phase == "refused"}
+    assert refused == {2: "n0: job 1 has this half of its cores", 3: "n0: job 1 has this half of its cores"}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_job_cannot_leave_a_cpuset_and_one_without_is_put_back_with_one_alarm(
+    tmp_path: Path, runner: JobRunner, how: str
+) -> None:
+    runner.start(halved(tmp_path, f"{LEAVE} & {LEAVE} & wait; echo {ALLOWED}", 1, 0))
+    part = ended(runner)
+    said = runner.said  # type: ignore[attr-defined]
+    if how == "cpuset":
+        assert (part.detail, said) == ("", [])
+        return
+    assert part.detail.startswith("left its half of n0: process ")
+    assert part.detail.endswith(" took CPUs 0-1 and was put back on 0")
+    assert said == [f"ALARM: job 1 {part.detail}"]
+    again = JobRunner(tmp_path / "jobs", "n0", halves=HALVES)
+    assert again.parts() == [part], "the next agent knows it, too"
+
+
+def test_a_node_without_two_cores_refuses_a_half(tmp_path: Path) -> None:
+    runner = JobRunner(tmp_path / "jobs", "n0")
+    runner.start(halved(tmp_path, "touch ran", 1, 0))
+    (part,) = runner.parts()
+    assert (part.phase, part.detail) == ("refused", "n0 cannot keep two jobs apart: it has fewer than two cores")
+
+
+@pytest.mark.parametrize(
+    ("machine", "first"),
+    [("curie", "0-3,8-11"), ("rome", ",".join(f"{at}-{at + 1}" for at in range(0, 128, 4)))],
+)
+def test_a_half_has_half_the_cores_of_every_die_with_all_their_threads(machine: str, first: str) -> None:
+    with InProcess(Twin(load_machine(machine))) as inside:
+        found = core_halves(inside.ports.files)
+    assert found is not None
+    assert format_list(found[0]) == first
+    assert not found[0] & found[1]
+
+
+def test_cpus_that_this_process_may_not_use_are_in_no_half() -> None:
+    with InProcess(Twin(load_machine("curie"))) as inside:
+        found = core_halves(inside.ports.files, range(4))
+        assert found == (frozenset({0, 1}), frozenset({2, 3}))
+        assert core_halves(inside.ports.files, [0]) is None
