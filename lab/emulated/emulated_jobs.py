@@ -169,6 +169,10 @@ class TwinJobs:
             return None
         return _TwinCounter(self._twin, run.workload, self._lock)
 
+    def half_of(self, job: int, attempt: int) -> frozenset[int]:
+        """A job has the whole node."""
+        return frozenset()
+
     def keep(self, record: bytes) -> None:
         """Nothing is kept: the node ends with its agent."""
 

@@ -33,8 +33,8 @@ WAITING: Final = 64
 
 
 class Backend(Protocol):
-    """What runs jobs on a node. One thread calls its methods, which may be slow; only the loop calls ``counter``
-    and ``hint_page``.
+    """What runs jobs on a node. One thread calls its methods, which may be slow; only the loop calls ``counter``,
+    ``hint_page`` and ``half_of``.
 
     A run is named by ``(job, attempt)``, is started at most once, and stays in ``parts`` until it is forgotten. A job
     that cannot be started raises nothing: its part is ``refused``. ``OSError``, ``ValueError`` and ``NodectlError`` are
@@ -87,6 +87,10 @@ class Backend(Protocol):
     def hint_page(self, job: int, attempt: int) -> HintFile | None:
         """The page on which a run gives hints; None while there is none. ``PmuError`` if it is not to be believed. Does
         not wait."""
+        ...
+
+    def half_of(self, job: int, attempt: int) -> frozenset[int]:
+        """The CPUs of the half of the node that a run has; empty: it has all. Does not wait."""
         ...
 
     def keep(self, record: bytes) -> None:
@@ -194,6 +198,12 @@ class JobThread:
         agent has started it."""
         only = self._only()
         return self._programs.get(only) if only else None
+
+    def halves(self) -> dict[str, frozenset[int]]:
+        """By run, ``JOB.ATTEMPT``, the CPUs of each that has a half of the node."""
+        running = [part for part in self._news.parts if not part.is_over]
+        found = {f"{part.job}.{part.attempt}": self._backend.half_of(part.job, part.attempt) for part in running}
+        return {run: cpus for run, cpus in found.items() if cpus}
 
     def _only(self) -> tuple[int, int] | None:
         runs = [(part.job, part.attempt) for part in self._news.parts if part.phase in ("running", "ending")]

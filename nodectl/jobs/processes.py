@@ -54,6 +54,7 @@ from nodectl.jobs.run_files import (
     STRAYED,
     read_ending,
     read_group,
+    read_request,
     read_stage,
     reserve,
     write_durably,
@@ -272,6 +273,11 @@ class JobRunner:
         except OSError:
             return None
 
+    def half_of(self, job: int, attempt: int) -> frozenset[int]:
+        """Of the run's group."""
+        run = self._runs.get((job, attempt))
+        return run.group.half.cpus if run is not None and run.group.half is not None else frozenset()
+
     def keep(self, record: bytes) -> None:
         """In a file next to the runs. It need not survive the machine, so it does not wait for the disk."""
         part = self._directory / f"{KEPT}.part"
@@ -306,7 +312,7 @@ class JobRunner:
             job, _, attempt = directory.name.partition(".")
             if not (job.isdigit() and attempt.isdigit()):
                 continue
-            run = self._runs[(int(job), int(attempt))] = _Run(directory, _request(directory), read_group(directory))
+            run = self._runs[(int(job), int(attempt))] = _Run(directory, read_request(directory), read_group(directory))
             if not (directory / STEP).exists() and not (directory / ENDED).exists():
                 self._launch(run)  # the lock decides between this job step and one that the earlier agent launched
                 continue
@@ -480,13 +486,6 @@ def _send(step: tuple[int, int], number: int) -> None:
     """Send a signal to a job step, and have it go on if it was stopped."""
     for each in (number, signal.SIGCONT):
         send_all(each, lambda: [step[0]] if start_time(step[0]) == step[1] else [])
-
-
-def _request(directory: Path) -> JobStart | None:
-    try:
-        return msgspec.convert(json.loads(read_plain(directory / REQUEST)), JobStart)
-    except DAMAGED:
-        return None
 
 
 def _is_locked(path: Path) -> bool:

@@ -13,8 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
+
 from foundation.boot import boot_id, boottime_s
 from foundation.directories import sync_directory
+from foundation.wire.job_messages import JobStart
 from nodectl.jobs.cgroups import Cgroup
 from nodectl.jobs.job_files import open_new, read_plain
 from nodectl.jobs.job_group import JobGroup
@@ -61,6 +64,14 @@ def write_note(path: Path, text: str) -> None:
     with open(open_new(part), "w") as file:
         file.write(text)
     os.rename(part, path)
+
+
+def read_request(directory: Path) -> JobStart | None:
+    """What was to be run; None: the record is damaged."""
+    try:
+        return msgspec.convert(json.loads(read_plain(directory / REQUEST)), JobStart)
+    except (*DAMAGED, msgspec.DecodeError):
+        return None
 
 
 def write_group(directory: Path, group: JobGroup, user: JobUser) -> None:

@@ -44,6 +44,7 @@ from nodectl.loop.sensor_watch import SensorWatch
 from nodectl.loop.status_line import StatusLine
 from nodectl.loop.summary import RunAccount, Summary, Timing
 from nodectl.loop.survey import Survey, at_present_limits, fit_to_node, survey
+from nodectl.member.half_joules import HalfJoules
 from nodectl.member.inlet_air import InletAir
 from nodectl.policies.api import Policy
 from nodectl.site_jobs.job_watch import JobWatch
@@ -185,7 +186,7 @@ class Agent:
         self._account = RunAccount(layout)
         self._sensors = sensors
         self._shares, self._load_tag = NodeShares(layout, config) if cluster else None, LoadTag(layout)
-        self._inlet = InletAir(layout)
+        self._inlet, self._half_joules = InletAir(layout), HalfJoules(ports, layout, config)
         self._sweep_cost, self._own_cost = Histogram(), Histogram()
         page = metrics_path(ports.lock_path) if config.metrics.listen or config.mqtt.broker else ""
         self._page = MetricsPage(page, layout, config.mode) if page else None
@@ -377,6 +378,7 @@ class Agent:
             sample.elapsed_s, power_w, quality, trouble, self._load_tag.tag, cap_bound, joules, self._previous,
             self._ports.clock.now_ns() - sample.time_ns, raised.by if raised else "",
             raised.devices_w + self.config.caps.rest_w if raised else 0.0,
+            self._half_joules.of(sample, cluster.halves()),
         )  # fmt: skip
         if raised and self.config.foreign.end_jobs:
             cluster.end_jobs()

@@ -18,7 +18,8 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -34,6 +35,7 @@ from nodectl.jobs.job_runner import JobThread
 from nodectl.member.cluster_link import ClusterLink
 from nodectl.member.dispatch_thread import REFUSES, DispatchThread
 from nodectl.member.energy_meter import EnergyMeter, Interval
+from nodectl.member.half_joules import HalvesNow
 from nodectl.member.lease import NodeLease
 from nodectl.member.work import WorkDone
 from pmu.instruments.job_hints import HintFile
@@ -167,6 +169,10 @@ class JobExchange:
         """What the only job on this node runs; None where that is not known."""
         return self._thread.program()
 
+    def halves(self) -> HalvesNow:
+        """Of the runs on halves of this node."""
+        return self._thread.halves()
+
     def close(self) -> None:
         """Close; jobs continue."""
         self._thread.close()
@@ -263,16 +269,20 @@ class ClusterCap:
         """What the one job on this node runs; None where that is not known."""
         return self._jobs.program() if self._jobs else None
 
+    def halves(self) -> HalvesNow:
+        """The runs that have halves of this node, and which."""
+        return self._jobs.halves() if self._jobs else {}
+
     def follow(
         self, elapsed_s: float, power_w: float, quality: str, trouble: str, tag: Tag = "", cap_bound: CapBound = "no",
         joules: float | None = None, sweep: RawSweep | None = None, sweep_age_ns: int = 0,
-        raised_by: str = "", allowed_w: float = 0.0,
+        raised_by: str = "", allowed_w: float = 0.0, parts: Mapping[str, float] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """After each tick: the power of the node, what is wrong with the knobs that enforce the cap (``trouble``), its
         load tag, and whether it is cap-bound (``cap_bound``). Confirms the cap, and reports when it is time.
         ``joules``: its energy by the counters in ``sweep``, which are ``sweep_age_ns`` old; None: power times time.
         ``raised_by``: who has set a limit above the cap since the last call ("": nobody), so that the node was allowed
-        ``allowed_w`` (inf: not known)."""
+        ``allowed_w`` (inf: not known). ``parts``: whose how much of the joules is (``half_joules``)."""
         lease = self._lease
         here_ns = self.now_ns()
         self._quality, self._tag = quality, tag
@@ -280,7 +290,7 @@ class ClusterCap:
         self._power_mw = -1 if math.isnan(power_w) else max(round(power_w * 1000), 0)
         energy_j = power_w * elapsed_s if joules is None else joules
         # the time of the sweep, not of this call: to move many knobs can take longer than a tick
-        self._meter.add(Interval(here_ns - sweep_age_ns, elapsed_s, energy_j, quality), sweep)
+        self._meter.add(Interval(here_ns - sweep_age_ns, elapsed_s, energy_j, quality), sweep, parts)
         if raised_by and self._is_capped:
             self._note_raised(here_ns, raised_by, allowed_w)
         if self._is_capped and self._power_mw >= 0 and self._over.add(elapsed_s, power_w, lease.limit_mw):

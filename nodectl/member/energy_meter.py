@@ -2,7 +2,8 @@
 
 The node's counter is a function of time, E(t), extended by every tick of the loop. A part's counter is E(t) minus E at
 its start, up to its end; between two ticks E is taken as straight. Counters only grow. So a report that is lost, or a
-cluster agent that is away, costs nothing: the next report has it all.
+cluster agent that is away, costs nothing: the next report has it all. Two parts on the halves of the node divide what
+is drawn while both run (``half_joules``): of each counter what is the other's is taken off.
 
 An agent that is killed is replaced, and the jobs go on. The next agent starts from what this one has kept on the disk:
 the counters, and the readings of the hardware's own counters at that instant. These went on counting meanwhile, so
@@ -17,8 +18,9 @@ import math
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 import msgspec
@@ -51,7 +53,8 @@ _ENERGY: Final = GPU_FIELDS.index("energy_mj")
 
 class Kept(msgspec.Struct):
     """What the next agent starts from. ``at_ns``: CLOCK_BOOTTIME of ``totals``, when the hardware's counters were read:
-    ``sweep_ns`` of CLOCK_MONOTONIC, ``zones_uj`` and ``gpus_mj`` by name. Parts by ``JOB.ATTEMPT``."""
+    ``sweep_ns`` of CLOCK_MONOTONIC, ``zones_uj`` and ``gpus_mj`` by name. Parts by ``JOB.ATTEMPT``; ``others``:
+    what was drawn while each ran and is not its own; ``parts``: how the last interval was divided."""
 
     boot_id: str
     at_ns: int
@@ -62,6 +65,8 @@ class Kept(msgspec.Struct):
     gpus_mj: dict[str, int] = {}
     starts: dict[str, list[float]] = {}
     ends: dict[str, list[float]] = {}
+    others: dict[str, list[float]] = {}
+    parts: dict[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ class EnergyMeter:
         self._points: deque[tuple[int, Totals]] = deque(maxlen=POINTS)
         self._starts: dict[str, Totals] = {}
         self._ends: dict[str, Totals] = {}
+        self._others: dict[str, Totals] = {}
+        self._parts: Mapping[str, float] = {}
         self._power_w = 0.0
         self._layout: Layout | None = None
         self._sweep: RawSweep | None = None
@@ -114,10 +121,13 @@ class EnergyMeter:
         joules, quality = _since(before, layout, shares, first)
         if math.isnan(joules) and before.power_w > 0:
             joules, quality = before.power_w * elapsed_ns / 1e9, "estimated"
-        self.add(Interval(before.at_ns + elapsed_ns, elapsed_ns / 1e9, joules, quality))
+        self.add(Interval(before.at_ns + elapsed_ns, elapsed_ns / 1e9, joules, quality), parts=before.parts)
 
-    def add(self, interval: Interval, sweep: RawSweep | None = None) -> None:
-        """Extend E by this interval. ``sweep``: the hardware's counters at its end."""
+    def add(
+        self, interval: Interval, sweep: RawSweep | None = None, parts: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Extend E by this interval. ``sweep``: the hardware's counters at its end. ``parts``: how much of it is whose,
+        where two runs have the halves of the node."""
         totals, begin_ns = self.totals, interval.end_ns - round(interval.elapsed_s * 1e9)
         if not self._points or begin_ns - self._points[-1][0] > HOLE_S * 1e9:
             self._points.append((begin_ns, totals))
@@ -125,6 +135,10 @@ class EnergyMeter:
         if math.isfinite(joules) and joules >= 0 and interval.quality in QUALITIES and interval.elapsed_s > 0:
             at = QUALITIES.index(interval.quality)
             totals = (*totals[:at], totals[at] + joules, *totals[at + 1 : -1], totals[-1] + interval.elapsed_s)
+            for name, part in parts.items():
+                own = self._others.get(name, ZERO)
+                self._others[name] = (*own[:at], own[at] + (1 - part) * joules, *own[at + 1 :])
+            self._parts = parts
             self._power_w = joules / interval.elapsed_s
         self._points.append((interval.end_ns, totals))
         self._sweep = sweep or self._sweep
@@ -139,7 +153,7 @@ class EnergyMeter:
                 found.append(self._metered(name, part))
             else:
                 found.append(part)  # it was refused, or is lost: kept energy is all that there is
-        for known in (self._starts, self._ends):
+        for known in (self._starts, self._ends, self._others):
             for name in known.keys() - names:
                 del known[name]
         return found
@@ -156,6 +170,8 @@ class EnergyMeter:
             kept.gpus_mj = {gpu.uuid: int(mj) for gpu, mj in gpus}
         kept.starts = {name: list(totals) for name, totals in self._starts.items()}
         kept.ends = {name: list(totals) for name, totals in self._ends.items()}
+        kept.others = {name: list(totals) for name, totals in self._others.items()}
+        kept.parts = dict(self._parts)
         return msgspec.json.encode(kept)
 
     # --- inside
@@ -165,13 +181,15 @@ class EnergyMeter:
             before = _KEPT.decode(kept)
         except (msgspec.DecodeError, ValueError):
             return  # there is none, or the disk was full: counters begin at 0
-        starts, ends = _all_totals(before.starts), _all_totals(before.ends)
+        starts, ends, others = map(_all_totals, (before.starts, before.ends, before.others))
         totals = tuple(before.totals)
-        if starts is None or ends is None or not _are_totals(totals):
+        if starts is None or ends is None or others is None or not _are_totals(totals):
             return
-        self._ends = ends
+        if not all(0 <= part <= 1 for part in before.parts.values()):
+            return
+        self._ends, self._others = ends, others
         if before.boot_id != self._boot_id:  # the machine went down, and its jobs with it
-            self._ends |= {name: _difference(totals, start) for name, start in starts.items() if name not in ends}
+            self._ends |= {name: self._own(name, totals, start) for name, start in starts.items() if name not in ends}
             return
         self._starts, self._before, self._power_w = starts, before, before.power_w
         self._points.append((before.at_ns, totals))
@@ -181,14 +199,18 @@ class EnergyMeter:
         if name not in self._ends:
             start = self._start(name, part)
             end_ns = min(self._boottime_ns(part.ended_s), self._now_ns()) if part.is_over else 0
-            so_far = ZERO if start is None else _difference(self.totals, start)
+            so_far = ZERO if start is None else self._own(name, self.totals, start)
             if not part.is_over:
                 return msgspec.structs.replace(part, energy=_on_the_wire(so_far))
             if (start is None or self._last_ns < end_ns) and self._now_ns() - end_ns < WAIT_S * 1e9:
                 energy = _on_the_wire(so_far)
                 return JobPart(part.job, part.attempt, "running", started_s=part.started_s, energy=energy)
-            self._ends[name] = ZERO if start is None else _difference(self._at(end_ns), start)
+            self._ends[name] = ZERO if start is None else self._own(name, self._at(end_ns), start)
         return msgspec.structs.replace(part, energy=_on_the_wire(self._ends[name]))
+
+    def _own(self, name: str, later: Totals, start: Totals) -> Totals:
+        """Of what the node drew meanwhile, the part's own."""
+        return _difference(_difference(later, start), self._others.get(name, ZERO))
 
     def _start(self, name: str, part: JobPart) -> Totals | None:
         """E at the start of the part; None: not known yet."""

@@ -18,13 +18,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
 from nodectl.config import Config
 from nodectl.decide.shares import NodeShares
-from nodectl.site_jobs.job_cgroups import JobCgroups
 from nodectl.site_jobs.job_folder import SiteJob
 from pmu.instruments.hwmon import find
 from pmu.layout import Layout
@@ -60,10 +59,17 @@ def by_time(drawn: Drawn, used_s: Mapping[str, float]) -> dict[str, Drawn]:
     return {name: drawn.times(part_s / whole_s) for name, part_s in used_s.items()}
 
 
+class HasCpus(Protocol):
+    """Who knows which CPUs jobs have."""
+
+    def cpus(self, job: str) -> frozenset[int]:
+        """Those that it may run on; empty: not known."""
+
+
 class JobParts:
     """``drawn`` of each interval, then ``split`` of it between ``jobs``, if several share it."""
 
-    def __init__(self, ports: Ports, layout: Layout, config: Config, cgroups: JobCgroups) -> None:
+    def __init__(self, ports: Ports, layout: Layout, config: Config, cgroups: HasCpus) -> None:
         self._files, self._layout, self._cgroups = ports.files, layout, cgroups
         self._shares, self._rest_w = NodeShares(layout, config), config.caps.rest_w
         self._package_of = np.array(layout.package_of)

@@ -555,11 +555,15 @@ class SlowBackend:
     runs_names = ()
     refuses = ""
     runs_uid = -1
+    halves = ""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
         self.runs: list[JobPart] = []
         self.signals: list[int] = []
+
+    def half_of(self, job: int, attempt: int) -> frozenset[int]:
+        return frozenset()
 
     def start(self, start: JobStart) -> None:
         assert self.may_go_on.wait(240)

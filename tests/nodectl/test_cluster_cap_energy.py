@@ -132,8 +132,8 @@ def test_counters_are_read_at_the_time_of_the_sweep(monkeypatch: pytest.MonkeyPa
     made.cap.follow(0.5, 200.0, "measured", "")
     assert added == [
         ("layout", "shares", "first"),
-        (Interval(made.now_ns - 5, 0.1, 7.0, "measured"), "sweep"),
-        (Interval(made.now_ns, 0.5, 100.0, "measured"), None),
+        (Interval(made.now_ns - 5, 0.1, 7.0, "measured"), "sweep", {}),
+        (Interval(made.now_ns, 0.5, 100.0, "measured"), None, {}),
     ]
 
 

@@ -76,6 +76,35 @@ def test_energy_is_counted_by_its_quality_and_time_without_power_is_not_metered(
     assert meter.joules == pytest.approx(160.0)
 
 
+def test_two_parts_on_halves_divide_what_is_drawn_while_both_run_and_no_joule_is_twice_or_lost():
+    clocks = Clocks()
+    meter = clocks.meter()
+    alone, both = running(100.0), [running(100.0), running(102.0, 2)]
+    energy(meter, alone)
+
+    def drawn(watts: float, parts: dict[str, float], seconds: float = 1.0) -> None:
+        clocks.now_s += seconds
+        meter.add(Interval(round(1e9 * clocks.now_s), seconds, watts * seconds, "measured"), parts=parts)
+
+    drawn(100.0, {}, 2.0)
+    meter.metered(both)
+    drawn(200.0, {"1.1": 0.75, "2.1": 0.25})
+    drawn(300.0, {"1.1": 0.5, "2.1": 0.5})
+    first, second = meter.metered(both)
+    assert (first.energy, second.energy) == (
+        PartEnergy(measured_mj=500_000, metered_ms=4000), PartEnergy(measured_mj=200_000, metered_ms=2000),
+    )  # fmt: skip
+    clocks.now_s += 4.0  # the agent is killed; the last way to divide counts for the gap
+    later = clocks.meter(meter.keep())
+    before = later._before
+    assert before is not None
+    later.add(Interval(round(1e9 * clocks.now_s), 4.0, 400.0, "estimated"), parts=before.parts)
+    over = later.metered([ended(100.0, 108.0), running(102.0, 2)])
+    joules = [one.energy.measured_mj + one.energy.estimated_mj for one in over if one.energy]
+    assert joules == [700_000, 400_000]
+    assert later.joules == pytest.approx(sum(joules) / 1000)
+
+
 @given(
     watts=st.lists(st.floats(0, 2000), min_size=2, max_size=40),
     begin=st.floats(0, 1), length=st.floats(0, 1), kills=st.sets(st.integers(0, 39)),
