@@ -21,6 +21,7 @@ from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LATEST_S, LONGEST_S
 from cluster_agent.serve.people_protocol import Submit
+from cluster_agent.sharing.gpu_jobs import floor_of
 from foundation.shell.duration import ChangeOfClockError, seconds, unix_s
 from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo, json_text, read_text
@@ -36,12 +37,20 @@ _RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 _TIME_OF_DAY: Final = re.compile(r"(\d{1,2})(:\d{2}(?::\d{2})?)")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
 NEEDS_THE_HEAD: Final = (
-    "name", "eco", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue", "array", "reservation",
+    "name", "eco", "share", "exclusive", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue",
+    "array", "reservation",
 )  # fmt: skip
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-N", "--nodes", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
+@click.option(
+    "-N",
+    "--nodes",
+    type=click.FloatRange(0.5),
+    default=1,
+    show_default=True,
+    help="How many nodes; halves with --share.",
+)
 @click.option(
     "-t",
     "--time",
@@ -62,6 +71,13 @@ NEEDS_THE_HEAD: Final = (
 @click.option("--grace", default="30s", show_default=True, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option("--no-requeue", is_flag=True, help="Do not run it again when a node loses it.")
 @click.option("--eco", is_flag=True, help="It may be slowed for a power cap; it is then killed last (policy eco).")
+@click.option(
+    "--share",
+    default="",
+    metavar="FLOOR",
+    help="Another job may run on other halves of its nodes (policy shared): auto, or its least speed, 0 to 1.",
+)
+@click.option("--exclusive", is_flag=True, help="No other job runs on its nodes.")
 @click.option("--cores", type=click.IntRange(0), default=0, help="So many cores of each node (prb, easy-capped).")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="So many GPUs of each node.")
 @click.option("--mics", type=click.IntRange(0), default=0, help="So many MICs of each node.")
@@ -195,11 +211,18 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         raise WrongUseError(f"--time {given['walltime']}: a job needs some time")
     if walltime_s > LONGEST_S:
         raise WrongUseError(f"--time {given['walltime']}: longer than {LONGEST_S // 86_400} days")
+    nodes, share = given["nodes"], given["share"]
+    if 2 * nodes % 1:
+        raise WrongUseError(f"--nodes {nodes:g}: give whole nodes, or halves such as 0.5 and 1.5")
+    if share and given["exclusive"]:
+        raise WrongUseError(f"--share {share} and --exclusive: leave one of them out")
+    floor_of("--share", share)
     title = Path(given["script"]).name if given["script"] not in ("", "-") else ""
     return {
         "command": list(given["command"]), "walltime_s": walltime_s,
         "workdir": os.path.abspath(given["workdir"] or os.getcwd()), "script": script, "name": given["name"] or title,
-        "nodes": given["nodes"], "output": given["output"], "error": given["error"],
+        "nodes": math.ceil(nodes), "halves": round(2 * nodes) if nodes % 1 else 0,
+        "share": "exclusive" if given["exclusive"] else share, "output": given["output"], "error": given["error"],
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
         "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],

@@ -71,7 +71,7 @@ class HistoryRequests:
     def busy(self) -> set[str]:
         """The nodes that have a job."""
         jobs = self._jobs()
-        return {*(jobs.job_on if jobs is not None else ()), *self._foreign.on_nodes}
+        return {*(jobs.busy if jobs is not None else ()), *self._foreign.on_nodes}
 
     def hear(self, now_s: float, wall_s: float, reports: Iterable[Report]) -> None:
         """Reports of nodes; and what is due is saved."""
@@ -97,6 +97,7 @@ class HistoryRequests:
             ended_s=jobs.as_shown(job.ended_s), run_s=max(job.ended_s - job.started_s, 0.0), cores=job.spec.cores,
             request_s=job.spec.walltime_s, state=job.state, tag=job.tag, tag_source=job.tag_source, energy_j=joules,
             watts=watts, cap_w=account.cap_j / account.capped_s if account.capped_s else None,
+            is_shared=bool(job.halves),
         )  # fmt: skip
         self._ended(str(job.id), row, job.nodes)
 

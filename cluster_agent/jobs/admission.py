@@ -18,12 +18,14 @@ from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S
 from cluster_agent.scheduler.policy_phases import (
     LIVE,
     WITHOUT_CONFIGURATIONS,
+    WITHOUT_PAIRS,
     WITHOUT_SWITCHING,
     WITHOUT_WATTS,
     Composition,
     clash,
 )
 from cluster_agent.scheduler.switches.limits import clash_of
+from cluster_agent.sharing.gpu_jobs import floor_of
 from foundation.shell.errors import nearest
 from foundation.wire.job_messages import MAX_START, JobStart, kind_of
 from foundation.wire.power_messages import PROTOCOL, pack
@@ -41,12 +43,14 @@ def check_live(
     can_switch: bool = False,
     has_configurations: bool = False,
     switches: tuple[str, ...] = (),
+    has_pairs: bool = False,
 ) -> None:
     """``WrongUseError`` for a policy that needs what the partition has not, or that does not go with ``switches``."""
     lacks = (
         (has_watts, WITHOUT_WATTS),
         (can_switch, WITHOUT_SWITCHING),
         (has_configurations, WITHOUT_CONFIGURATIONS),
+        (has_pairs, WITHOUT_PAIRS),
     )
     partition = [LIVE, *(without for is_there, without in lacks if not is_there)]
     if reason := clash([*composition.declared, *partition]):
@@ -87,6 +91,19 @@ def check_job(job: Job, nodes: Collection[str], most_nodes: int = 0) -> None:
             f"the job's script, command and environment take {size} bytes, at most {MAX_START} can be sent to a node:"
             " move them to files that nodes can read"
         )
+
+
+def check_shares(job: Job, shares: bool) -> None:
+    """``WrongUseError`` for a job that cannot share nodes as it says. ``shares``: whether the policy has jobs share."""
+    share = job.spec.share
+    floor_of("--share", share)
+    if not shares and (job.spec.halves or share not in ("", "exclusive")):
+        what = "half a node" if job.spec.halves else f"--share {share}"
+        raise WrongUseError(f"{what}: the partition's policy gives each job its nodes alone: leave it out")
+    if shares and job.on:
+        raise WrongUseError("the policy chooses who is next to whom, and cannot keep to a node: choose another policy")
+    if shares and share == "exclusive" and job.spec.halves:
+        raise WrongUseError("half a node, and nobody on the other half: request whole nodes, or --share")
 
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:

@@ -26,6 +26,7 @@ import msgspec
 from cluster_agent.cluster import Kept, Machine, MachineFile, NodeGroup
 from cluster_agent.jobs.job import ACTIVE, Job, in_queue
 from cluster_agent.jobs.live_jobs import Partition
+from cluster_agent.jobs.owned_watts.live_halves import application
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED, submission
 from cluster_agent.replay.replay_files import (
     CAPS,
@@ -33,7 +34,9 @@ from cluster_agent.replay.replay_files import (
     JOB_WATTS,
     LOG,
     MACHINE,
+    PAIRS,
     RESERVATIONS,
+    SHARED_TABLE,
     SWITCHES,
     TABLE,
     WAYS,
@@ -46,6 +49,7 @@ from cluster_agent.scheduler.switches.queue_windows import as_shown
 from cluster_agent.scheduler.switches.reservations import FOREVER_S
 
 if TYPE_CHECKING:
+    from cluster_agent.jobs.owned_watts.live_owner import Owner
     from cluster_agent.store.job_store import JobStore
 
 PAST: Final = 1000
@@ -72,6 +76,9 @@ def files_of(
     jobs = _jobs(partition, store)
     zero_s = floor(jobs[0].queued_s) if jobs else floor(now_s)
     found, owner = dict[str, str](), partition.watts
+    if owner.pairs is not None:
+        table = _shared_table(jobs, owner, zero_s)
+        return {SHARED_TABLE: table, PAIRS: owner.pairs.text, SWITCHES: f"--machine {len(partition.nodes)}\n"}
     machine, cores = owner.as_planned(len(partition.nodes)), 1
     if machine is not None:
         found = {MACHINE: machine_text(machine, kept), CAPS: _caps(budget, zero_s)}
@@ -297,6 +304,23 @@ def _table(jobs: Sequence[Job], cores: int, cores_of: Mapping[str, int]) -> str:
         row = (job.id, name, job.uid, *times, state, spec.nodes, allocated, memory, tres)
         lines.append("|".join(map(str, row)))
     return "\n".join(lines) + "\n"
+
+
+def _shared_table(jobs: Sequence[Job], owner: Owner, zero_s: int) -> str:
+    """Of jobs that may share nodes. Applications that were never measured have no name of their own."""
+    assert owner.pairs is not None
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(
+        ("job", "application", "batch_size", "hours", "hours_are", "share", "nodes", "submit_s", "request_h")
+    )
+    for job in jobs:
+        request_s = owner.counts.request_s(job)
+        shares = sum(1 if name in job.halves else 2 for name in job.nodes) or job.spec.shares
+        run_s = min(_run_s(job), request_s) if job.started_s is not None else request_s
+        of = job.id, *application(owner.pairs, job), run_s / 3600, "run", owner.pairs.share(job.spec.share), shares / 2
+        table.writerow((*of, floor(job.queued_s) - zero_s, request_s / 3600))
+    return out.getvalue()
 
 
 def _iso(unix_s: int) -> str:

@@ -48,7 +48,7 @@ Numbers: TypeAlias = Annotated[list[Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the submitter requests. ``command`` runs once on each of the nodes; see ``JobStart``. Cores, GPUs, MICs and
-    memory are what each of these must have at least; the job has its nodes alone."""
+    memory are what each of these must have at least; the job has its nodes alone, unless it shares them."""
 
     command: list[str]
     walltime_s: Annotated[int, Meta(ge=1, le=LONGEST_S)]
@@ -80,8 +80,18 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the partition, if it has several; "": the first."""
     reservation: Annotated[str, Meta(max_length=LONGEST_QUEUE)] = ""
     """In whose intervals it runs, on the nodes that are kept for it; "": in none."""
+    share: Annotated[str, Meta(max_length=32)] = ""
+    """Whether another job may run on the other halves of its nodes: ``auto``, down to the policy's least speed; a
+    number, down to this one; ``exclusive``: none may; "": as the partition says."""
+    halves: Annotated[int, Meta(ge=0, le=1 << 21)] = 0
+    """Of nodes, if it wants an odd number of these; 0: whole nodes."""
     begin_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
     """Until this time (Unix seconds), too; 0: it may begin at once."""
+
+    @property
+    def shares(self) -> int:
+        """Halves of nodes that it takes."""
+        return self.halves or 2 * self.nodes
 
     @property
     def per_node(self) -> tuple[int, int, int, int]:
@@ -199,6 +209,15 @@ class Configured(msgspec.Struct, frozen=True):
     node_mw: int
 
 
+class Partner(msgspec.Struct, frozen=True):
+    """A job that had other halves of a job's nodes, and how fast both were expected to be next to each other, as shares
+    of their speeds alone; None: not known."""
+
+    job: int
+    speed: float | None
+    its_speed: float | None
+
+
 class Job(msgspec.Struct):
     """A job as stored. Times in Unix seconds."""
 
@@ -230,6 +249,13 @@ class Job(msgspec.Struct):
     """Whether the site's model failed to predict that, or was late, so that the nearest past jobs did."""
     configured: Configured | None = None
     """Where the policy chooses among configurations; None: it does not, or the job waits."""
+    halves: dict[str, int] = {}
+    """By node of which it has one half of the cores: which one, 0 or 1."""
+    partners: list[Partner] = []
+    placed_why: str = ""
+    """Why it has these partners, or none; "": the policy shares no nodes."""
+    may_take_s: int = 0
+    """How long its nodes let it run, if that is longer than its walltime, since a partner may slow it."""
     is_cancelled: bool = False
     tag: str = ""
     """The tag by which it is shared watts, and its source: user, node agent, job history."""
@@ -255,7 +281,8 @@ class Job(msgspec.Struct):
     @property
     def walltime_s(self) -> int:
         """How long its nodes let it run: in a configuration that is slower than requested, it may take longer."""
-        return min(max(self.spec.walltime_s, self.configured.length_s if self.configured else 0), LONGEST_S)
+        longest_s = max(self.spec.walltime_s, self.may_take_s, self.configured.length_s if self.configured else 0)
+        return min(longest_s, LONGEST_S)
 
     @property
     def hooks_s(self) -> float:
@@ -293,7 +320,7 @@ class Job(msgspec.Struct):
             workdir=spec.workdir, output=filled(spec.output or standard_output(len(self.nodes)), *named),
             error=filled(spec.error, *named), env=env,
             walltime_s=self.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
-            nodes=self.nodes, tag=spec.tag,
+            nodes=self.nodes, tag=spec.tag, half=self.halves.get(node, -1),
         )  # fmt: skip
 
 

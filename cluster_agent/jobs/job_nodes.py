@@ -19,10 +19,15 @@ A node that has never reported is down, and so is one whose agent does not run j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 
 from cluster_agent.jobs.power_switching import Switched
+
+SHARES: Final = 2
+"""Of a node, the halves of its cores. A job that shares with nobody takes both."""
+
+NOT_HALVED: Final = "cannot keep two jobs on halves of its cores: an older nodectl, one core, or an emulated node"
 
 NodeState: TypeAlias = Literal["idle", "allocated", "draining", "drained", "down", "powering-off", "off", "booting"]
 
@@ -30,7 +35,8 @@ NodeState: TypeAlias = Literal["idle", "allocated", "draining", "drained", "down
 @dataclass(slots=True)
 class Node:
     """One node. ``heard_s``: when it last reported its jobs; ``spoke_s``: when it last sent anything; -inf: never.
-    ``run``: the run of the job that has the node. ``idle_s``: since when it is idle."""
+    ``runs``: those of the jobs that have the node, and which half of it each: 0 or 1, -1 both. ``idle_s``: since when
+    it is idle."""
 
     name: str
     heard_s: float = float("-inf")
@@ -41,8 +47,9 @@ class Node:
     boot_id: str = ""
     is_up: bool = False
     drained: str | None = None  # the reason
-    run: int | None = None  # a row of the engine's table
+    runs: dict[int, int] = field(default_factory=dict)  # by row of the engine's table
     away_row: int | None = None  # while it is away: its placeholder in the engine's table
+    away_shares: int = 0  # that the placeholder has
     away_until_s: int | None = None  # when the scheduler may count on it again; None: not known
     spoke_s: float = float("-inf")
     idle_s: float | None = None
@@ -50,6 +57,8 @@ class Node:
     refuses: str = ""  # why it starts no job now, by its own report
     left_over: str = ""  # what of a job that has not this node any more still runs there, by its report
     has: tuple[int, int, int, int] | None = None  # as ``JobSpec.per_node``; None: the policy takes nodes as alike
+    halves: str = ""  # how it keeps two jobs apart (``NodeJobs.halves``); "": not at all
+    is_halved: bool = False  # two jobs may have it
     queue: str | None = None  # the only queue whose jobs it gets, "" where it gets none; None: of any
 
     @property
@@ -61,7 +70,17 @@ class Node:
             return "down" if self.drained is None else "drained"
         if self.gets_none:
             return "draining"
-        return "idle" if self.run is None else "allocated"
+        return "allocated" if self.runs else "idle"
+
+    @property
+    def free_shares(self) -> int:
+        """Those that no job has."""
+        return SHARES - sum(SHARES if half < 0 else 1 for half in self.runs.values())
+
+    @property
+    def free_half(self) -> int:
+        """One that no job has, of a node that has a free share."""
+        return 1 if 0 in self.runs.values() else 0
 
     @property
     def may_be_silent(self) -> bool:
@@ -72,7 +91,8 @@ class Node:
     def gets_none(self) -> str:
         """Why it gets no more jobs though it is up; empty: it gets them."""
         drained = "drained" if self.drained == "" else self.drained
-        return drained or self.left_over or self.refuses or ("a node of no queue" if self.queue == "" else "")
+        own = drained or self.left_over or self.refuses or ("a node of no queue" if self.queue == "" else "")
+        return own or (NOT_HALVED if self.is_halved and self.boot_id and not self.halves else "")
 
     def serves(self, queue: str) -> bool:
         """Whether it gets jobs of this queue."""
@@ -80,5 +100,10 @@ class Node:
 
     @property
     def may_start(self) -> bool:
-        """Whether a job may be started on it now."""
-        return self.is_up and self.run is None and self.switched is None and not self.gets_none
+        """Whether a job may be started on it now, on what is free of it."""
+        return self.is_up and self.free_shares > 0 and self.switched is None and not self.gets_none
+
+    @property
+    def is_away(self) -> bool:
+        """Whether something of it is free and gets no job."""
+        return self.free_shares > 0 and not self.may_start

@@ -136,7 +136,7 @@ class Run:
         if failed:
             own = next((last for last in failed if last.cause == ""), failed[0])
             return "failed", own.status, own.detail or job.reason
-        return "done", 0, ""
+        return "done", 0, next((last.detail for last in lasts if last.detail and job.halves), "")
 
 
 def _first(lasts: Iterable[JobPart], phase: Phase) -> JobPart | None:
@@ -159,10 +159,10 @@ class Runs:
         self.stored: dict[int, Account] = {}
         """By job, its account as it was stored last. People see these: what they have seen is not gone after a kill."""
 
-    def on(self, node: Node) -> Run | None:
-        """The run that has the node; None also where its part there is over."""
-        one = self.by_row.get(node.run) if node.run is not None else None
-        return None if one is None or one.parts[node.name].is_over else one
+    def on(self, node: Node) -> list[Run]:
+        """The runs that have the node; not those whose part there is over."""
+        found = (self.by_row.get(row) for row in node.runs)
+        return [one for one in found if one is not None and not one.parts[node.name].is_over]
 
     def of(self, job: Job) -> Run:
         """The run of this job, which has one."""
@@ -184,20 +184,18 @@ class Runs:
 
     def heard(self, node: Node, news: NodeJobs, now_s: float) -> None:
         """Take a node's report of the parts that it knows; ``node.boot_id`` is that of the report."""
-        own = self.on(node)
-        is_known = False
+        own = {(one.job.id, one.job.attempt): one for one in self.on(node)}
         node.left_over = ""
         for part in news.parts:
-            if own is not None and (part.job, part.attempt) == (own.job.id, own.job.attempt):
-                is_known = True
-                self._part_heard(own, node, part, now_s)
+            if (one := own.pop((part.job, part.attempt), None)) is not None:
+                self._part_heard(one, node, part, now_s)
             elif part.phase in ("running", "ending"):
                 node.left_over = f"job {part.job}, which was given up there, still runs and is being killed"
                 self._send(node.name, JobSignal(part.job, part.attempt, signal.SIGKILL))
             else:
                 self._send(node.name, JobForget(part.job, part.attempt))
-        if own is not None and not is_known:
-            self._part_missing(own, node, now_s)
+        for one in own.values():
+            self._part_missing(one, node, now_s)
 
     def stop(self, one: Run, reason: str) -> None:
         """End the run on all its nodes."""

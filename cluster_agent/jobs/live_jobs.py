@@ -23,16 +23,17 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs
+from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, check_shares
 from cluster_agent.jobs.engine_side.engine_rows import EngineRows
 from cluster_agent.jobs.engine_side.free_nodes import FreeNodes
 from cluster_agent.jobs.engine_side.placeholders import Outage, Placeholders
 from cluster_agent.jobs.engine_side.run_ends import REQUEUE, RunEnds
 from cluster_agent.jobs.engine_side.start_rules import StartRules, stored_reservations
 from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, in_queue
-from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.jobs.job_nodes import SHARES, Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import CAPACITY
+from cluster_agent.jobs.owned_watts.live_halves import LivePairs
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget, Owner
 from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
@@ -81,12 +82,14 @@ class Partition:
         configurations: Mapping[str, Rows] | None = None,
         mop_mw: Mapping[str, int] = MappingProxyType({}),
         switches: LiveSwitches = NONE,
+        pairs: LivePairs | None = None,
     ) -> None:
         """``machine``: what a node draws, for a policy that owns watts; ``meter``: what all of them have drawn;
         ``configurations``: by application, for a policy that chooses among them; ``mop_mw``: as of ``set_mops``;
-        ``switches``: limits and queues."""
-        check_live(composition, machine is not None, power is not None, configurations is not None, switches.names)
-        self.watts = Owner(composition, machine, configurations, meter, switches)
+        ``switches``: limits and queues; ``pairs``: how fast jobs are next to others, for a policy that shares nodes."""
+        has = machine is not None, power is not None, configurations is not None
+        check_live(composition, *has, switches.names, pairs is not None)
+        self.watts = Owner(composition, machine, configurations, meter, switches, pairs)
         self.reservations = stored_reservations(store, self.watts)
         self.watts.reserve(self.reservations.reserved)
         switches.windows.follow(int(now()))
@@ -109,6 +112,7 @@ class Partition:
             for name in job.nodes if job.state in ACTIVE else ():
                 # a node has the same time to report its jobs as after a restart of the agent
                 self.nodes.setdefault(name, Node(name)).heard_s = now()
+        self.watts.check_alone(self.jobs.values())
         self.power.load(self.nodes)
         self._free = FreeNodes(self.nodes, self.watts, self.reservations, self._clock)
         self._placeholders = Placeholders(self.power.times)
@@ -147,6 +151,7 @@ class Partition:
         )  # fmt: skip
         self._in_queue(job)
         check_job(job, self.nodes, self.watts.most_nodes(job))
+        check_shares(job, self.watts.pairs is not None)
         check_runs(job, self.nodes.values())
         self._rules.check(job)
         self._postponed.check(job)
@@ -257,7 +262,7 @@ class Partition:
         node.heard_s, node.boot_id, node.is_up = self._now(), news.boot_id, True
         node.without_jobs_s = float("-inf") if news.parts else node.heard_s
         node.runs_only, node.runs_names, node.refuses = news.runs_only, news.runs_names, news.refuses
-        node.runs_uid = news.runs_uid
+        node.runs_uid, node.halves = news.runs_uid, news.halves
         self._free.heard(news)
         self.runs.heard(node, news, node.heard_s)
         self.no_longer_runs(news.node, [part.job for part in news.parts if not part.is_over])
@@ -288,16 +293,16 @@ class Partition:
     def add_power(
         self, name: str, power_mw: int, quality: str, cap_mw: int = -1, bound: str = "", slowdown: float | None = None
     ) -> None:
-        """For the job that has the node: mean power since the node's last report, the cap in force (-1: none), what
+        """For the jobs that have the node: mean power since the node's last report, the cap in force (-1: none), what
         bound the node if anything did, and the predicted slowdown."""
-        node = self.nodes.get(name)
-        one = self.runs.on(node) if node is not None else None
-        now_s = self._now()
-        if one is None or (seconds := one.unseen_s(name, now_s)) is None:
-            return
-        seconds = min(seconds, self._times.down_after_s)
-        power_mw = -1 if name in one.job.metered else power_mw  # its own counters count
-        one.add_power(name, now_s, PowerInterval(seconds, power_mw, quality, cap_mw, bound, slowdown))
+        node, now_s = self.nodes.get(name), self._now()
+        for one in self.runs.on(node) if node is not None else ():
+            if (seconds := one.unseen_s(name, now_s)) is None:
+                continue
+            seconds = min(seconds, self._times.down_after_s)
+            counts = name in one.job.metered or name in one.job.halves  # the node's counters for this job
+            drawn_mw = -1 if counts else power_mw
+            one.add_power(name, now_s, PowerInterval(seconds, drawn_mw, quality, cap_mw, bound, slowdown))
 
     def store_accounts(self) -> None:
         """Before people see them: store what jobs have used so far, at most once in ``SHOWN_S``."""
@@ -360,8 +365,13 @@ class Partition:
             self._rows.set_aside(job, started)
             return
         self.watts.counts.started(job, started)
+        counts = self.watts.counts.counts_on(self._rows.scheduler, job)
+        others = list(dict.fromkeys(row for node in free for row in node.runs))
+        started.halves, started.partners, started.placed_why = {}, [], ""
         for node in free:
-            node.run = job
+            if counts.get(node.name, SHARES) < SHARES:
+                started.halves[node.name] = node.free_half
+            node.runs[job] = started.halves.get(node.name, -1)
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
         started.level = level
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
@@ -370,7 +380,9 @@ class Partition:
         parts = {node.name: Part(node.boot_id) for node in free}
         self.runs.by_row[job] = one = Run(job, started, parts, expected_end_s)
         self.expect(now_s, job, expected_end_s)
-        self._store.save(started)
+        self.watts.counts.met(one, next_to := [self.runs.by_row[row] for row in others])
+        for each in (one, *next_to):
+            self._store.save(each.job)
         self.runs.start(one)
 
     def expect(self, now_s: int, job: int, expected_end_s: int) -> None:

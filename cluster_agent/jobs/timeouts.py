@@ -40,7 +40,7 @@ class Timeouts:
             return
         if now_s - self._checked_s > self._times.down_after_s:  # this process was suspended, not the nodes
             for node in nodes:
-                node.heard_s = now_s if node.is_up or node.run is not None else node.heard_s
+                node.heard_s = now_s if node.is_up or node.runs else node.heard_s
         self._checked_s = now_s
         self.late.clear()
         for node in nodes:
@@ -49,7 +49,7 @@ class Timeouts:
                 node.is_up = False
                 if node.switched is None:
                     self._say(f"{node.name}: no report for {silent_s:.0f} s: down")
-            if (one := self._runs.on(node)) is not None:
+            for one in self._runs.on(node):
                 self._check_run(one, node, now_s)
 
     def _check_run(self, one: Run, node: Node, now_s: float) -> None:

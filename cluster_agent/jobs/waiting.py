@@ -203,7 +203,7 @@ def _needs(job: Job, idle: int) -> str:
 
 def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> list[tuple[float, int, str]]:
     """When nodes become free, where that is known: (Unix seconds, how many, how), in order of time."""
-    occupied = Counter(node.run for node in nodes if node.run is not None and node.is_up and not node.gets_none)
+    occupied = Counter(row for node in nodes if node.is_up and not node.gets_none for row in node.runs)
     found = [
         (max(float(one.expected_end_s), now_s), occupied[row], f"job {one.job.id} is to have ended")
         for row, one in runs.items()

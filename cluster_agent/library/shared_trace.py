@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.scheduler.unlike_nodes.shared_nodes import SHARES, Shared
+from cluster_agent.scheduler.unlike_nodes.shared_nodes import ALONE, SHARES, Shared, known_speeds
 from cluster_agent.sharing.gpu_jobs import GpuJob, read_jobs
 from cluster_agent.sharing.pair_table import PairTable, read_pairs
 from cluster_agent.workloads.node_trace import NodeTrace, NodeTraceBuilder
 from cluster_agent.workloads.text_tables import text_of
-
-ALONE: Final = 1.0
-"""The speed of a job on a card that nobody shares."""
 
 
 def shared_trace(path: str, pairs: str, is_strict: bool = False) -> tuple[NodeTrace, Shared]:
@@ -35,17 +31,15 @@ def shared_trace(path: str, pairs: str, is_strict: bool = False) -> tuple[NodeTr
     unknown = dict.fromkeys(job.variant for job in in_order if job.variant not in table.variants)
     variants = [*table.variants, *unknown]
     at = {variant: index for index, variant in enumerate(variants)}
-    speed = np.full((len(at), len(at) + 1), math.nan)
-    measured = len(table.variants)
-    speed[:measured, :measured] = table.speed
-    speed[:measured, -1] = ALONE if table.free is None else table.free
-    true = speed.copy()
-    true[measured:, -1] = ALONE
+    known = known_speeds(table, len(at))
+    true = None if _have_run(path, jobs) else known.copy()
+    if true is not None:
+        true[len(table.variants) :, -1] = ALONE
     return trace, Shared(
         tuple(map(str, variants)),
         np.array([at[job.variant] for job in in_order], np.int32),
         true,
-        speed,
+        known,
         np.array([job.floor for job in in_order]),
         are_halves,
         text_of(_path(pairs))[1],
@@ -61,6 +55,14 @@ def _path(given: str) -> str:
     """Of ``FILE.csv:GPU``."""
     head, colon, tail = given.rpartition(":")
     return head if colon and "/" not in tail and "." not in tail else given
+
+
+def _have_run(path: str, jobs: Sequence[GpuJob]) -> bool:
+    """Whether the jobs have run live, so that their hours are not those alone."""
+    found = {job.has_run for job in jobs}
+    if len(found) > 1:
+        raise WrongUseError(f"{path}: hours_are is run for some jobs and not for others: make it one for all")
+    return True in found
 
 
 def _check(path: str, job: GpuJob, are_halves: bool) -> None:

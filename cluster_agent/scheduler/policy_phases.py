@@ -217,7 +217,6 @@ LIVE: Final = Declared(
         JOB_WATTS: "has none: choose another one",
         NODE_PREDICTIONS: "has none: choose easy-capped",
         REPLAY: "is none: choose a rule that ships",
-        SHARES: "has none: a node runs one job",
         PROMISES: "has none: choose another order",
         OTHERS_WATTS: "counts none: give the policy power=Power()",
     },
@@ -245,6 +244,11 @@ WITHOUT_CONFIGURATIONS: Final = Declared(
     "a live partition without `configurations`", takes={CONFIGURATIONS: "has none: give a file in [jobs]"}
 )
 """Where the settings do not say in which ways jobs can run."""
+WITHOUT_PAIRS: Final = Declared(
+    "a live partition without `pairs`",
+    takes={SHARES: "knows no speeds of jobs next to each other: give a file in [jobs]"},
+)
+"""Where the settings do not say how fast jobs are on halves of nodes."""
 WITHOUT_SWITCHING: Final = Declared(
     "a live partition without [jobs.power]", takes={SWITCHING: "has none: choose another mode"}
 )

@@ -23,6 +23,7 @@ from cluster_agent.budget_rules.rule_sets import problems as rule_problems
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import check_live
+from cluster_agent.jobs.owned_watts.live_halves import LivePairs, read_live_pairs
 from cluster_agent.jobs.owned_watts.live_owner import Owner
 from cluster_agent.jobs.power_switching import PowerTimes
 from cluster_agent.jobs.times import Times
@@ -169,6 +170,20 @@ class JobSettings(msgspec.Struct, frozen=True):
             " application is its name. A relative path is relative to this file."
         ),
     ] = ""
+    pairs: Annotated[
+        str,
+        Meta(
+            description="For `shared`: a file of measured speeds on halves of nodes (CSV, docs/shared-nodes.md); a"
+            " job's application is its name. A relative path is relative to this file."
+        ),
+    ] = ""
+    share: Annotated[
+        Literal["opt-in", "all"],
+        Meta(
+            description="For `shared`: only jobs with `submit --share` share nodes, or all but those with"
+            " `submit --exclusive`."
+        ),
+    ] = "opt-in"
     down_after_s: Annotated[
         float,
         Meta(description="A node that has not reported its jobs for so long is down; it reports once a second.", ge=3),
@@ -243,7 +258,8 @@ class JobSettings(msgspec.Struct, frozen=True):
         given = {"partitions": "=" in self.queues, "limits": bool(self.limits.split())}
         given["windows"] = bool(self.windows.split())
         switches = tuple(name for name, is_given in given.items() if is_given)
-        check_live(composed, bool(self.machine), self.power is not None, bool(self.configurations), switches)
+        has = bool(self.machine), self.power is not None, bool(self.configurations)
+        check_live(composed, *has, switches, bool(self.pairs))
         return composed
 
     @property
@@ -276,6 +292,11 @@ class JobSettings(msgspec.Struct, frozen=True):
         if tables.is_generated:
             raise WrongUseError(f"{self.configurations} is generated, and of another machine: give a file")
         return tables.known
+
+    @property
+    def live_pairs(self) -> LivePairs | None:
+        """``WrongUseError`` for a file that is no table of halves of nodes."""
+        return read_live_pairs(self.pairs, self.share == "all") if self.pairs else None
 
     @property
     def times(self) -> Times:
@@ -384,6 +405,7 @@ def _below(folder: Path, given: dict[str, object]) -> None:
         (nodes, "factors", ""),
         (jobs, "machine", r"\.toml$"),
         (jobs, "configurations", r"\.csv"),
+        (jobs, "pairs", ""),
         (power, "keep_on", ""),
     ):
         if isinstance(table, dict) and isinstance(name := table.get(key), str) and name and re.search(mark, name):
@@ -479,6 +501,11 @@ def _job_problems(jobs: JobSettings, sharer: str) -> Iterator[tuple[str, str]]:
         _ = jobs.tables
     except (WrongUseError, TraceError) as error:
         yield "jobs.configurations", str(error).removeprefix("--configurations ")
+        return
+    try:
+        _ = jobs.live_pairs
+    except WrongUseError as error:
+        yield "jobs.pairs", str(error)
         return
     try:
         _ = find_model(jobs.tag_model) if jobs.tag_model else None

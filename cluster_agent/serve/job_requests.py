@@ -319,8 +319,9 @@ class JobRequests:
         with self._side.changing() as live:
             _check_node(live, request.node)
             live.drain(request.node, request.reason or f"by {caller.name}", caller.uid)
-            run = live.nodes[request.node].run
-        return [f"{request.node} gets no more jobs" + ("; the one that it has goes on" if run is not None else "")]
+            runs = len(live.nodes[request.node].runs)
+        goes_on = {0: "", 1: "; the one that it has goes on"}.get(runs, f"; the {runs} that it has go on")
+        return [f"{request.node} gets no more jobs{goes_on}"]
 
     def _resume(self, caller: Caller, request: Resume) -> Sentences:
         with self._side.changing() as live:
@@ -401,7 +402,7 @@ def _as_stored(job: Job, accounts: Mapping[int, Account]) -> Job:
 
 def _switch_off(live: Partition, node: Node) -> str:
     state = node.switched.state if node.switched else "on"
-    if node.run is not None:
+    if node.runs:
         raise ClusterError(f"{node.name} has a job: drain it and wait, or cancel the job")
     if state == "booting":
         raise ClusterError(f"{node.name} is booting: wait until that has ended")

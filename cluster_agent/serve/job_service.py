@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -116,7 +116,7 @@ class JobService:
         self._models, self._mop_mw, self._mops_s = models, mop_mw, -math.inf
         self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, its kind
         self._running: dict[int, Job] = {}
-        self._job_on: dict[str, str] = {}
+        self._jobs_on: dict[str, list[str]] = {}
         with self._shutting():  # jobs that cannot be read never keep the budget from being kept
             self._open()
 
@@ -189,8 +189,13 @@ class JobService:
 
     @property
     def job_on(self) -> Mapping[str, str]:
-        """By node, the number of the job that it has."""
-        return self._job_on
+        """By node, the number of the job that it has; without nodes of two, whose counters say nothing of one job."""
+        return {name: jobs[0] for name, jobs in self._jobs_on.items() if len(jobs) == 1}
+
+    @property
+    def busy(self) -> Collection[str]:
+        """The nodes that have a job, or two."""
+        return self._jobs_on.keys()
 
     # --- for the sharer
 
@@ -200,7 +205,9 @@ class JobService:
             return []
         found = []
         for job, nodes in self._live.runs.running():
-            tag = self._tags.give(job, (self._tag_of.get(name, "") for name in nodes), nodes)
+            # the counters of a node that two jobs have say nothing of either
+            tags = (self._tag_of.get(name, "") if name not in job.halves else "" for name in nodes)
+            tag = self._tags.give(job, tags, nodes)
             name = str(job.id)
             self._taken_for[name] = self._models.get(tag), f"{job.user}/{job.title}"
             found.append(view.Job(name, nodes, tag, job.tag_source, learned=self._rates.learned(name),
@@ -313,7 +320,7 @@ class JobService:
             why = _why_switched(node.switched)
         elif node.state == "down":
             why = self._why_down(name)
-        return node.state, self._job_on.get(name, ""), why
+        return node.state, ", ".join(self._jobs_on.get(name, ())), why
 
     def may_be_silent(self, name: str) -> bool:
         """Whether the node is drained or being switched, so that nobody expects a report of it."""
@@ -337,7 +344,7 @@ class JobService:
             sorted(self._names), settings.composition, self._store, self.now, self._say, settings.times,
             power=settings.power_times if self.can_switch else None,
             machine=settings.live_machine, meter=self._meter.read, configurations=settings.tables,
-            mop_mw=self._mop_mw, switches=settings.switches,
+            mop_mw=self._mop_mw, switches=settings.switches, pairs=settings.live_pairs,
         )  # fmt: skip
         if self._is_alarmed:
             self._say(f"the alarm is over: {self._why_shut}")
@@ -375,22 +382,25 @@ class JobService:
                 self._ended(job)
         running = live.runs.running()
         self._running = {job.id: job for job, _ in running}
-        self._job_on = {name: str(job.id) for job, nodes in running for name in nodes}
+        self._jobs_on = {}
+        for job, nodes in running:
+            for name in nodes:
+                self._jobs_on.setdefault(name, []).append(str(job.id))
         self._taken_for = {name: taken for name, taken in self._taken_for.items() if int(name) in self._running}
 
     def _patience_s(self, name: str) -> float:
         """How long the node may be without a report of its jobs before it is sent a query."""
         last = self._last_jobs.get(name)
-        return QUERY_AFTER_S if last is None or last.parts or name in self._job_on else QUERY_IDLE_AFTER_S
+        return QUERY_AFTER_S if last is None or last.parts or name in self._jobs_on else QUERY_IDLE_AFTER_S
 
     def _add_power(self, live: Partition, now_s: float, report: Report, bound: Bound) -> None:
         name = report.node
         self._tag_of[name] = report.tag
         if self._scored is not None:
-            self._scored.hear(report, self._job_on.get(name, ""))
+            self._scored.hear(report, self._only_on(name))
         before = self._before.get(name)
         self._before[name] = report
-        job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
+        job, power_mw = self._only_on(name), _mean_mw(before, report)
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
         is_bound = is_cap_bound(report)
@@ -401,9 +411,14 @@ class JobService:
         rate, kind = _rate(before, report) if report.held != "unsure" else (-1.0, "")
         self._rates.hear(now_s, name, job, rate, kind, model, power_mw, cap_mw if is_bound else -1, tdp_mw,
                          self._needs.of(name), like)  # fmt: skip
-        if job:
+        if name in self._jobs_on:
             by, slowdown = bound(report)
             live.add_power(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
+
+    def _only_on(self, name: str) -> str:
+        """The job that has the node alone; empty: none has."""
+        jobs = self._jobs_on.get(name, ())
+        return jobs[0] if len(jobs) == 1 else ""
 
     def _reports(self, name: str, now_s: float) -> bool:
         return now_s - self._reported_s.get(name, -math.inf) <= self._settings.down_after_s

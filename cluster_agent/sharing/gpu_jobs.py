@@ -4,6 +4,8 @@ For replays it may also have ``nodes`` (GPUs, or nodes in halves such as 2.5; 1 
 ``request_h``, the requested time (``hours``). ``hours`` is the time alone on the GPU, or on whole nodes. ``memory_gib``
 is what the job needs of the card; empty: it is not known. In ``share``, ``exclusive`` means alone, ``auto`` or nothing
 the floor of all jobs, and a number from 0 to 1 a floor of the job's own: with 0 its user agrees to any speed.
+``hours_are``: ``work`` or nothing, as said; ``run``: for how long the job has run, next to whomever, which no partner
+changes any more (``clusterctl state export --replay``).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class GpuJob(NamedTuple):
     nodes: float = 1.0
     submit_s: int = 0
     request_h: float = math.nan
+    has_run: bool = False
 
 
 EXCLUSIVE: Final = math.inf
@@ -84,13 +87,17 @@ def _job(where: str, row: dict[str, str], card_gib: float) -> GpuJob:
         raise WrongUseError(f"{where}: nodes cannot be {row['nodes']}: give 0.5, 1, 1.5, or more")
     if not hours <= request_h <= LONGEST_H:
         raise WrongUseError(f"{where}: request_h cannot be {row['request_h']}: give {hours:g} to {LONGEST_H:g}")
-    floor, submit_s = _floor(where, row.get("share", "")), given.get("submit_s", 0.0)
+    floor, submit_s = floor_of(where, row.get("share", "")), given.get("submit_s", 0.0)
     if submit_s > LONGEST_H * 3600:
         raise WrongUseError(f"{where}: submit_s cannot be {row['submit_s']}: give at most {LONGEST_H * 3600:g}")
-    return GpuJob(row["job"], variant, hours, memory_gib, floor, nodes, int(submit_s), request_h)
+    if (hours_are := row.get("hours_are", "")) not in ("", "work", "run"):
+        raise WrongUseError(f"{where}: hours_are cannot be {hours_are!r}: give work or run")
+    has_run = hours_are == "run"
+    return GpuJob(row["job"], variant, hours, memory_gib, floor, nodes, int(submit_s), request_h, has_run)
 
 
-def _floor(where: str, share: str) -> float:
+def floor_of(where: str, share: str) -> float:
+    """The least speed of a job that shares so; ``WrongUseError`` for what is none."""
     if share in ("", "auto"):
         return math.nan
     if share == "exclusive":

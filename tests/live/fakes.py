@@ -58,6 +58,7 @@ class Fake:
         self.order = 0
         self.said: list[str] = []
         self.emulated: set[str] = set()
+        self.halves = "cpuset"
         memory = Path("/dev/shm")  # the disk's own time is not what is tested here
         self._directory = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
         self.database = Database(Path(self._directory.name) / "cluster.db")
@@ -104,7 +105,8 @@ class Fake:
     def report_of(self, node: FakeNode) -> None:
         if not node.is_cut:
             runs_only = "twin-workload" if node.name in self.emulated else ""
-            self.partition.heard(NodeJobs(node.name, f"boot{node.boot}", list(node.parts.values()), runs_only))
+            parts = list(node.parts.values())
+            self.partition.heard(NodeJobs(node.name, f"boot{node.boot}", parts, runs_only, halves=self.halves))
 
     def settle(self) -> None:
         """Turns and messages until there is nothing more to say at this instant."""

@@ -279,7 +279,7 @@ class Killed(RuleBasedStateMachine):
         for name, node in self.site.fake.partition.nodes.items():
             if node.state == "off":
                 assert self.site.fake.nodes[name].is_cut
-            assert node.switched is None or node.run is None
+            assert node.switched is None or not node.runs
 
     def teardown(self) -> None:
         fake = self.site.fake

@@ -101,6 +101,7 @@ class EngineRows:
         queue_of = switches.queue_of_node
         for node in self.nodes.values():
             node.has = self.watts.has(node.name)
+            node.is_halved = self.watts.pairs is not None
             node.queue = queue_of.get(node.name, "") if switches.has_partitions else None
 
     def _rows_needed(self) -> int:
@@ -134,7 +135,8 @@ class EngineRows:
         self.runs.by_row.clear()
         self._learn_from(past)
         for node in self.nodes.values():
-            node.run = node.away_row = node.away_until_s = None
+            node.runs = {}
+            node.away_row = node.away_until_s = None
         for job in self.jobs.values():
             if job.state in ACTIVE:
                 self._adopt(job, kept.get(job.id), now_s)
@@ -178,7 +180,7 @@ class EngineRows:
         one.is_killed, one.waits_as = job.reason == CAPPED, None
         self.runs.by_row[row] = one
         for name in job.nodes:
-            self.nodes[name].run = row
+            self.nodes[name].runs[row] = job.halves.get(name, -1)
         if expected_end_s <= now_s:
             heappush(self._overruns, (expected_end_s, row))
         else:
@@ -192,15 +194,15 @@ class EngineRows:
 
     def _add(self, job: Job, submit_s: int, nodes: int = 0) -> int:
         """``nodes``: how many it has, which a policy before a restart may have chosen; 0: those that it requests."""
-        row = self._table.add(job.id, job.uid, submit_s, job.spec.walltime_s, nodes or job.spec.nodes)
+        row = self._table.add(job.id, job.uid, submit_s, self.watts.counts.request_s(job), nodes or job.spec.nodes)
         self.watts.counts.add(row, job)
         return row
 
-    def occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S) -> int:
-        """A row that has these nodes, which are away or have a job that is being killed, and draws what idle nodes
-        do."""
+    def occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S, shares: Sequence[int] = ()) -> int:
+        """A row that has these nodes, or so many shares of each, which are away or have a job that is being killed, and
+        draws what idle nodes do."""
         row = self._table.add(0, -1, now_s, length_s, len(names))
-        self.scheduler.adopt(now_s, now_s, row, length_s, level=-1, **self.watts.counts.occupy(row, names))
+        self.scheduler.adopt(now_s, now_s, row, length_s, level=-1, **self.watts.counts.occupy(row, names, shares))
         return row
 
     def wait_as(self, row: int, job: Job) -> None:

@@ -79,17 +79,18 @@ class Placeholders:
         self,
         scheduler: NativeScheduler,
         nodes: Collection[Node],
-        occupy: Callable[[Sequence[str], int, int], int],
+        occupy: Callable[[Sequence[str], int, int, Sequence[int]], int],
         now_s: int,
         room: float,
     ) -> bool:
         """Occupy nodes that may not start a job, and free the others; whether that calls for a pass. ``occupy`` gives
-        nodes to a new row, from now for so many seconds; ``room``: how many may have rows that are not of jobs."""
+        so many shares of nodes to a new row, from now for so many seconds; ``room``: how many may have rows that are
+        not of jobs."""
         _, by_plan = scheduler.nodes_off(now_s)
         self.by_plan, self.is_short_of_room, is_pass_due = by_plan, False, False
         room -= sum(node.away_row is not None for node in nodes)
         for node in nodes:
-            is_away = node.run is None and not node.may_start
+            is_away = node.is_away
             is_pass_due |= self._note(node, is_away, now_s)
             if is_away and by_plan and is_off_for_cap(node):
                 by_plan, is_away = by_plan - 1, False
@@ -103,11 +104,18 @@ class Placeholders:
                     self.is_short_of_room = True
                     continue
                 away_s = max(round(self._times.boot_within_s), 2) if is_coming(node) else ENDLESS_S
-                node.away_row = occupy([node.name], now_s, away_s)
+                node.away_row, node.away_shares = (
+                    occupy([node.name], now_s, away_s, [node.free_shares]),
+                    node.free_shares,
+                )
                 node.away_until_s = now_s + away_s if is_coming(node) else None
         return is_pass_due
 
 
 def _is_right(node: Node, now_s: int) -> bool:
-    """Whether its placeholder ends when the node should be back, or never, and not now."""
-    return (node.away_until_s is not None) == is_coming(node) and (node.away_until_s or ENDLESS_S) > now_s + 1
+    """Whether its placeholder has all that is free, and ends when the node should be back, or never, and not now."""
+    return (
+        node.away_shares == node.free_shares
+        and (node.away_until_s is not None) == is_coming(node)
+        and (node.away_until_s or ENDLESS_S) > now_s + 1
+    )

@@ -42,7 +42,7 @@ class RunEnds:
         job, rows = one.job, self._rows
         job.nodes = list(one.parts)
         for name in one.parts:
-            rows.nodes[name].run = None
+            rows.nodes[name].runs.pop(one.row, None)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
         waits_again = state == "lost" and not is_requeue and self._is_to_wait_after_loss(one)
@@ -71,7 +71,7 @@ class RunEnds:
         one.is_killed, one.waits_as, one.row = True, row, occupied
         runs.by_row[occupied] = one
         for name in one.parts:
-            rows.nodes[name].run = occupied
+            rows.nodes[name].runs = {occupied: -1}
         rows.killed_s[occupied] = self._now()
         self._say(f"job {one.job.id}: {CAPPED}")
         runs.stop(one, CAPPED)
@@ -93,6 +93,7 @@ class RunEnds:
         """To the end of the queue, since its place was taken when it started."""
         job.state, job.reason, job.status, job.ended_s = "queued", reason, None, None
         job.nodes, job.queued_s, job.expected_end_s, job.configured = [], self._now(), None, None
+        job.halves, job.may_take_s = {}, 0
         if job.spec.reservation:  # it may be over
             self._rules.look_again()
         if not self._rows.postponed.postpone(job) and self._rows.fits(job):
@@ -114,7 +115,8 @@ class RunEnds:
         self.queue_again(job, reason)
         job.queued_s, rows.has_room = place_s, True
         is_ready = bool(rows.fresh) and rows.fresh[-1] is job
-        if is_ready and not rows.watts.owns_watts and one.row >= rows.first_row:
+        may_lose = not rows.watts.owns_watts and rows.watts.pairs is None
+        if is_ready and may_lose and one.row >= rows.first_row:
             rows.fresh.pop()
             rows.wait_as(one.row, job)
             rows.scheduler.lose(one.row)

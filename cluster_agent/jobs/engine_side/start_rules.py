@@ -132,7 +132,7 @@ class StartRules:
             )
             for one in self._rows.runs.by_row.values()
         ]
-        away = sum(node.run is None and not node.may_start for node in self._rows.nodes.values())
+        away = sum(node.is_away for node in self._rows.nodes.values())
         return [*found, *([Busy(0, away, float("inf"))] if away else [])]
 
     def _follow_reservations(self) -> None:

@@ -92,7 +92,7 @@ class ConfigurationCounts(Counts):
         assert job.started_s is not None
         return {"estimate_s": max(found.length_s, now_s - int(job.started_s))}  # one that is late ends at any moment
 
-    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+    def occupy(self, row: int, names: Sequence[str], shares: Sequence[int] = ()) -> dict[str, Any]:
         """The row takes these nodes, and draws no more than idle ones."""
         self._given.runs(row, len(self._tables) - 1, 0)
         self._given.width[row] = len(names)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
+from cluster_agent.jobs.job_runs import Run
 from cluster_agent.scheduler.native.native_replay import Engine
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
@@ -54,8 +55,12 @@ class Counts:
         """What the scheduler has to know more of a job that runs already."""
         return {}
 
-    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
-        """The same of a row that takes these nodes, and draws no more than idle ones."""
+    def request_s(self, job: Job) -> int:
+        """For how long the plan counts it at most."""
+        return job.spec.walltime_s
+
+    def occupy(self, row: int, names: Sequence[str], shares: Sequence[int] = ()) -> dict[str, Any]:
+        """The same of a row that takes these nodes, or so many shares of each, and draws no more than idle ones."""
         if self.limits is not None:
             self.limits.occupy(row, names)
         return {}
@@ -63,6 +68,13 @@ class Counts:
     def nodes_for(self, scheduler: NativeScheduler, row: int, free: Sequence[Node], width: int) -> Sequence[Node]:
         """The nodes of a job that starts; too few if too few of those that it could have are free."""
         return free[:width]
+
+    def counts_on(self, scheduler: NativeScheduler, row: int) -> Mapping[str, int]:
+        """By node how many of its shares a job that starts gets; of one that is not there: all."""
+        return {}
+
+    def met(self, one: Run, others: Sequence[Run]) -> None:
+        """The job has started on nodes of which these jobs have other halves."""
 
     def started(self, row: int, job: Job) -> None:
         """The job in this row has started."""

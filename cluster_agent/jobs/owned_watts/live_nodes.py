@@ -77,7 +77,7 @@ class NodeCounts(Counts):
         self._fill(row, len(job.nodes), self._need(job.spec), watts)
         return {"nodes": self.at(job.nodes)}
 
-    def occupy(self, row: int, names: Sequence[str]) -> dict[str, Any]:
+    def occupy(self, row: int, names: Sequence[str], shares: Sequence[int] = ()) -> dict[str, Any]:
         """The row takes these nodes, and draws no more than idle ones."""
         self._fill(row, len(names), [*NOTHING, 1], 0.0)
         return {"nodes": self.at(names)}

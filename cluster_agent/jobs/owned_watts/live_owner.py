@@ -17,13 +17,14 @@ from msgspec.structs import replace
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
-from cluster_agent.errors import WrongUseError
+from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
 from cluster_agent.jobs.owned_watts.live_configurations import ConfigurationCounts, check_configurations
 from cluster_agent.jobs.owned_watts.live_counts import Counts, at_lowest, busiest_w, busy_mw, counted, mw
+from cluster_agent.jobs.owned_watts.live_halves import HalfCounts, LivePairs
 from cluster_agent.jobs.owned_watts.live_levels import LevelCounts
 from cluster_agent.jobs.owned_watts.live_nodes import Has, NodeCounts, check_hosts, group_of, has
 from cluster_agent.scheduler.configurations.table import Rows
@@ -32,7 +33,7 @@ from cluster_agent.scheduler.interfaces import Meter, unmetered
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.orders.priority import with_strangers
-from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.policy_phases import Composition, shares_nodes
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.queue import patient
 from cluster_agent.scheduler.switches.limits import clash_of
@@ -79,8 +80,10 @@ class Owner:
         configurations: Mapping[str, Rows] | None = None,
         meter: Meter = unmetered,
         switches: LiveSwitches = NONE,
+        pairs: LivePairs | None = None,
     ) -> None:
-        """``switches``: where the policy owns no watts. ``WrongUseError`` for a machine that does not fit."""
+        """``switches``: where the policy owns no watts; ``pairs``: where two jobs share a node. ``WrongUseError`` for a
+        machine that does not fit."""
         self.switches = switches
         composition = composition or Composition()
         self._highest = machine if composition.power is not None and composition.power.lowers_caps else None
@@ -94,11 +97,13 @@ class Owner:
         are nodes."""
         self.places_jobs = self._kind == "nodes"
         """Whether the policy distinguishes nodes, and places jobs on them."""
+        self.pairs = pairs if shares_nodes(composition.plan) else None
+        """How fast jobs are next to others, where two may have one node; None: each has its nodes alone."""
         self.requeues = not self.counts_every_node or composition.power is None or composition.power.requeue
         """Whether a job that was killed for a cap waits again."""
         self.configurations = configurations or {} if self._kind == "configurations" else {}
         """By application, where the policy chooses one for each job."""
-        is_alike = self._kind in ("processors", None)
+        is_alike = self._kind in ("processors", None) and self.pairs is None
         self.phases = composition if is_alike else Composition()
         """Of the policy, as far as it learns from jobs that have ended, and from users."""
         self.full_w = machine.node.busy_w[0] if is_alike and machine is not None and machine.has_watts else None
@@ -133,6 +138,18 @@ class Owner:
         owns = "a policy that owns watts does not go with reservations" if self.owns_watts else None
         if (trouble := owns or self.switches.clash_with_reservations(self._composition)) is not None:
             raise WrongUseError(f"reservation {name} cannot be kept: {trouble}; choose another policy ([jobs] policy)")
+
+    def check_alone(self, jobs: Iterable[Job]) -> None:
+        """``ClusterError`` if jobs share nodes, as an earlier policy has placed them, and this one has none share."""
+        on: dict[str, int] = {}
+        for job in jobs if self.pairs is None else ():
+            for name in job.nodes:
+                if name in on:
+                    raise ClusterError(
+                        f"jobs {on[name]} and {job.id} share {name}, and the policy gives each job its nodes alone:"
+                        " start with shared until they have ended"
+                    )
+                on[name] = job.id
 
     def reserve(self, reserved: Mapping[str, Reserved]) -> None:
         """Schedulers that begin keep these reservations."""
@@ -194,6 +211,8 @@ class Owner:
 
     def _new_counts(self, live: LiveJobs) -> Counts:
         composition = self._composition
+        if self.pairs is not None:
+            return HalfCounts(live, composition, self.pairs, list(self._groups))
         if self._kind is None:
             return Counts(World(live), composition, self.switches, self._groups)
         if self.counts_every_node:
@@ -236,7 +255,9 @@ class Owner:
         )
 
     def most_nodes(self, job: Job) -> int:
-        """How many nodes a job may get at most."""
+        """How many nodes a job may get at most: a share of each of twice as many, where it may share."""
+        if self.pairs is not None:
+            return job.spec.shares
         return max((row.nodes for row in self.configurations.get(job.title, ())), default=job.spec.nodes)
 
     def width(self, row: int) -> int:

@@ -171,20 +171,21 @@ class NativeScheduler:
 
     def adopt(
         self, submitted_s: int, started_s: int, job: int, estimate_s: int = 0, level: int = 0,
-        nodes: Sequence[int] = (),
+        nodes: Sequence[int] = (), counts: Sequence[int] | None = None,
     ) -> int:  # fmt: skip
         """Add a job that runs already. ``estimate_s``: how long the scheduler is to expect it to run (0: the policy's
         estimate); ``level``: its frequency, -1: it draws no more than idle processors; ``nodes``: where its units are,
-        if nodes differ. Returns its expected end."""
+        if nodes differ, and ``counts``: how many on each, if more than one. Returns its expected end."""
         if self._unlike is not None:
-            self.place(job, nodes)
+            self.place(job, nodes, counts)
         if lib.scheduler_adopt(self._scheduler, submitted_s, started_s, estimate_s, job, level) < 0:
             raise RuntimeError("defect: more jobs run than there are processors")
         return self.expected_end_s(job)
 
-    def place(self, job: int, nodes: Sequence[int]) -> None:
-        """With nodes that differ: the job has one unit on each of these, wherever it was started."""
-        checked(lib.scheduler_place(self._scheduler, job, [(node, 1) for node in nodes], len(nodes)))
+    def place(self, job: int, nodes: Sequence[int], counts: Sequence[int] | None = None) -> None:
+        """With nodes that differ: the job has so many units, or one, on each of these, wherever it was started."""
+        placed = list(zip(nodes, counts or [1] * len(nodes), strict=True))
+        checked(lib.scheduler_place(self._scheduler, job, placed, len(placed)))
 
     def placed(self, job: int) -> Placed:
         """With nodes that differ: those of a job that was started."""

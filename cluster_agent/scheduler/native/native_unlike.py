@@ -100,8 +100,8 @@ class CUnlike:
             self._columns |= self.planned.columns
         elif on is not None:
             self._columns |= _chosen(on, len(jobs))
-        self.are_shared = shared is not None
-        """Whether jobs share nodes."""
+        self.are_shared = shared is not None and shared.speed is not None
+        """Whether jobs change the speed of others on their nodes."""
         if shared is not None:
             self._columns |= shared.columns()
         given = {"n_nodes": len(nodes), "placing": placing, "caps": self.c_cap[0][0]}

@@ -100,9 +100,12 @@ class _Machine:
 class _Pairs:
     """What is known of two jobs next to each other."""
 
-    def __init__(self, shared: Shared, floor: float) -> None:
-        self.known, self.kind = shared.known.tolist(), shared.kind.tolist()
-        self.floor = [floor if math.isnan(one) else one for one in shared.floor.tolist()]
+    def __init__(self, shared: Shared, floor: float, jobs: Sequence[int]) -> None:
+        """``jobs``: those that wait or run; a live table has many more rows."""
+        rows = np.array(jobs, np.int64)
+        floors = (floor if math.isnan(one) else one for one in shared.floor[rows].tolist())
+        self.known, self.kind = shared.known.tolist(), dict(zip(jobs, shared.kind[rows].tolist(), strict=True))
+        self.floor = dict(zip(jobs, floors, strict=True))
 
     def speed(self, job: int, partner: int) -> float:
         """NaN: not known. ``partner`` -1: next to nobody."""
@@ -151,8 +154,9 @@ class _Pass:
     def __init__(self, planner: Pairing, situation: Situation, shared: Shared) -> None:
         self.rule, self.window, self._match = planner.rule, planner.window, planner.match
         self.now_s, self.shared = situation.now_s, shared
-        self.machine, self.pairs = _Machine(situation, shared), _Pairs(shared, planner.floor)
+        self.machine = _Machine(situation, shared)
         self.waiting: list[int] = situation.queue.job.tolist()
+        self.pairs = _Pairs(shared, planner.floor, [*self.waiting, *situation.running.job.tolist()])
         self.units: dict[int, int] = dict(zip(self.waiting, map(int, situation.queue.units.tolist()), strict=True))
         self.length_s: dict[int, float] = dict(zip(self.waiting, situation.queue.estimate_s.tolist(), strict=True))
         self.running = {one.job: (end_s, one) for end_s, one in self.machine.runs}

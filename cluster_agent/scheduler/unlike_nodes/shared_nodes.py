@@ -9,8 +9,8 @@ above 1 where half a node each is faster than whole nodes. The engine follows th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,8 +21,14 @@ from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 
+if TYPE_CHECKING:
+    from cluster_agent.sharing.pair_table import PairTable
+
 SHARES: Final = 2
 """Of a node."""
+
+ALONE: Final = 1.0
+"""The speed of a job on a card that nobody shares."""
 
 SLOWEST: Final = 0.01
 """Ours: in a replay a pair that does not run together, which no policy forms, goes on at this speed."""
@@ -30,14 +36,15 @@ SLOWEST: Final = 0.01
 
 class Shared(msgspec.Struct, frozen=True):
     """``name``: of each kind of jobs. ``kind``: of each job, by its place there. ``speed[kind, partner]``: the true
-    speeds, in the last column next to nobody. ``known``: those that the policy knows, NaN: it does not; 0: the two
+    speeds, in the last column next to nobody; None: run times are what they are whoever is near, as those of jobs that
+    have run live. ``known``: those that the policy knows, NaN: it does not; 0: the two
     cannot run together. ``floor``: of each job, the least speed that it agrees to; NaN: as the policy says, above 1:
     it shares with nobody. ``are_halves``: a share is half a node, so that a job on shares is on twice as many nodes;
     else on as many as alone."""
 
     name: tuple[str, ...]
     kind: Int32s
-    speed: Float64s
+    speed: Float64s | None
     known: Float64s
     floor: Float64s
     are_halves: bool
@@ -53,7 +60,9 @@ class Shared(msgspec.Struct, frozen=True):
         return Nodes(np.tile(np.array([SHARES, 0, 0, 0], np.int64), (count, 1)))
 
     def columns(self) -> dict[str, Any]:
-        """Those of ``node_model_t``."""
+        """Those of ``node_model_t``; none where speeds are not followed."""
+        if self.speed is None:
+            return {}
         speed = np.ascontiguousarray(np.maximum(np.nan_to_num(self.speed), SLOWEST))
         kind = np.ascontiguousarray(self.kind, np.int32)
         return {"n_kinds": len(self.name), "speed": pointer("double", speed), "kind": pointer("int32_t", kind)}
@@ -81,7 +90,15 @@ def companies(start_s: Int64s, end_s: Int64s, placed: Sequence[Placed]) -> list[
     return found
 
 
-def why(shared: Shared, job: int, company: Company, names: Sequence[str]) -> str:
+def known_speeds(table: PairTable, kinds: int) -> Float64s:
+    """``Shared.known`` of the variants of a table, and after them of kinds that were never measured."""
+    found, measured = np.full((kinds, kinds + 1), np.nan), len(table.variants)
+    found[:measured, :measured] = table.speed
+    found[:measured, -1] = ALONE if table.free is None else table.free
+    return found
+
+
+def why(shared: Shared, job: int, company: Company, names: Mapping[int, str] | Sequence[str]) -> str:
     """In words, why the job has these partners, or none."""
 
     def known(one: int, partner: int) -> str:
@@ -94,7 +111,7 @@ def why(shared: Shared, job: int, company: Company, names: Sequence[str]) -> str
     if shared.floor[job] > 1:
         return "alone: exclusive"
     if np.isnan(shared.known[kind]).all():
-        return f"alone: {shared.name[kind]} was never measured"
+        return f"alone: {shared.name[kind] or 'its application'} was never measured"
     if company.is_whole or not shared.are_halves:
         return "alone: when it started, no other job kept both floors and saved time, or the rule forms no pairs"
     return "on half nodes, and nobody came to the other halves"
