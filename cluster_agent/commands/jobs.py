@@ -18,7 +18,7 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.fabric.people import Request
-from cluster_agent.jobs.job import STATES, Job
+from cluster_agent.jobs.job import STATES, Job, Partner
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
     Cancel,
@@ -187,6 +187,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("command", command),
         ("workdir", spec.workdir),
         ("nodes", _nodes(row)),
+        *([("shares", _sharing(job))] if job.placed_why else []),
         ("submitted", _when(row.submitted_s)),
         ("started", _when(row.started_s)),
         ("ended", _when(row.ended_s)),
@@ -205,6 +206,19 @@ def _nodes(row: JobRow) -> str:
     """How many, of how many requested if it got another number, and which."""
     words = f"{row.nodes}" + (f" ({row.requested} requested)" if row.requested not in (0, row.nodes) else "")
     return words + (f": {row.node_names}" if row.node_names else "")
+
+
+def _sharing(job: Job) -> str:
+    """Which halves of which nodes it has, and who had the others, and why."""
+    halves = ", ".join(f"half {half} of {name}" for name, half in job.halves.items())
+    met = "; ".join(_next_to(one) for one in job.partners)
+    return "; ".join(filter(None, (halves or "whole nodes", met or job.placed_why)))
+
+
+def _next_to(one: Partner) -> str:
+    """A partner, with the speeds for which the policy put the two together."""
+    speeds = [f"{speed:.2f}" if speed is not None else "unknown" for speed in (one.speed, one.its_speed)]
+    return f"next to job {one.job}, since the two are known to run at {speeds[0]} and {speeds[1]} of their speeds alone"
 
 
 def _energy(row: JobRow) -> str:

@@ -1,4 +1,4 @@
-"""Two jobs on the halves of one node, live: who is next to whom, through kills, drains and a replay of what happened."""
+"""Two jobs on the halves of one node, live: who is next to whom, through kills and drains, and as a replay has it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from pyarrow import parquet
 
+from cluster_agent.budget.sharers.view import Job as SharersJob
 from cluster_agent.budget.sharers.view import Tag, View
 from cluster_agent.cli import main
+from cluster_agent.commands.jobs import _sharing
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.exported_replay import files_of
 from cluster_agent.jobs.job import Job
@@ -73,6 +77,17 @@ def test_two_jobs_that_agree_get_a_half_each_and_their_records_say_why(made: Hal
     assert first.walltime_s == 1053, "a twentieth more, since a partner may slow it so"
 
 
+def test_the_command_says_which_half_a_job_has_and_who_is_next_to_it(made: Halved) -> None:
+    jobs = [made.submit(20, name=name, halves=1, share="auto") for name in ("sp", "ep")]
+    alone = made.submit(20, name="ep", share="exclusive")
+    made.settle()
+    assert list(map(_sharing, (*jobs, alone))) == [
+        "half 0 of n00; next to job 2, since the two are known to run at 1.45 and 1.00 of their speeds alone",
+        "half 1 of n00; next to job 1, since the two are known to run at 1.00 and 1.45 of their speeds alone",
+        "whole nodes; alone: exclusive",
+    ]
+
+
 def test_a_job_that_does_not_say_so_has_its_nodes_alone_unless_the_partition_shares(tmp_path: Path) -> None:
     for share, expected in (("opt-in", [{}, {}]), ("all", [{"n00": 0}, {"n00": 1}])):
         made = Halved(tmp_path, share=share)
@@ -82,7 +97,7 @@ def test_a_job_that_does_not_say_so_has_its_nodes_alone_unless_the_partition_sha
         if share == "opt-in":
             assert halves(*jobs) == expected
             assert jobs[0].placed_why == "alone: exclusive"
-        made.until(lambda: not made.partition.jobs)
+        made.until(lambda alone=alone: alone.state == "done")  # type: ignore[misc]
         assert halves(alone) == [{}]
         assert alone.walltime_s == 1000
 
@@ -165,11 +180,7 @@ def test_the_more_sensitive_tag_counts_for_a_node_that_two_jobs_have(made: Halve
     made.settle()
     running = made.partition.runs.running()
     assert [nodes for _, nodes in running] == [["n00"], ["n00"]]
-    from cluster_agent.budget.sharers.view import Job as SharersJob
-
     jobs = [SharersJob(str(job.id), nodes, Tag[job.spec.tag.upper()]) for job, nodes in running]
-    import numpy as np
-
     view = View.of(["n00"], np.array([400_000]), np.array([100_000]), jobs)
     assert view.owners(view.tag).tolist() == [1], "the job that loses most"
 
@@ -245,6 +256,9 @@ def test_the_replay_of_what_a_partition_exports_decides_as_it_did(rule: str, tmp
     expected = {number: int(job.started_s or 0) - first_s for number, job in live.items()}
     assert {row["job_id"]: round(float(row["starting_time"])) for row in rows} == expected
     assert len(rows) == 120
+    table = parquet.read_table(out / "jobs.parquet").to_pydict()
+    partners = {job: set((text or "").split()) for job, text in zip(table["job_id"], table["partners"], strict=True)}
+    assert partners == {number: {str(one.job) for one in job.partners} for number, job in live.items()}
     if rule != "compact":
         assert sum(bool(job.partners) for job in live.values()) > 20
 
