@@ -65,6 +65,7 @@ NAMES = (
     "slurm",
     "slurm_joules",
     "slurm_kills",
+    "slurm_kills_shared",
     "slurm_schedule",
     "slurm_shared",
     "slurm_scmi",

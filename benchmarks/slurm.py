@@ -33,13 +33,13 @@ DELAY = re.compile(r"job (\d+): (caps are in force|no cluster agent|[a-z ]+) aft
 class Hooked:
     """A Slurm with hooks that print every delay, next to a cluster agent that is serving."""
 
-    def __init__(self, site: Site, head: Cluster) -> None:
+    def __init__(self, site: Site, head: Cluster, nodes: int = NODES) -> None:
         self.site, self.head = site, head
         build(site.at / "nodectl-hook")
         self.serving = head.serve()
-        for number in range(1, NODES + 1):
+        for number in range(1, nodes + 1):
             head.node(f"n{number:02d}", cap_w=150.0)
-        head.until(lambda: [row["state"] for row in head.ask("nodes") or []] == ["capped"] * NODES)
+        head.until(lambda: [row["state"] for row in head.ask("nodes") or []] == ["capped"] * nodes)
 
     def clusterctl(self, *words: str) -> None:
         self.site.run("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "cluster_agent.cli", *words)

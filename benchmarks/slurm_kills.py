@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from benchmarks.experiment import save
 from benchmarks.slurm import NODES, SLURM_USER, Hooked, options
@@ -43,6 +43,10 @@ Run = tuple[str, str]
 
 class Round:
     """The parts that are killed, and what is seen meanwhile."""
+
+    nodes: ClassVar[int] = NODES
+    setting: ClassVar[str] = "true"
+    """A command that changes Slurm's settings before the first job."""
 
     def __init__(self, site: Site, head: Cluster, hooked: Hooked, drawn: random.Random) -> None:
         self.site, self.head, self.hooked, self.drawn = site, head, hooked, drawn
@@ -69,14 +73,14 @@ class Round:
         if what == "slurmctld":
             self.site.shell("kill -9 $(cat /run/slurm/slurmctld.pid)")
         elif what == "slurmd":
-            name = f"n{self.drawn.randint(1, NODES):02d}"
+            name = f"n{self.drawn.randint(1, self.nodes):02d}"
             self.site.shell(f"kill -9 $(cat /run/slurm/slurmd.{name}.pid)")
             return [what, name]
         elif what == "head":
             self.hooked.serving.kill()
             self.hooked.serving.wait()
         else:
-            name = f"n{self.drawn.randint(1, NODES):02d}"
+            name = f"n{self.drawn.randint(1, self.nodes):02d}"
             self.head.started[name].kill()
             self.head.started[name].wait()
             self.head.fall(name, min(self.head.cap_w(name), SAFE_W))
@@ -106,6 +110,7 @@ class Round:
         )
         if squeue.returncode or known is None:
             return False
+        self.heard(known)
         rows = [line.split("|") for line in squeue.stdout.splitlines()]
         there = {(number, name) for number, name, _ in rows}
         here: set[Run] = {(str(job["job"]), str(job["title"])) for job in known}
@@ -114,6 +119,13 @@ class Round:
         self._gone_s = {run: self._gone_s.get(run, now_s) for run in here - there}
         self.latest_s = max([self.latest_s, *(now_s - since_s for since_s in self._gone_s.values())])
         return not here and not there
+
+    def heard(self, known: list[dict[str, Any]]) -> None:
+        """The jobs that the cluster agent knows now."""
+
+    def found(self) -> dict[str, Any]:
+        """More to save, once all jobs have ended."""
+        return {}
 
     def _mend(self) -> None:
         """What an administrator of Slurm does when its own recovery has left jobs that only a release starts, nodes
@@ -145,25 +157,27 @@ class Round:
             raise
 
 
-def measure(times: int, longest_s: float, seed: int = 1) -> dict[str, Any]:
+def measure(times: int, longest_s: float, seed: int = 1, kind_of: type[Round] = Round) -> dict[str, Any]:
     """``times``: of each of the four parts, and of two at once, in turn; no round begins after ``longest_s``."""
+    nodes = kind_of.nodes
     drawn = random.Random(seed)
     plan: list[tuple[str, ...]] = []
     for _ in range(times):
         kinds = [*((what,) for what in WHAT), tuple(drawn.sample(WHAT, 2))]
         plan += drawn.sample(kinds, len(kinds))
-    with Site(NODES, accounting=False) as site, contextlib.ExitStack() as closing:
+    with Site(nodes, accounting=False) as site, contextlib.ExitStack() as closing:
         (site.at / "head").mkdir()
         (site.at / "ran").mkdir()
         (site.at / "ran").chmod(0o777)
-        budget_w = 350.0 * NODES
+        budget_w = 350.0 * nodes
+        site.shell(kind_of.setting)
         with contextlib.redirect_stdout(sys.stderr):  # the keys
             head = closing.enter_context(Cluster(site.at / "head", budget_w, sharer="aapc", notifiers=[SLURM_USER]))
-        hooked = Hooked(site, head)
+        hooked = Hooked(site, head, nodes)
         hooked.install()
         follow = ["slurm", "follow", "--cluster", "emulated", "--socket", str(head.socket)]
         head.start("-m", "cluster_agent.cli", *follow, log="follow.log", within=site.within)
-        rounds = Round(site, head, hooked, drawn)
+        rounds = kind_of(site, head, hooked, drawn)
         began_s = time.monotonic()
         latest: dict[str, float] = {}
         done: Counter[str] = Counter()
@@ -195,6 +209,7 @@ def measure(times: int, longest_s: float, seed: int = 1) -> dict[str, Any]:
             print(f"lost: job {number}, {name}, with {killed_with[number, name]} killed:\n  {lines}", file=sys.stderr)
         numbers = Counter(number for number, _ in rounds.submitted)
         rows = {(str(row["job"]), str(row["title"])) for row in head.ask("energy")}
+        more = rounds.found()
         highest_w, late_s = head.highest_w(is_excused=True), head.latest_s()
     return {
         "kills": done.total(), "times": dict(done), "took_s": time.monotonic() - began_s, "jobs": len(rounds.submitted),
@@ -203,6 +218,7 @@ def measure(times: int, longest_s: float, seed: int = 1) -> dict[str, Any]:
         "mended": rounds.mended,
         "confused": sorted(rounds.confused | {run for run in rows if run[1] and run not in rounds.submitted}),
         "highest_w": highest_w, "budget_w": budget_w, "latest_node_s": late_s, "load": os.getloadavg()[0],
+        **more,
     }  # fmt: skip
 
 
@@ -211,6 +227,13 @@ def main(arguments: list[str] | None = None) -> int:
     if is_quick is None:
         return 0
     found = measure(*((5, 1200.0) if is_quick else (20, 86_400.0)))
+    is_kept = shown(found)
+    save("slurm_kills", found)
+    return 0 if is_kept else 1
+
+
+def shown(found: dict[str, Any]) -> bool:
+    """Print what was found; whether it is what must be true."""
     lines = [(kind, str(found["times"][kind]), f"{late_s:.0f}") for kind, late_s in sorted(found["latest_s"].items())]
     print(render(("killed", "times", "known longer than in Slurm, s"), lines))
     print("{kills} kills in {took_s:.0f} s, {jobs} jobs of Slurm; {lost} were lost, in rounds without a kill "
@@ -218,9 +241,8 @@ def main(arguments: list[str] | None = None) -> int:
           "Slurm itself was mended {mended} times"
           .format(**found))  # fmt: skip
     print("most that could be drawn {highest_w:.0f} W of {budget_w:.0f} W (load {load:.0f})".format(**found))
-    save("slurm_kills", found)
     is_kept = found["highest_w"] <= found["budget_w"] and not found["confused"]
-    return 0 if is_kept and max(found["latest_s"].values()) <= LONGEST_S and not found["lost_elsewhere"] else 1
+    return bool(is_kept and max(found["latest_s"].values()) <= LONGEST_S and not found["lost_elsewhere"])
 
 
 if __name__ == "__main__":
