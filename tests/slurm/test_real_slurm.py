@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from cluster_agent.hook.build_hook import build
+from foundation.boot import boottime_s
 from tests.fabric.cluster import ROOT, Cluster
 from tests.slurm.site import Site, page_blocks, why_no_slurm
 
@@ -194,6 +195,42 @@ def test_a_user_of_slurm_cannot_forge_a_notice(both: Both) -> None:
     script = f"SLURM_JOB_ID=1 SLURM_JOB_NODELIST=n01 {both.site.at}/nodectl-hook start --socket {both.head.socket} 2>&1"
     assert "may look, but not change anything" in both.site.shell(script, user="alice")
     assert both.jobs() == []
+
+
+def test_two_users_share_a_node_through_kills_of_the_head_and_of_the_nodes_agent(both: Both) -> None:
+    """A hundred kills, of Slurm's daemons too: `python -m benchmarks slurm_kills_shared`."""
+    begin_s, site, head = boottime_s(), both.site, both.head
+    head.until(lambda: both.jobs() == [])
+    site.run("scontrol", "update", "PartitionName=all", "OverSubscribe=NO")
+    words = ["sbatch", "--parsable", "-n1", "-c2", "-w", "n01", "-o", "/dev/null", "--wrap", "sleep 900"]
+    number = {
+        user: site.run(*words, "--comment", f"nodectl={tag}", user=user).strip()
+        for user, tag in (("alice", "compute"), ("bob", "memory"))
+    }
+    head.until(lambda: both.jobs() == sorted(number.values()))
+    known = {job["user"]: (job["job"], job["nodes"], job["is_shared"]) for job in head.ask("notify", "list")}
+    assert known == {user: (number[user], ["n01"], True) for user in number}
+    serving = both.serving
+    for _ in range(2):
+        serving.kill()
+        serving.wait()
+        serving = head.serve()
+        head.until(lambda: head.ask("notify", "list") is not None)
+        assert {
+            job["user"]: (job["job"], job["nodes"], job["is_shared"]) for job in head.ask("notify", "list")
+        } == known
+        head.started["n01"].kill()
+        head.started["n01"].wait()
+        head.fall("n01", 150.0)
+        head.node("n01")
+        head.until(lambda: head.cap_w("n01") > 150.0)
+    assert "COMPUTE" in head.ctl("why", "n01").stdout, "the more sensitive tag of the two"
+    site.run("scancel", *number.values())
+    head.until(lambda: both.jobs() == [])
+    rows = {row["job"]: (row["user"], row["energy_j"], row["is_shared"]) for row in head.ask("energy")}
+    assert {job: rows[job] for job in number.values()} == {job: (user, None, True) for user, job in number.items()}
+    head.check(begin_s)
+    site.run("scontrol", "update", "PartitionName=all", "OverSubscribe=EXCLUSIVE")
 
 
 def test_nodes_are_taken_from_slurm_once_their_jobs_have_ended_and_given_back(both: Both) -> None:
