@@ -1,34 +1,37 @@
 """Two of calibration's kernels at once on this machine, a core each, next to what the model of shared nodes says.
 
-Each repetition measures, one right after the other, the first kernel alone, both, the second alone, both, on two cores
-that the kernel may give a cache or a memory in common. A speed next to the other is the mean of the two times both ran
+Each repetition measures, one right after the other, the first kernel alone, both, the second alone, both, on one core
+of each half of this machine's cores. A speed next to the other is the mean of the two times both ran
 over the speed alone of the same repetition; the table has medians over repetitions, and their quartiles. The kernels
-run at the highest priority (nice -20, with the right for it), since others may want the two cores, and wait for
-each other in no way. *model*: the same two kernels on two cores of a die of the emulated node `rome`, as
-`shared_nodes` predicts programs on halves: EMULATED, of another machine, so only the direction can agree: *slowed* is
-below 0.95, the policy's floor. Speeds here are of this machine, which is not idle: the load is printed.
+run at the highest priority (nice -20, with the right for it), since others may want the two cores; who is not to run is
+stopped by a signal. *model*: the same two kernels on the halves of the emulated node `rome`, next to each other against
+next to nobody, as `shared_nodes` predicts programs: EMULATED, of another machine, so only the direction can agree.
+*slowed* is below 0.95, the policy's floor. Speeds here are of this machine, which is not idle: the load is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Final, NamedTuple
+
+import psutil
 
 from benchmarks.experiment import save
 from benchmarks.nas_programs import Program
-from benchmarks.shared_nodes import emulated
+from benchmarks.shared_nodes import emulated, half
 from calibration.kernels.native import NativeKernels
-from calibration.kernels.port import FMA, STREAM, Kernel, mix, running
+from calibration.kernels.port import FMA, STREAM, Kernel, mix
 from foundation.shell.text_table import render
 from pmu.core_halves import core_halves
 from pmu.system import system_ports
 
-SECONDS: Final = 0.4
+SECONDS: Final = 0.3
 SETTLE_S: Final = 0.1
 FLOOR: Final = 0.95
 
@@ -51,36 +54,58 @@ class Pair(NamedTuple):
     second: list[float]
 
 
-def rates(ports: Sequence[NativeKernels], kernels: Sequence[Kernel], cpus: Sequence[int]) -> list[float]:
-    """Units per second of kernels that run at once, each on its CPU."""
-    with ExitStack() as opened:
-        for port, kernel, cpu in zip(ports, kernels, cpus, strict=True):
-            opened.enter_context(running(port, kernel, [cpu]))
-        time.sleep(SETTLE_S)
-        began_s, before = time.monotonic(), [port.units_done() for port in ports]
-        time.sleep(SECONDS)
-        took_s, after = time.monotonic() - began_s, [port.units_done() for port in ports]
+class Running:
+    """A kernel that runs on one CPU until ``close``, as far as it is not stopped: to begin takes seconds, since its
+    arrays are far above the caches."""
+
+    def __init__(self, kernel: Kernel, cpu: int) -> None:
+        self._port = NativeKernels(system_ports().files)
+        there = set(psutil.Process().children(recursive=True))
+        self._port.start(kernel, [cpu])
+        self._processes = set(psutil.Process().children(recursive=True)) - there
+        self.close = self._port.stop
+
+    def stop(self, is_stopped: bool) -> None:
+        """By SIGSTOP; or go on."""
+        for process in self._processes:
+            process.send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
+
+    def units(self) -> float:
+        return self._port.units_done()
+
+
+def rates(one: Running, other: Running, is_one: bool, is_other: bool) -> list[float]:
+    """Units per second of both, of which those run that are to."""
+    one.stop(not is_one)
+    other.stop(not is_other)
+    time.sleep(SETTLE_S)
+    began_s, before = time.monotonic(), [one.units(), other.units()]
+    time.sleep(SECONDS)
+    took_s, after = time.monotonic() - began_s, [one.units(), other.units()]
     return [(now - had) / took_s for had, now in zip(before, after, strict=True)]
 
 
 def measure(first: Kernel, second: Kernel, cpus: Sequence[int], times: int) -> Pair:
-    files = system_ports().files
-    ports = NativeKernels(files), NativeKernels(files)
     found = Pair([], [])
-    for _ in range(times):
-        (one,) = rates(ports[:1], [first], cpus[:1])
-        both = rates(ports, [first, second], cpus)
-        (other,) = rates(ports[1:], [second], cpus[1:])
-        again = rates(ports, [first, second], cpus)
-        found.first.append((both[0] + again[0]) / 2 / one)
-        found.second.append((both[1] + again[1]) / 2 / other)
+    with ExitStack() as opened:
+        one, other = (
+            opened.enter_context(closing(Running(kernel, cpu)))
+            for kernel, cpu in zip((first, second), cpus, strict=True)
+        )
+        for _ in range(times):
+            alone, _ = rates(one, other, True, False)
+            both = rates(one, other, True, True)
+            _, other_alone = rates(one, other, False, True)
+            again = rates(one, other, True, True)
+            found.first.append((both[0] + again[0]) / 2 / alone)
+            found.second.append((both[1] + again[1]) / 2 / other_alone)
     return found
 
 
 def predicted(first: Program, second: Program) -> tuple[float, float]:
-    """EMULATED: on the first two cores of a die."""
-    alone = [emulated([(one, [core])]).speeds[0] for core, one in enumerate((first, second))]
-    both = emulated([(first, [0]), (second, [1])]).speeds
+    """EMULATED: each on half the cores of every die, next to the other and next to nobody."""
+    alone = [emulated([(one, half(which))]).speeds[0] for which, one in enumerate((first, second))]
+    both = emulated([(first, half(0)), (second, half(1))]).speeds
     return both[0] / alone[0], both[1] / alone[1]
 
 

@@ -185,7 +185,7 @@ class JobRunner:
         why = f"{self._node}: {self.refuses}" if self.refuses else ""
         if not why and start.uid != self._user.uid:
             why = f"{self._node} runs jobs of user {self._user.uid} only, not of {start.uid}"
-        why = why or self._why_not_beside(start)
+        why = why or self._why_not_next_to(start)
         if why:
             self._runs[key] = _Run(directory, part=JobPart(*key, "refused", detail=why[:300]))
             return
@@ -347,7 +347,7 @@ class JobRunner:
         if self._home:
             self._home.remove_if_unused()
 
-    def _why_not_beside(self, start: JobStart) -> str:
+    def _why_not_next_to(self, start: JobStart) -> str:
         """Why it cannot run next to those that run; empty: it can. Half a node is had by one at a time."""
         if start.half >= 0 and self._halves is None:
             return f"{self._node} cannot keep two jobs apart: it has fewer than two cores"
