@@ -258,8 +258,6 @@ def test_what_cannot_be_is_one_line(
 def test_the_policy_is_for_jobs_that_share_nodes_alone() -> None:
     with pytest.raises(WrongUseError, match="it is for a table of jobs that share nodes"):
         library.replay(library.World(str(SAMPLES / "eurora-100.csv")), "shared")
-    with pytest.raises(WrongUseError, match="knows no speeds of jobs next to each other"):
-        choose("shared").live  # noqa: B018
 
 
 @pytest.mark.parametrize(
