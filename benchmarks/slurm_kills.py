@@ -28,7 +28,7 @@ from benchmarks.experiment import save
 from benchmarks.slurm import NODES, SLURM_USER, Hooked, options
 from foundation.shell.text_table import render
 from tests.fabric.cluster import Cluster
-from tests.slurm.site import Site
+from tests.slurm.site import Site, SiteError
 
 SAFE_W: Final = 200.0
 """Of the scripted nodes."""
@@ -148,7 +148,7 @@ class Round:
                     again_s = time.monotonic() + MEND_S
                 assert time.monotonic() < began_s + PATIENCE_S, "waited in vain"
                 time.sleep(0.2)
-        except AssertionError:
+        except (AssertionError, SiteError):
             words = (
                 "squeue; sinfo -N -o '%N %T %E'; tail -n 20 log/slurmctld head/follow.log head/serve.log log/slurmd.*"
             )

@@ -29,7 +29,7 @@ from typing import Any, Final
 from benchmarks.experiment import save
 from benchmarks.slurm import options
 from foundation.shell.text_table import render
-from tests.slurm.site import ROOT, Site
+from tests.slurm.site import ROOT, Site, SiteError
 from tests.slurm.test_schedule import decided_again
 
 DEFER_S: Final = 30
@@ -185,7 +185,7 @@ def kills(times: int, seed: int = 5) -> dict[str, Any]:
             while not there.is_empty():
                 time.sleep(0.5)
                 if time.monotonic() > mend_s:
-                    with contextlib.suppress(AssertionError):
+                    with contextlib.suppress(SiteError):
                         there.mend()
                     mended, mend_s = mended + 1, time.monotonic() + 10.0
             starts = there.starts()

@@ -23,6 +23,7 @@ COMMANDS: Final = {
         "Replay every combination of policies, traces, caps.",
     ),
     "report": ("cluster_agent.commands.replays.report", "report", "Replays side by side: tables and plots."),
+    "riplay": ("lab.commands.riplay", "riplay", "Replay hours of a job log on a real Slurm."),
     "plan": ("cluster_agent.commands.replays.show_plan", "plan", "The plan in force at an instant of a replay."),
     "profit": ("cluster_agent.commands.replays.profit", "profit", "What plans earn next to rules, and a profile."),
     "nodes-ahead": (

@@ -76,7 +76,8 @@ within() {
 }
 
 down() { # the end of process 1 of the namespace ends all others, and the mounts and the network with them
-    if pid=$(cat "$1/pid" 2>/dev/null); then
+    # one that is still coming up has left no number: it is known by its words
+    if pid=$(cat "$1/pid" 2>/dev/null || pgrep -o -f "scripts/$name.sh inside $1 "); then
         kill -9 "$pid" 2>/dev/null || true
         while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
     fi

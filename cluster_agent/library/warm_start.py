@@ -122,6 +122,13 @@ def replayed(
         is_again = False
 
 
+def begun(given: World, choice: Choice, say: Say) -> tuple[Start, Fitted]:
+    """The jobs of the state and what comes after it, on processors, for a loop in Python: what happened before is
+    recorded."""
+    start = start_of(given, choice, "processors")
+    return start, _world(given, choice, "processors", start, False, say)[0]
+
+
 def _other_past(given: World, departed: str) -> StateError:
     """Of a replay that does not lead to the state, where nothing else can start from it."""
     return StateError(f"{given.state}: {departed}: give the trace, machine, cap and options that it was taken with")

@@ -125,6 +125,20 @@ class SimulatedMachine:
         if now_s < expected_end_s < self._end_s(now_s, job):
             self._foresee(self._overruns, expected_end_s, job)
 
+    @property
+    def running(self) -> dict[int, int]:
+        """The jobs that run, and when each will end."""
+        return {job: end_s for end_s, _, job in self._ends}
+
+    @property
+    def submitted(self) -> int:
+        """How many jobs have come: the first ones."""
+        return self._submitted
+
+    def level(self, job: int) -> int:
+        """The frequency at which a job runs, or ran at last."""
+        return self._pace[job][2]
+
     def _end_s(self, now_s: int, job: int) -> int:
         since_s, done_s, level = self._pace[job]
         left_s = (int(self._jobs.run_s[job]) - done_s) * self._slowdown[level]

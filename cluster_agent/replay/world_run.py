@@ -196,9 +196,13 @@ def _planned(result: Result, unlike: CUnlike) -> Result:
 
 
 def stepped(
-    world: World, composition: Composition, meter: Meter = unmetered
+    world: World,
+    composition: Composition,
+    meter: Meter = unmetered,
+    made: Callable[..., SimulatedMachine] | None = None,
 ) -> tuple[NativeScheduler, SimulatedMachine]:
-    """For the loop in Python, with a predictor that has learned nothing yet. ``world``: as submitted."""
+    """For the loop in Python, with a predictor that has learned nothing yet. ``world``: as submitted; ``made``: makes
+    another machine."""
     from cluster_agent.replay.simulated import SimulatedMachine  # as above
     from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 
@@ -206,7 +210,8 @@ def stepped(
     engine, watts = Engine(world, composition), world.watts
     scheduler = NativeScheduler(engine.composition, engine.jobs, engine.processors, meter=meter, **engine.given)
     slowdown, requeues = (watts.slowdown, watts.requeues) if watts else ((1.0,), True)
-    return scheduler, SimulatedMachine(engine.jobs, composition.ties, slowdown, requeues, world.recorded)
+    machine = (made or SimulatedMachine)(engine.jobs, composition.ties, slowdown, requeues, world.recorded)
+    return scheduler, machine
 
 
 def impossible(world: World, composition: Composition) -> Int64s:

@@ -50,6 +50,9 @@ LONGEST: Final = 4000
 EACH_S: Final = 0.5
 """Ours: for each command, in addition; 12 ms when nothing else runs."""
 
+NO_TERMINAL: Final = {"TERM": "dumb", "COLUMNS": "5000"}
+"""Else scontrol, which reads lines by readline, scrolls long ones, and that looks like a complaint."""
+
 _IS_NONE: Final = re.compile(
     r"^scontrol: *(update .*)?$|^[0-9_,]+: No error$|no longer pending execution|has already finished"
 )
@@ -132,13 +135,10 @@ class QueueTable:
         done = [run([self._scontrol, *one.split()]) for one in commands if len(one) >= LONGEST]
         if short:
             patience_s = PATIENCE_S + EACH_S * len(short)
-            done.append(
-                run([self._scontrol], reads="".join(f"{one}\n" for one in short).encode(), patience_s=patience_s)
-            )
-        lines = [
-            line.strip() for one in done for line in (one.stdout + one.stderr).decode(errors="replace").splitlines()
-        ]
-        return [line for line in lines if line and not _IS_NONE.search(line)]
+            lines = "".join(f"{one}\n" for one in short).encode()
+            done.append(run([self._scontrol], environment=NO_TERMINAL, reads=lines, patience_s=patience_s))
+        said = b"".join(one.stdout + one.stderr for one in done).decode(errors="replace")
+        return [line.strip() for line in said.splitlines() if line.strip() and not _IS_NONE.search(line.strip())]
 
     def own_nodes(self, key: str) -> OwnNodes:
         """Whether the user requires nodes or excludes some, as job_submit.lua has noted; without an answer, neither."""

@@ -1,0 +1,124 @@
+"""The hours of a log that a real Slurm is to replay: what they begin with, the replay next to it, what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_agent.cap_steps import Cap
+from cluster_agent.cli import main
+from cluster_agent.library import World, replay
+from cluster_agent.replay.measures import joules_between
+from cluster_agent.scheduler.power_cap import PowerCap
+from lab.riplay.log_part import Delays, Hours, LogPart
+from lab.riplay.riplay_result import Metrics, check_other_hours
+
+NODES, FROM_S, HOURS = 8, 3000, 1.0
+
+
+def small_log(path: Path, jobs: int = 300, seed: int = 3, shorter: int = 1) -> str:
+    """Busy from the start; the last job comes long after the others. ``shorter``: how many times all times are."""
+    drawn, at_s, lines = random.Random(seed), 0, [f"; MaxProcs: {NODES}"]
+    for number in range(1, jobs + 1):
+        at_s += drawn.randint(1, 60 // shorter)
+        run_s, width = drawn.choice([20, 60, 200, 400]) // shorter, drawn.choice([1, 1, 2, 2, 3, 4, 8])
+        request_s = run_s + drawn.randint(0, 300 // shorter)
+        lines.append(f"{number} {at_s} -1 {run_s} {width} -1 -1 {width} {request_s} -1 1 {1 + number % 3}" + 6 * " -1")
+    lines.append(f"{jobs + 1} 1000000 -1 5 1 -1 -1 1 5 -1 1 1" + 6 * " -1")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield small_log(tmp_path_factory.mktemp("log") / "small.swf")
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative", "easy-sjbf", "powercap:mode=idle", "powercap:mode=dvfs"])
+def test_the_replay_next_to_a_riplay_is_that_of_the_command(log: str, policy: str, tmp_path: Path) -> None:
+    full_w = NODES * 358
+    cap = PowerCap.of([Cap(FROM_S + 1200, FROM_S + 2400, 0.6 * full_w)]) if policy.startswith("powercap") else None
+    hours, state = Hours(log, FROM_S, HOURS, NODES, policy, cap), str(tmp_path / "state.json")
+    whole = LogPart(hours, quiet)
+    replay(World(log, machine=NODES), "easy", say=quiet, at_s=[FROM_S]).write_state(state, FROM_S)
+    given = World(log, machine=whole.machine, cap=cap, state=state)
+    theirs, ours, compared = replay(given, policy, say=quiet), whole.replayed(), 0
+    for number, start_s, end_s in zip(
+        theirs.jobs.number.tolist(), theirs.start_s.tolist(), theirs.end_s.tolist(), strict=True
+    ):
+        if start_s < hours.to_s:
+            one = ours[whole.world.jobs.number.tolist().index(number)]
+            assert one.start_s == start_s and one.end_s in (end_s, None)
+            compared += 1
+    assert compared > 20
+    energy_j = whole.new()[1].measures(ours)["energy_j"]
+    assert energy_j == pytest.approx(joules_between(theirs.schedule, FROM_S, hours.to_s), rel=1e-9)
+
+
+def test_late_starts_and_late_ends_make_waits_longer_and_runs_no_longer(log: str) -> None:
+    whole = LogPart(Hours(log, FROM_S, HOURS, NODES), quiet)
+    part = whole.new()[1]
+    plain, late = whole.replayed(), whole.replayed(Delays(7.0, 5.0))
+    runs = [one.end_s - one.start_s for job, one in late.items() if job not in part.left_s and one.end_s]
+    assert runs == [part.jobs.run_s[job] for job, one in late.items() if job not in part.left_s and one.end_s]
+    assert part.measures(late)["mean_wait_s"] > part.measures(plain)["mean_wait_s"] + 7.0
+    ends = sorted((one.end_s, one.start_s) for one in late.values() if one.end_s)
+    assert ends and part.left_s and part.came > len(part.ended) + len(part.left_s), "jobs run and wait at the beginning"
+
+
+def test_nodes_that_are_off_save_what_jobs_leave_of_them(log: str) -> None:
+    cap = PowerCap.of([Cap(FROM_S + 1200, FROM_S + 2400, 0.6 * NODES * 358)])
+    whole = LogPart(Hours(log, FROM_S, HOURS, NODES, "powercap:mode=shut", cap), quiet)
+    part, (off,) = whole.new()[1], whole.offs
+    idle_w, off_w = part.machine.node.idle_w, part.machine.node.off_w
+    assert off.nodes == 4 and part.machine.topology.nodes_per_chassis == 0
+    nobody_j = part.measures({})["energy_j"]
+    assert nobody_j == NODES * idle_w * 3600 - 4 * 1200 * (idle_w - off_w)
+
+
+REFUSED = [
+    (["--nodes", "4"], "it is of 8 processors, and there are 4 nodes: give --nodes 8, or a log that is scaled"),
+    (["--hours", "240", "--from", "900000"], "900000 s to 1764000 s is not within its submissions"),
+    (["--policy", "no-such"], "no-such"),
+    (["--policy", "fcfs-killer"], "it reacts to caps, and jobs of Slurm keep their clocks"),
+    (["--policy", "powercap:idle_off_s=300"], "it boots nodes, and here they are on or off at once"),
+    (["--machine", "taurus"], "its nodes boot, and here they are on or off at once"),
+    (["--by-slurm", "--cap", "1000"], "Slurm's backfilling knows no watts"),
+    (["--delays", "/no/such/folder"], "no folder of a riplay"),
+]
+
+
+@pytest.mark.parametrize(("more", "line"), REFUSED, ids=lambda one: " ".join(one) if isinstance(one, list) else "")
+def test_what_cannot_be_is_one_line(log: str, more: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["riplay", log, "--from", "3000", "--hours", "1", "--nodes", str(NODES), *more]
+    assert main(given) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and line in said.err
+
+
+def test_a_log_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["riplay", "/no/such.swf", "--from", "3000", "--hours", "1", "--nodes", "8"]) != 0
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "No such file" in said.err
+
+
+def test_delays_are_those_of_other_hours(log: str) -> None:
+    hours = Hours(log, FROM_S, HOURS, NODES)
+    numbers = (0,) * 8
+
+    def other(from_s: int, sha256: str = "a") -> Metrics:
+        return Metrics(
+            log, sha256, from_s, from_s + 600, NODES, "easy", 10.0, *numbers, 1.0, (0.0, 0.0), (0.0, 0.0), 0.0
+        )
+
+    check_other_hours("there", other(hours.to_s), hours, "a")
+    check_other_hours("there", other(FROM_S, "another log"), hours, "a")
+    with pytest.raises(Exception, match="it is of the same hours"):
+        check_other_hours("there", other(hours.to_s - 1), hours, "a")
