@@ -4,7 +4,7 @@ PYTHON_VENV = .venv/bin/python
 PACKAGES = -p foundation -p lab -p pmu -p nodectl -p twin -p firmware_bridge -p cluster_agent -p calibration -p hil_tests -p benchmarks -p tests.mutation -p docs.generator
 CODE = foundation lab pmu nodectl twin firmware_bridge cluster_agent calibration hil_tests benchmarks tests docs
 
-.PHONY: help setup demo calibrate-demo demo-cluster demo-dardis demo-slurm slurm oar test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test wheel-replay lint clean
+.PHONY: help setup demo calibrate-demo demo-cluster demo-dardis demo-slurm riplay-demo slurm oar test test-busy hil-linux hil-rtl bench fuzz mutate picture docs deb deb-test wheel-replay lint clean
 
 help:
 	@echo "make demo   the agent saves energy on an emulated node: table, plots and JSON in out/"
@@ -12,6 +12,7 @@ help:
 	@echo "make demo-cluster  16 emulated nodes under one power budget, with five owners of the watts: table, plot and JSON in out/"
 	@echo "make demo-dardis  16 emulated nodes dispatch jobs themselves while the head is killed and comes back: a table"
 	@echo "make demo-slurm  a real Slurm on emulated nodes under a budget: each job's joules by nodectl, by sacct and in truth (as root)"
+	@echo "make riplay-demo  a real Slurm replays 75 minutes of a log on 128 emulated nodes under a cap, twice: nodes off, and slow ones (as root, 20 minutes)"
 	@echo "make slurm  a shell in a real Slurm of four nodes, which is unpacked, not installed, and ends with the shell (as root; SLURM_NODES=4)"
 	@echo "make oar        the same with a real OAR (as root; OAR_NODES=4)"
 	@echo "make test   the whole test suite"
@@ -48,7 +49,12 @@ demo-dardis:
 	@scripts/setup.sh core
 	@.venv/bin/clusterctl demo --dardis
 
-demo-slurm:
+demo-riplay-demo:
+	@scripts/setup.sh core
+	@scripts/slurm.sh unpack
+	@$(PYTHON_VENV) -m benchmarks.riplay --quick
+
+slurm:
 	@scripts/setup.sh core
 	@scripts/slurm.sh unpack
 	@$(PYTHON_VENV) -m benchmarks.slurm_joules

@@ -73,6 +73,7 @@ NAMES = (
     "slurm_day",
     "oar",
     "slurm_plugin",
+    "riplay",
     "job_kills",
     "hostile_jobs",
     "kill_campaign",

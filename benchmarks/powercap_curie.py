@@ -84,22 +84,22 @@ def intervals(workload: Workload) -> list[Interval]:
     ends_s = starts_s + jobs.run_s
     at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, ends_s.max() // HOUR_S) * HOUR_S
     area = jobs.width * jobs.run_s
-    waiting = _between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
-    busy = _between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
-    chosen = {"24 h": _fullest(at_s, waiting, busy, 24)[0]}
-    fullest = _fullest(at_s, waiting, busy, 5)
-    fullest = fullest[: len(fullest) // 2]
-    widths = np.array([_mean_width(jobs, int(one), 5) for one in fullest])
+    waiting = between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
+    busy = between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
+    chosen = {"24 h": fullest(at_s, waiting, busy, 24)[0]}
+    fuller = fullest(at_s, waiting, busy, 5)
+    fuller = fuller[: len(fuller) // 2]
+    widths = np.array([_mean_width(jobs, int(one), 5) for one in fuller])
     order = np.argsort(widths, kind="stable")
     for name, place in (("5 h big jobs", 0.95), ("5 h median jobs", 0.5), ("5 h small jobs", 0.05)):
-        chosen[name] = fullest[order[int(place * len(order))]]
+        chosen[name] = fuller[order[int(place * len(order))]]
     return [
         Interval(name, _extract(jobs, starts_s, ends_s, int(one), NAMES[name]), NAMES[name])
         for name, one in chosen.items()
     ]
 
 
-def _between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:
+def between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:
     """The sum of ``amount`` over those with from <= at < to, at each time."""
 
     def until(times_s: Int64s) -> Floats:
@@ -111,7 +111,7 @@ def _between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floa
     return until(from_s) - until(to_s)
 
 
-def _fullest(at_s: Int64s, waiting: Floats, busy: Floats, hours: int) -> Int64s:
+def fullest(at_s: Int64s, waiting: Floats, busy: Floats, hours: int) -> Int64s:
     """Starts, the busiest interval first, of those whose queue never falls below an hour of the whole machine."""
     views = np.lib.stride_tricks.sliding_window_view
     least, mean = views(waiting, hours + 1).min(axis=1), views(busy, hours + 1).mean(axis=1)

@@ -58,6 +58,7 @@ def printed() -> str:
         "twin",
         "benchmarks",
         "systemd",
+        "lab",
     )
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     sources = [path.read_text() for path in files if path.suffix in (".py", ".c", ".h", ".sh", ".service")]

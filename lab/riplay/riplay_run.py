@@ -65,6 +65,7 @@ def riplay(
                 advance(min(ceil(machine.now()), hours.to_s) - hours.from_s)
                 time.sleep(max(LOOK_S - (time.monotonic() - looked_s), 0.02))
             machine.finish()
+            nodes.settle(time.time())
         joules = [(machine.logged_s(at_s), joules) for at_s, joules in nodes.readings]
     readings = _watts(joules, whole.world.caps, hours.to_s)
     measures, found = part.measures(machine.ran), _delays(machine.ran, part)
