@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from lab.emulated.workload_socket import WorkloadSocket
-from twin.machine import Machine, load_machine
+from twin.machine import Machine
 from twin.physics.model import STEP_S, Twin
 
 TICK_S: Final = 0.1
@@ -32,11 +32,10 @@ READ_S: Final = 1.0
 
 
 class FastNodes:
-    """``with FastNodes(names, sockets, speed, off_w) as nodes``. ``sockets``: the folder of their sockets. Joules and
-    watts are of the log's time, ``speed`` times as fast as real time, from ``begin_meter`` on."""
+    """``with FastNodes(names, sockets, speed, off_w, model) as nodes``. ``sockets``: the folder of their sockets.
+    Joules are of the log's time, ``speed`` times as fast as real time, from ``begin_meter`` on."""
 
-    def __init__(self, names: Sequence[str], sockets: Path, speed: float, off_w: float, machine: str = "curie") -> None:
-        model = load_machine(machine)
+    def __init__(self, names: Sequence[str], sockets: Path, speed: float, off_w: float, model: Machine) -> None:
         self._twins = {name: _Node(model, seed) for seed, name in enumerate(names, 1)}
         self._sockets, self._speed, self._off_w = sockets, speed, off_w
         self._most_s = MOST_PACE / len(names) * TICK_S

@@ -20,6 +20,8 @@ from lab.riplay.ran_jobs import Part, Ran
 from lab.riplay.real_site import Site, why_none
 from lab.riplay.riplay_result import Metrics, Riplayed, Watts, check_other_hours, delays_of
 from lab.riplay.slurm_machine import SlurmMachine
+from twin.errors import TwinError
+from twin.machine import load_machine
 
 LOOK_S: Final = 0.5
 """Ours: how often Slurm's queue is read, as ``clusterctl slurm schedule`` does."""
@@ -49,10 +51,14 @@ def riplay(
         check_other_hours(delays, other, hours, sha256)
     if reason := why_none("slurm"):
         raise WrongUseError(f"riplay needs a real Slurm: {reason}")
+    try:
+        model = load_machine(hours.machine)
+    except TwinError as error:
+        raise WrongUseError(f"--machine {hours.machine}: its nodes cannot be emulated: {error}") from None
     scheduler, part = whole.new()
     names = [f"n{number:02d}" for number in range(1, hours.nodes + 1)]
     with _stopping(), Site(hours.nodes, accounting=False) as site:
-        with FastNodes(names, site.at / "sockets", speed, part.machine.node.off_w, hours.machine) as nodes:
+        with FastNodes(names, site.at / "sockets", speed, part.machine.node.off_w, model) as nodes:
             machine = SlurmMachine(site, nodes, names, part, speed, scheduler if hours.policy else None)
             latency_s = machine.probe(PROBES)
             _warn(speed, latency_s, say)

@@ -64,6 +64,9 @@ AT_ONCE: Final = 50
 MINUTE_S: Final = 60
 """In which Slurm counts time limits."""
 
+SPARE_S: Final = 5.0
+"""Ours: real seconds that a job may be late before its limit ends it."""
+
 PARTITION: Final = "all"
 
 
@@ -136,7 +139,8 @@ class SlurmMachine:
         for job in sorted(part.left_s):
             self._take(job, int(part.jobs.width[job]), 0)
             self._write(job, part.left_s[job] / self._speed)
-            has_come.append(self._submission(job, f"-w {','.join(self.ran[job].nodes)}"))
+            done_s = int(part.jobs.run_s[job]) - part.left_s[job]
+            has_come.append(self._submission(job, f"-w {','.join(self.ran[job].nodes)}", done_s))
             self.ran[job].decided_s = float(part.from_s)
         waiting = [job for job in range(part.came) if job not in part.left_s and job not in part.ended]
         has_come += [self._waiting(job) for job in waiting]
@@ -290,16 +294,16 @@ class SlurmMachine:
         self._write(job, int(self._part.jobs.run_s[job]) / self._speed)
         return self._submission(job, "")
 
-    def _submission(self, job: int, more: str) -> _Submission:
+    def _submission(self, job: int, more: str, done_s: int = 0) -> _Submission:
         jobs = self._part.jobs
-        return _Submission(job, int(jobs.width[job]), int(jobs.request_s[job]) / self._speed, more)
+        return _Submission(job, int(jobs.width[job]), (int(jobs.request_s[job]) - done_s) / self._speed, more)
 
     def _sbatch(self, some: Sequence[_Submission]) -> list[str]:
         """Submit them; the numbers that Slurm gives them. Limits are for Slurm's own backfilling; with the engine jobs
         end by themselves."""
         at, lines = self._site.at, list[str]()
         for one in some:
-            limit = f"-t {max(ceil(one.limit_s / MINUTE_S), 1)}" if self._scheduler is None else ""
+            limit = f"-t {ceil((one.limit_s + SPARE_S) / MINUTE_S)}" if self._scheduler is None else ""
             words = f"-J riplay-{one.job} -N {one.width} {limit} {one.more} -D / -o /dev/null"
             lines.append(f"sbatch --parsable {words} {self._program} {at} {one.job}")
         keys = self._site.shell("\n".join(lines)).split()

@@ -73,6 +73,13 @@ def test_late_starts_and_late_ends_make_waits_longer_and_runs_no_longer(log: str
     assert ends and part.left_s and part.came > len(part.ended) + len(part.left_s), "jobs run and wait at the beginning"
 
 
+def test_what_starts_in_the_first_second_is_of_the_hours_and_not_before_them(log: str) -> None:
+    whole = replay(World(log, machine=NODES), "easy", say=quiet)
+    from_s = int(whole.start_s[whole.start_s > FROM_S][0])
+    part = LogPart(Hours(log, from_s, HOURS, NODES), quiet).new()[1]
+    assert part.left_s and all(left_s < part.jobs.run_s[job] for job, left_s in part.left_s.items())
+
+
 def test_nodes_that_are_off_save_what_jobs_leave_of_them(log: str) -> None:
     cap = PowerCap.of([Cap(FROM_S + 1200, FROM_S + 2400, 0.6 * NODES * 358)])
     whole = LogPart(Hours(log, FROM_S, HOURS, NODES, "powercap:mode=shut", cap), quiet)
