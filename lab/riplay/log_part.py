@@ -96,7 +96,7 @@ class LogPart:
         left_s = {job: end_s - hours.from_s for job, end_s in machine.running.items()}
         part = Part(
             self.world.jobs, self.machine, hours.from_s, hours.to_s, machine.submitted, frozenset(machine.end_s),
-            left_s, self.offs,
+            left_s, self.offs, self.world.caps,
         )  # fmt: skip
         return scheduler, part
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Final
 
+from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.power_phases import Off
@@ -40,6 +42,7 @@ class Part:
     ended: frozenset[int]
     left_s: dict[int, int]
     offs: Sequence[Off] = ()
+    caps: Sequence[Cap] = ()
 
     @property
     def slowdown(self) -> Sequence[float]:
@@ -67,36 +70,43 @@ class Part:
 
     def measures(self, ran: Mapping[int, Ran]) -> dict[str, float]:
         """Of these hours alone. ``mean_wait_s``: of the jobs that do not run when they begin; ``work_node_h``: at the
-        highest clock; ``energy_j``: by the machine file's watts."""
-        waiting, node = self.waiting, self.machine.node
+        highest clock; ``energy_j`` and ``over_cap_ws`` (above the cap): by the machine file's watts."""
+        waiting, steps = self.waiting, self._steps(ran)
         waits_s = [self.wait_s(job, ran) for job in waiting]
-        energy_j, work_s = node.idle_w * self.machine.nodes * (self.to_s - self.from_s), 0.0
-        for job, one in ran.items():
-            node_s = int(self.jobs.width[job]) * self.lasts_s(one)
-            work_s += node_s / self.slowdown[one.level]
-            energy_j += node_s * (node.busy_w[one.level] - node.idle_w)
-        energy_j -= self._off_node_s(ran) * (node.idle_w - node.off_w)
+        work_s = (int(self.jobs.width[job]) * self.lasts_s(one) / self.slowdown[one.level] for job, one in ran.items())
         return {
             "jobs": len(waiting),
             "started": sum(job in ran and (ran[job].start_s or 0.0) < self.to_s for job in waiting),
             "mean_wait_s": sum(waits_s) / max(len(waits_s), 1),
-            "work_node_h": work_s / HOUR_S,
-            "energy_j": energy_j,
+            "work_node_h": sum(work_s) / HOUR_S,
+            "energy_j": sum(watts * lasts_s for _, lasts_s, watts in steps),
+            "over_cap_ws": sum(max(watts - self.cap_w(at_s), 0.0) * lasts_s for at_s, lasts_s, watts in steps),
         }
 
-    def _off_node_s(self, ran: Mapping[int, Ran]) -> float:
-        """Seconds of nodes that are off: as many as planned, as far as no job has them."""
-        total_s = 0.0
-        for off in self.offs:
-            from_s, to_s = max(off.from_s, self.from_s), min(off.to_s, self.to_s)
-            changes = [(float(from_s), 0), (float(to_s), 0)]
-            for job, one in ran.items():
-                end_s = self.to_s if one.end_s is None else one.end_s
-                if one.start_s is not None and one.start_s < to_s and end_s > from_s:
-                    width = int(self.jobs.width[job])
-                    changes += [(max(one.start_s, from_s), width), (min(end_s, to_s), -width)]
-            busy, changes = 0, sorted(changes)
-            for (at_s, width), (next_s, _) in pairwise(changes):
-                busy += width
-                total_s += min(off.nodes, self.machine.nodes - busy) * max(next_s - at_s, 0)
-        return total_s
+    def cap_w(self, at_s: float) -> float:
+        """The cap at this time; infinite: none."""
+        return min((cap.watts for cap in self.caps if cap.from_s <= at_s < cap.to_s), default=inf)
+
+    def _steps(self, ran: Mapping[int, Ran]) -> list[tuple[float, float, float]]:
+        """(from, how long, watts of all nodes) between changes. As many nodes are off as planned, as far as no job has
+        them."""
+        node, changes = self.machine.node, list[tuple[float, int, float]]()
+        for job, one in ran.items():
+            if (lasts_s := self.lasts_s(one)) and one.start_s is not None:
+                width, began_s = int(self.jobs.width[job]), max(one.start_s, self.from_s)
+                above_w = width * (node.busy_w[one.level] - node.idle_w)
+                changes += [(began_s, width, above_w), (began_s + lasts_s, -width, -above_w)]
+        edges = [self.from_s, self.to_s]
+        for window in (*((off.from_s, off.to_s) for off in self.offs), *((cap.from_s, cap.to_s) for cap in self.caps)):
+            edges += window
+        changes += [(float(min(max(edge, self.from_s), self.to_s)), 0, 0.0) for edge in edges]
+        changes.sort()
+        steps, busy, above_w = list[tuple[float, float, float]](), 0, 0.0
+        for (at_s, width, watts), (next_s, *_) in pairwise(changes):
+            busy, above_w = busy + width, above_w + watts
+            planned = max((off.nodes for off in self.offs if off.from_s <= at_s < off.to_s), default=0)
+            off = min(planned, self.machine.nodes - busy)
+            steps.append(
+                (at_s, next_s - at_s, self.machine.nodes * node.idle_w + above_w - off * (node.idle_w - node.off_w))
+            )
+        return steps

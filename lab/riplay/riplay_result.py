@@ -19,7 +19,7 @@ from lab.riplay.ran_jobs import Part, Ran
 
 KWH_J: Final = 3.6e6
 COLUMNS: Final = ("job", "submit_s", "decided_s", "start_s", "end_s", "waited_s", "width", "mhz", "nodes")
-HEADINGS: Final = ("", "started", "mean wait s", "work node-h", "energy kWh", "riplay's wait", "energy")
+HEADINGS: Final = ("", "started", "mean wait s", "work node-h", "energy kWh", "above cap", "riplay's wait", "energy")
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -123,7 +123,8 @@ def _line(name: str, one: Mapping[str, float], own: Mapping[str, float]) -> tupl
     )  # fmt: skip
     counts = f"{one['started']:.0f} of {one['jobs']:.0f}"
     measures = f"{one['mean_wait_s']:.0f}", f"{one['work_node_h']:.1f}", f"{one['energy_j'] / KWH_J:.2f}"
-    return name, counts, *measures, *off
+    above = f"{one['over_cap_ws'] / KWH_J:.2f}"
+    return name, counts, *measures, above, *off
 
 
 def _write(path: Path, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

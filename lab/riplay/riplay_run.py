@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 from statistics import mean, median
 from typing import Final
 
 from cluster_agent.errors import StoppedError, WrongUseError
-from cluster_agent.scheduler.power_cap import PowerCap
 from lab.riplay.fast_nodes import FastNodes
 from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Part, Ran
@@ -73,7 +72,7 @@ def riplay(
             machine.finish()
             nodes.settle(time.time())
         joules = [(machine.logged_s(at_s), joules) for at_s, joules in nodes.readings]
-    readings = _watts(joules, whole.world.caps, hours.to_s)
+    readings = _watts(joules, part)
     measures, found = part.measures(machine.ran), _delays(machine.ran, part)
     metrics = Metrics(
         hours.log, sha256, hours.from_s, hours.to_s, hours.nodes, hours.policy, speed,
@@ -106,13 +105,13 @@ def _delays(ran: dict[int, Ran], part: Part) -> Delays:
     return Delays(mean(starts or [0.0]), mean(ends or [0.0]))
 
 
-def _watts(joules: Sequence[tuple[float, float]], caps: PowerCap, to_s: float) -> list[Watts]:
+def _watts(joules: Sequence[tuple[float, float]], part: Part) -> list[Watts]:
     """Of each reading that begins before the end; a cap counts where it is in force all the time."""
     found = []
     for (at_s, before_j), (next_s, after_j) in pairwise(joules):
-        if at_s < min(next_s, to_s):
-            cap_w = min((cap.watts for cap in caps if cap.from_s <= at_s and next_s <= cap.to_s), default=inf)
-            found.append(Watts(at_s, (after_j - before_j) / (next_s - at_s), cap_w, min(next_s, to_s) - at_s))
+        if at_s < min(next_s, part.to_s):
+            cap_w = max(part.cap_w(at_s), part.cap_w(next_s))
+            found.append(Watts(at_s, (after_j - before_j) / (next_s - at_s), cap_w, min(next_s, part.to_s) - at_s))
     return found
 
 

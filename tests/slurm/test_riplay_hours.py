@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from cluster_agent.cli import main
 from cluster_agent.library import World, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.power_phases import Off
 from lab.riplay.log_part import Delays, Hours, LogPart
+from lab.riplay.ran_jobs import Ran
 from lab.riplay.riplay_result import Metrics, check_other_hours
 
 NODES, FROM_S, HOURS = 8, 3000, 1.0
@@ -88,6 +91,18 @@ def test_nodes_that_are_off_save_what_jobs_leave_of_them(log: str) -> None:
     assert off.nodes == 4 and part.machine.topology.nodes_per_chassis == 0
     nobody_j = part.measures({})["energy_j"]
     assert nobody_j == NODES * idle_w * 3600 - 4 * 1200 * (idle_w - off_w)
+
+
+def test_watts_between_changes_and_what_is_above_the_cap(log: str) -> None:
+    part = LogPart(Hours(log, FROM_S, HOURS, NODES), quiet).new()[1]
+    window_s = FROM_S + 1200, FROM_S + 2400
+    part = replace(part, offs=[Off(*window_s, NODES)], caps=[Cap(*window_s, 500.0)])
+    job = part.jobs.width.tolist().index(3)
+    found = part.measures({job: Ran(start_s=FROM_S - 60.0, end_s=FROM_S + 1800.0)})
+    saved_j = (NODES - 3 + NODES) * 600 * (117 - 14)
+    assert found["energy_j"] == NODES * 117 * 3600 + 3 * (358 - 117) * 1800 - saved_j
+    assert found["over_cap_ws"] == (3 * 358 + (NODES - 3) * 14 - 500) * 600
+    assert found["work_node_h"] == 3 * 0.5
 
 
 REFUSED = [
