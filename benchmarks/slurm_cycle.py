@@ -1,10 +1,15 @@
 """Whether hooks make slurmctld's own scheduling slower: its cycle with 64 nodes and 1,000 queued jobs.
 
-A real Slurm 22.05 with 64 slurmd on this machine; an array of 1,000 jobs of one node and two seconds, in turn with the
-hooks of `clusterctl slurm install` and without. The cluster agent has the first four nodes, scripted agents with real
-leases: their jobs wait for caps, the hooks of the others are answered at once. The cycle is that of `sdiag`, from the
-submission to the end of the last job. Longer cycles may just be fewer: `all cycles` is what scheduling took in all.
-Needs root.
+A real Slurm 22.05 with 64 slurmd on this machine; an array of 1,000 jobs of one node and two seconds, in turn
+
+- without hooks;
+- with `/bin/true` as PrologSlurmctld and EpilogSlurmctld: what Slurm itself takes to run any hook;
+- with the hooks of `clusterctl slurm install`, and `clusterctl slurm follow`, which asks for the queue every 10 s.
+
+The cluster agent has the first four nodes, scripted agents with real leases: their jobs wait for caps, the hooks of the
+others are answered at once. The cycle is that of `sdiag`, from the submission to the end of the last job. Longer cycles
+may just be fewer, since a cycle starts all jobs for which nodes are free by then: `starts` is how many, and `of a job`
+is what scheduling took in all, by job. Needs root.
 """
 
 from __future__ import annotations
@@ -19,11 +24,13 @@ from typing import Any, Final
 
 from benchmarks.experiment import save
 from benchmarks.slurm import NODES, SLURM_USER, Hooked, options
+from cluster_agent.slurm.site_files import SCRIPTS
 from foundation.shell.text_table import render
 from tests.fabric.cluster import Cluster
 from tests.slurm.site import Site
 
 ALL_NODES: Final = 64
+KINDS: Final = ("without", "/bin/true", "with")
 _STATISTIC: Final = re.compile(r"^\s*(Last cycle|Max cycle|Total cycles|Mean cycle):\s+(\d+)", re.MULTILINE)
 
 
@@ -40,8 +47,16 @@ def cycle(hooked: Hooked, jobs: int) -> dict[str, float]:
             "took_s": took_s}  # fmt: skip
 
 
+def run_true(site: Site, is_on: bool) -> None:
+    """Hooks of slurmctld that do nothing."""
+    for name in SCRIPTS:
+        line = f"{name}=/bin/true"
+        site.shell(f"echo {line} >>/etc/slurm/slurm.conf" if is_on else f"sed -i '\\,^{line}$,d' /etc/slurm/slurm.conf")
+    site.restart_controller()
+
+
 def measure(jobs: int, times: int) -> dict[str, Any]:
-    found: dict[str, list[dict[str, float]]] = {"without": [], "with": []}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
     with Site(ALL_NODES, accounting=False) as site, contextlib.ExitStack() as closing:
         (site.at / "head").mkdir()
         with contextlib.redirect_stdout(io.StringIO()):  # the keys
@@ -49,29 +64,50 @@ def measure(jobs: int, times: int) -> dict[str, Any]:
                 Cluster(site.at / "head", 500.0 * NODES, sharer="aapc", notifiers=[SLURM_USER])
             )
         hooked = Hooked(site, head)
+        follow = ["slurm", "follow", "--cluster", "emulated", "--socket", str(head.socket)]
         for _ in range(times):
+            site.restart_controller()
             found["without"].append(cycle(hooked, jobs))
+            run_true(site, is_on=True)
+            found["/bin/true"].append(cycle(hooked, jobs))
+            run_true(site, is_on=False)
             hooked.install()
+            following = head.start("-m", "cluster_agent.cli", *follow, log="follow.log", within=site.within)
             found["with"].append(cycle(hooked, jobs))
+            following.kill()
             hooked.remove()
     return {"jobs": jobs, "nodes": ALL_NODES, **found, "load": os.getloadavg()[0]}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    is_quick = options(arguments, __doc__, "twice each instead of five times")
+    is_quick = options(arguments, __doc__, "once each instead of five times")
     if is_quick is None:
         return 0
-    found = measure(1000, 2 if is_quick else 5)
+    found = measure(1000, 1 if is_quick else 5)
     rows = [
         (hooks, f"{1e-3 * mean(one['mean_us'] for one in found[hooks]):.1f}",
          f"{1e-3 * max(one['max_us'] for one in found[hooks]):.0f}",
          f"{mean(one['cycles'] for one in found[hooks]):.0f}",
-         f"{1e-6 * mean(one['mean_us'] * one['cycles'] for one in found[hooks]):.2f}",
+         f"{mean(found['jobs'] / one['cycles'] for one in found[hooks]):.1f}",
+         f"{1e-3 * mean(one['mean_us'] * one['cycles'] for one in found[hooks]) / found['jobs']:.2f}",
          f"{mean(one['took_s'] for one in found[hooks]):.0f}")
-        for hooks in ("without", "with")
+        for hooks in KINDS
     ]  # fmt: skip
     print("{nodes} nodes, {jobs} jobs of one node (load {load:.0f})".format(**found))
-    print(render(("hooks", "mean cycle, ms", "longest, ms", "cycles", "all cycles, s", "all jobs took, s"), rows))
+    print(
+        render(
+            (
+                "hooks",
+                "mean cycle, ms",
+                "longest, ms",
+                "cycles",
+                "starts in a cycle",
+                "of a job, ms",
+                "all jobs took, s",
+            ),
+            rows,
+        )
+    )
     save("slurm_cycle", found)
     return 0
 

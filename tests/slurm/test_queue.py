@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.slurm_kills import slurms_loss
 from cluster_agent.errors import ClusterError
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.serve.people_protocol import NotifyEnd, NotifyStart
@@ -250,3 +251,28 @@ def test_slurmrestd_is_asked_in_the_newest_version_that_it_has_and_squeue_where_
         source.read()
     with pytest.raises(ClusterError, match="cannot run it"):
         QueueSource(tmp_path / "none", str(tmp_path / "none")).read()
+
+
+LOG = """
+[T1] _slurm_rpc_submit_batch_job: JobId=7 InitPrio=1 usec=2
+[T2] slurmctld version 22.05.8 started on cluster emulated
+[T3] Recovered JobId=6 Assoc=0
+[T4] Recovered information about 1 jobs
+[T5] _slurm_rpc_submit_batch_job: JobId=7 InitPrio=1 usec=2
+[T6] slurmctld version 22.05.8 started on cluster emulated
+[T7] Recovered JobId=7 Assoc=0
+[T8] Recovered information about 2 jobs
+[T8] _job_complete: JobId=7 done
+[T9] _slurm_rpc_submit_batch_job: JobId=8 InitPrio=1 usec=2
+[T10] _job_complete: JobId=8 done
+[T11] slurmctld version 22.05.8 started on cluster emulated
+[T12] Recovered information about 0 jobs
+""".splitlines()
+
+
+def test_a_lost_job_is_slurms_loss_if_a_start_of_slurmctld_did_not_recover_it() -> None:
+    first = slurms_loss(LOG, "7", 0)
+    assert [line.split()[0] for line in first.splitlines()] == ["[T1]", "[T2]", "[T4]"]
+    assert slurms_loss(LOG, "7", 1) == "", "the second of this number was recovered"
+    assert slurms_loss(LOG, "8", 0) == "", "it had ended"
+    assert slurms_loss(LOG, "7", 2) == slurms_loss(LOG, "9", 0) == "", "no such submission"
