@@ -64,6 +64,7 @@ NAMES = (
     "page",
     "slurm",
     "slurm_joules",
+    "slurm_partition",
     "slurm_kills",
     "slurm_kills_shared",
     "slurm_schedule",

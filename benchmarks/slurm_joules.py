@@ -2,7 +2,7 @@
 
 `make demo-slurm`. A real Slurm 22.05 with four nodes (scripts/slurm.sh); the cluster agent; four emulated nodes with
 the real agent (``nodectl twin node``), on which a job puts its workload through a socket for as long as it runs
-(``lab.emulated.workload_socket``). The truth is the emulated nodes' own energy between the same two instants, from a
+(``twin.programs.workload_socket``). The truth is the emulated nodes' own energy between the same two instants, from a
 trace that no agent sees. All watts are EMULATED. Needs root, and some three minutes.
 
 Jobs ask by their comment that policies decide, or rest (``nodectl=monitor``); the node's agent says which mode it took.
@@ -26,7 +26,7 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +67,8 @@ KINDS = (("hpl", "compute"), ("stream", "memory"), ("gromacs", "compute"))
 MODES = ("optimize", "monitor")
 USERS = ("alice", "bob", "carol")
 
+type_serve = Callable[[Site, Cluster, Path, Path], Sequence[str]]
+
 
 class Drew(NamedTuple):
     """By the page of one node: Unix seconds and joules of a job, or of the node."""
@@ -80,11 +82,11 @@ class Drew(NamedTuple):
 class Truths:
     """The energy of each node by its trace, at any time of the wall clock."""
 
-    def __init__(self, folder: Path) -> None:
-        ahead_s = time.time() - time.monotonic()
+    def __init__(self, folder: Path, names: Sequence[str] = NODES) -> None:
+        self.ahead_s = ahead_s = time.time() - time.monotonic()
         self._at: dict[str, tuple[Any, Any, Any]] = {}
         self.lines: dict[str, list[Truth]] = {}
-        for name in NODES:
+        for name in names:
             lines = (folder / f"{name}.jsonl").read_bytes().splitlines()[:-1]
             found = self.lines[name] = [msgspec.json.decode(line, type=Truth) for line in lines]
             self._at[name] = (
@@ -116,21 +118,29 @@ class Truths:
 
 
 @contextlib.contextmanager
-def hooked(site: Site, budget_w: float) -> Iterator[tuple[Cluster, Path, Path]]:
-    """The cluster agent, four emulated nodes, hooks and `follow`, with the folders of sockets and of traces."""
+def hooked(
+    site: Site, budget_w: float, names: Sequence[str] = NODES, *more: str, serve: type_serve | None = None
+) -> Iterator[tuple[Cluster, Path, Path]]:
+    """The cluster agent, emulated nodes, hooks and `follow`, with the folders of sockets and of traces. ``more``:
+    options of the nodes; ``serve`` starts some of them in its own way, in Slurm's network, and says which."""
     (site.at / "head").mkdir()
     sockets, trace = site.at / "sockets", site.at / "trace"
     with contextlib.redirect_stdout(io.StringIO()):  # the keys
         cluster = Cluster(site.at / "head", budget_w, sharer="aapc", notifiers=[SLURM_USER])
-        for name in NODES:
+        for name in names:
             cluster.allow(name)
     with cluster as head:
         build(site.at / "nodectl-hook")
-        head.serve()
+        within = site.within if serve else None
+        head.serve(within)
         words = ["--machine", MACHINE, "--keys", str(head.keys), "--cluster", head.url]
-        words += ["--workload-sockets", str(sockets), "--run", str(site.at / "run")]
-        head.start("-m", "nodectl.cli", "twin", "node", *words, "--trace", str(trace), *NODES, log="nodes.log")
-        head.until(lambda: [row["state"] for row in head.ask("nodes") or []] == ["capped"] * len(NODES), is_kept=False)
+        words += ["--workload-sockets", str(sockets), "--run", str(site.at / "run"), *more]
+        for folder in (sockets, trace):
+            folder.mkdir()
+        served = serve(site, head, sockets, trace) if serve else ()
+        words += ["--trace", str(trace), *(name for name in names if name not in served)]
+        head.start("-m", "nodectl.cli", "twin", "node", *words, log="nodes.log", within=within)
+        head.until(lambda: [row["state"] for row in head.ask("nodes") or []] == ["capped"] * len(names), is_kept=False)
         clusterctl = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "cluster_agent.cli"]
         place = ["--socket", str(head.socket)]
         hook = ["--hook", str(site.at / "nodectl-hook")]
@@ -183,26 +193,19 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
 
         site.until(lambda: all(row[3] for row in accounted()) and len(accounted()) == jobs, patience_s=1200)
         time.sleep(2.0)  # for the traces
-        rows = {row["job"]: row for row in head.ask("energy")}
         truths = Truths(trace)
         said = (head.at / "nodes.log").read_text()
         after = {name: page_of(site.at / "run" / name / "job-joules") for name in NODES}
-        found = []
-        for job, state, node_list, comment in accounted():
-            names = site.run("scontrol", "show", "hostnames", node_list).split()
-            row, drew = rows[job], [after[name][job] for name in names]
-            truth = [truths.joules(name, one.began_s, one.ended_s) for name, one in zip(names, drew, strict=True)]
-            found.append({
-                "job": job, "user": submitted[job][0], "workload": submitted[job][1], "state": state,
-                "mode": submitted[job][2], "seen": seen_modes(said, names, job), "nodes": len(names),
-                "took_s": row["ended_s"] - row["began_s"], "energy_j": row["energy_j"], "sacct": comment,
-                "all_j": sum(one.joules for one in drew), "meters_j": sum(one.of_meters_j for one in drew),
-                "node_s": sum(one.ended_s - one.began_s for one in drew),
-                "truth_all_j": sum(node_j for node_j, _ in truth),
-                "truth_meters_j": sum(meters_j for _, meters_j in truth),
-                "truth_notices_j": sum(truths.joules(name, row["began_s"], row["ended_s"])[0] for name in names),
-            })  # fmt: skip
-        whole = _whole(truths, before, after, list(submitted))
+        found = booked(site, head, accounted(), truths, after)
+        for row in found:
+            user, workload, mode = submitted[row["job"]]
+            row |= {
+                "user": user,
+                "workload": workload,
+                "mode": mode,
+                "seen": seen_modes(said, row["names"], row["job"]),
+            }
+        whole = whole_of(truths, before, after, list(submitted))
         shared = shared_node(site, sockets, trace, seconds)
         in_order = act(site, "--socket", str(head.socket), "--hook", str(site.at / "nodectl-hook"))
         alarms = head.ask("budget", "show")["alarms"]
@@ -210,15 +213,39 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
             "rest_w": watts.rest_w, "alarms": alarms}  # fmt: skip
 
 
-def _whole(
+def booked(
+    site: Site, head: Cluster, accounted: list[list[str]], truths: Truths, after: dict[str, dict[str, Drew]]
+) -> list[dict[str, Any]]:
+    """Each job (its number, state, nodes and AdminComment) by the pages of its nodes and by notice, with the truth of
+    the same times."""
+    rows = {row["job"]: row for row in head.ask("energy")}
+    found = []
+    for job, state, node_list, comment in accounted:
+        names = site.run("scontrol", "show", "hostnames", node_list).split()
+        row, drew = rows[job], [after[name][job] for name in names]
+        truth = [truths.joules(name, one.began_s, one.ended_s) for name, one in zip(names, drew, strict=True)]
+        found.append({
+            "job": job, "state": state, "names": names, "nodes": len(names), "took_s": row["ended_s"] - row["began_s"],
+            "energy_j": row["energy_j"], "sacct": comment,
+            "all_j": sum(one.joules for one in drew), "meters_j": sum(one.of_meters_j for one in drew),
+            "node_s": sum(one.ended_s - one.began_s for one in drew),
+            "truth_all_j": sum(node_j for node_j, _ in truth),
+            "truth_meters_j": sum(meters_j for _, meters_j in truth),
+            "truth_notices_j": sum(truths.joules(name, row["began_s"], row["ended_s"])[0] for name in names),
+        })  # fmt: skip
+    return found
+
+
+def whole_of(
     truths: Truths, before: dict[str, dict[str, Drew]], after: dict[str, dict[str, Drew]], jobs: Sequence[str]
 ) -> dict[str, float]:
     """Jobs and idle nodes between two pages of each node: joules of meters, and their truth."""
     pages_j, truth_j, jobs_j = 0.0, 0.0, 0.0
-    for name in NODES:
+    for name in after:
         first, last = before[name]["node"], after[name]["node"]
         pages_j += last.of_meters_j - first.of_meters_j
-        truth_j += truths.joules(name, first.ended_s, last.ended_s)[1]
+        took_s = (last.ended_s - last.began_s) - (first.ended_s - first.began_s)  # a busy machine writes pages late
+        truth_j += truths.joules(name, first.ended_s, first.ended_s + took_s)[1]
         jobs_j += sum(one.of_meters_j for job, one in after[name].items() if job in jobs)
     return {"jobs_j": jobs_j, "idle_j": pages_j - jobs_j, "truth_j": truth_j}
 

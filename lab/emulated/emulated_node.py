@@ -31,7 +31,6 @@ from lab.emulated.emulated_cgroups import EmulatedCgroups, OwnJoules
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.emulated_kernels import emulated_kernels
 from lab.emulated.watts import NodeWatts
-from lab.emulated.workload_socket import WorkloadSocket
 from nodectl.config import Config, build_config
 from nodectl.jobs.job_runner import JobThread
 from nodectl.loop.agent import Agent
@@ -43,6 +42,7 @@ from nodectl.write.saves import node_id
 from twin.in_process_node import InProcess
 from twin.machine import Machine
 from twin.physics.model import Twin
+from twin.programs.workload_socket import WorkloadSocket
 
 SETTLE_S: Final = 1.0
 """Ours: clocks keep a cap within a tick or two, before the RAPL limit does."""

@@ -77,8 +77,9 @@ class Cluster:
         self._processes.append(made)
         return made
 
-    def serve(self) -> subprocess.Popen[bytes]:
-        return self.start("-m", "cluster_agent.cli", "serve", "--config", str(self.config), log="serve.log")
+    def serve(self, within: list[str] | None = None) -> subprocess.Popen[bytes]:
+        words = ["-m", "cluster_agent.cli", "serve", "--config", str(self.config)]
+        return self.start(*words, log="serve.log", within=within)
 
     def said(self) -> str:
         return (self.at / "serve.log").read_text()

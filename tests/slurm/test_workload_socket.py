@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from lab.emulated.emulated_cgroups import EmulatedCgroups
-from lab.emulated.workload_socket import WorkloadSocket
 from nodectl.site_jobs.job_cgroups import JobCgroups
+from tests.twin.served_node import ServedNode, why_not_served
 from tests.waiting import within
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
+from twin.programs.workload_socket import WorkloadSocket
 
 
 @pytest.fixture
@@ -155,3 +157,32 @@ def test_a_line_may_come_in_parts_and_nobody_waits_for_it(tmp_path: Path, twin: 
         slow.sendall(b"ream\n")
         door.look()
         assert slow.recv(100) == b"ok\n"
+
+
+BRINGS = """
+import socket, sys, time
+def busy_j():
+    before_j = read()
+    time.sleep(1.0)
+    return read() - before_j
+def read():
+    return sum(int(open(f"/sys/class/powercap/intel-rapl:{one}/energy_uj").read()) for one in (0, 1)) / 1e6
+idle_j = busy_j()
+with socket.socket(socket.AF_UNIX) as door:
+    door.connect("/run/nodectl-twin/workload")
+    door.sendall(b"hpl\\n")
+    said = door.recv(100).decode().strip()
+    hpl_j = busy_j()
+time.sleep(0.2)
+print(said, idle_j, hpl_j, busy_j())
+"""
+
+
+@pytest.mark.skipif(bool(why_not_served()), reason=why_not_served())
+def test_a_program_on_a_served_twin_brings_a_workload_by_the_same_line() -> None:
+    with ServedNode("curie") as node:
+        said, *joules = node.python(BRINGS).split()
+        idle_j, hpl_j, after_j = map(float, joules)
+        assert said == "ok" and hpl_j > 2 * idle_j and after_j < 0.6 * hpl_j, joules
+        is_there = json.loads(node.twin("status", "--json"))[0]["has_workload"]
+        assert not is_there

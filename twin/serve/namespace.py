@@ -43,6 +43,9 @@ RUN_DIRECTORY = "/run/nodectl-twin"
 CONTROL = f"{RUN_DIRECTORY}/control"
 GPUS = f"{RUN_DIRECTORY}/gpus"
 GPU_READERS = f"{RUN_DIRECTORY}/gpu-readers"
+WORKLOAD = "workload"
+"""The socket there by which any program of the run puts a workload on the node (twin/programs/workload_socket.py)."""
+
 COMMANDS = f"{RUN_DIRECTORY}/bin"
 """Commands that a node has and a run has as its own; first on the run's PATH."""
 

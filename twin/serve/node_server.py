@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -33,6 +34,7 @@ from twin.programs.command_load import CommandLoad
 from twin.programs.heartbeat_service import HeartbeatConversation
 from twin.programs.kernel_service import KernelService
 from twin.programs.workload import Workload
+from twin.programs.workload_socket import WorkloadSocket
 from twin.serve import fuse_tree, namespace
 from twin.serve.control import ControlSocket, Joined
 from twin.serve.mirror import Mirror
@@ -41,7 +43,8 @@ from twin.serve.perf_service import PerfService
 from twin.serve.syscall_server import SyscallServer
 
 TICK_S = 0.005
-"""Ours: period of foreign writers and of faults that begin or end. The model has its own thread."""
+"""Ours: period of foreign writers, of faults that begin or end, and of looks at who brings a workload. The model has
+its own thread."""
 
 _SEALS = fcntl.F_ADD_SEALS, 0x1 | 0x2 | 0x4
 """F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW (linux/fcntl.h): no process can shrink the memory under a reader."""
@@ -120,17 +123,20 @@ class _Server:
             MsrFiles(registers, plan.machine.cpus).mount()
         self._stop = threading.Event()
         self._began_s = time.monotonic()
+        self._has_begun = False
         kernels = KernelService(self._twin, plan.seed)
         ControlSocket(
             {
                 "status": self._status,
                 "report": lambda _: self._report(),
+                "drawn": lambda _: {"at_s": time.monotonic(), "parts_j": self._twin.parts_j()},
                 "fault-add": lambda given: self._faults.add_line(given["line"]),
                 "fault-remove": lambda given: self._faults.remove(given["fault"]),
                 "fault-list": lambda _: [[n, str(fault), stands] for n, fault, stands in self._faults.listing()],
             },
             lambda: Joined(kernels.conversation(), HeartbeatConversation(self._twin, plan.seed)),
         )
+        self._door = WorkloadSocket(Path(namespace.RUN_DIRECTORY), namespace.WORKLOAD, self._twin)
         self.ready = Ready(tree_device, self._counters.device, self._tree.roots, settings.roots)
         threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
         threading.Thread(target=self._tick, name="faults", daemon=True).start()
@@ -146,6 +152,7 @@ class _Server:
                 if self._plan.command_load:
                     load = CommandLoad(self._twin, frozenset((os.getpid(), os.getppid())))
                     threading.Thread(target=load.run, args=(self._stop,), name="load", daemon=True).start()
+                self._has_begun = True
                 channel.send(GO)
             elif message in (STOP, b""):
                 break
@@ -158,7 +165,7 @@ class _Server:
 
     def _report(self) -> dict[str, Any]:
         """The truth about the workload, labelled as emulated, with all that is needed to repeat the run."""
-        workload = self._plan.workload
+        workload = self._twin.workload
         what = {"workload": workload.name, "seed": workload.seed, "bias": workload.bias} if workload else {}
         truth: dict[str, Any] = msgspec.to_builtins(self._twin.report())
         return {"emulated": True, "machine": self._plan.machine.name, **what, **truth}
@@ -167,13 +174,15 @@ class _Server:
         while not self._stop.wait(TICK_S):
             self._tree.act()
             self._counters.follow_faults()
+            if self._has_begun:
+                self._door.look()
 
     def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "machine": self._plan.machine.name,
             "server": os.getpid(),
             "for_s": time.monotonic() - self._began_s,
-            "has_workload": self._plan.workload is not None,
+            "has_workload": self._twin.workload is not None,
             "finished": self._twin.finished,
             "told_units": self._twin.progress_units(),
             "open_counters": self._counters.open_counters,

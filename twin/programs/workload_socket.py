@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from foundation.shell.errors import UsageError
-from lab.emulated.emulated_cgroups import EmulatedCgroups
 from pmu.cpulist import parse_list
 from twin.errors import TwinError
 from twin.physics.model import Twin
@@ -38,6 +37,16 @@ INLET: Final = "inlet"
 _LINE: Final = 200
 
 
+class Cgroups(Protocol):
+    """Where the node shows the jobs that say who they are."""
+
+    def begin(self, job: str, cpus: Sequence[int]) -> None:
+        """A job with these CPUs has come."""
+
+    def end(self, job: str) -> None:
+        """It has gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Inside:
     """Who has the node, or some of its CPUs."""
@@ -50,7 +59,7 @@ class _Inside:
 class WorkloadSocket:
     """Listens at ``folder/name``. ``look`` at every tick; it never waits. ``cgroups``: where the node shows jobs."""
 
-    def __init__(self, folder: Path, name: str, twin: Twin, cgroups: EmulatedCgroups | None = None) -> None:
+    def __init__(self, folder: Path, name: str, twin: Twin, cgroups: Cgroups | None = None) -> None:
         self._path, self._twin, self._cgroups = folder / name, twin, cgroups
         self._inside: dict[socket.socket, _Inside] = {}
         self._waiting: list[socket.socket] = []
@@ -63,7 +72,7 @@ class WorkloadSocket:
             self._listening.listen()
         except OSError as error:
             self._listening.close()
-            raise UsageError(f"{self._path}: cannot listen there: {error.strerror or error}") from None
+            raise TwinError(f"{self._path}: cannot listen there: {error.strerror or error}") from None
 
     def look(self) -> None:
         """Let in who comes, and end the workload of who has left."""
