@@ -7,7 +7,9 @@ DRAM (`traffic`), which no meter of a processor shows by core. The rest of packa
 shared by processor time in both.
 
 `by time`: what the processor time of the jobs alone would say of the same joules, against the truth of cores. `meters`:
-the node shows the energy of each core (hwmon ``amd_energy``).
+the node shows the energy of each core (hwmon ``amd_energy``). Where it does not, the agent's model of the cores divides
+(``nodectl.site_jobs.core_watts``), which knows what ran on this node before: `none`, `others` (the three programs that
+are none of the two), `one` of the two as well, or `both`, each alone on the node for some seconds.
 """
 
 from __future__ import annotations
@@ -36,30 +38,59 @@ from twin.programs.side_by_side import on_cpus, together
 from twin.programs.workload import load_workload
 
 TICKS: Final = 20
+BEFORE_TICKS: Final = 40
 type_jobs = Sequence[tuple[str, Sequence[int]]]
 """Of each job: its workload and its CPUs."""
 
 
 class Case(NamedTuple):
-    """``has_meters``: whether cores have meters."""
+    """``has_meters``: whether cores have meters; ``seen``: programs that ran on the node before, each alone."""
 
     machine: str
     has_meters: bool
     jobs: type_jobs
     place: str
+    seen: str = ""
+
+
+PROGRAMS: Final = ("hpl", "stream", "gromacs", "imb", "nas")
+SEEN: Final = ("none", "others", "one", "both")
+
+
+def _halves(cores: int) -> tuple[list[int], list[int]]:
+    """CPUs of two packages without SMT, half of each package for each job."""
+    packages = range(cores), range(cores, 2 * cores)
+    return [cpu for one in packages for cpu in one[: cores // 2]], [
+        cpu for one in packages for cpu in one[cores // 2 :]
+    ]
+
+
+def _unmetered(machine: str, cores: int) -> list[Case]:
+    first, second = _halves(cores)
+    pairs = [("hpl", "stream"), ("hpl", "gromacs"), ("stream", "nas"), ("hpl", "imb"), ("gromacs", "imb")]
+    cases = [Case(machine, False, ((one, first), (two, second)), "mixed", seen) for one, two in pairs for seen in SEEN]
+    small, large = first[:2], [cpu for cpu in range(2 * cores) if cpu not in first[:2]]
+    return cases + [Case(machine, False, (("hpl", small), ("stream", large)), "mixed", seen) for seen in SEEN]
 
 
 CASES: Final = (
     Case("curie", False, (("hpl", range(8)), ("stream", range(8, 16))), "a socket each"),
     Case("curie", False, (("gromacs", range(8)), ("imb", range(8, 16))), "a socket each"),
-    Case("curie", False, (("hpl", (*range(4), *range(8, 12))), ("stream", (*range(4, 8), *range(12, 16)))), "mixed"),
-    Case("curie", False, (("hpl", range(2)), ("stream", range(2, 16))), "mixed"),
-    Case("curie", False, (("gromacs", range(4)), ("imb", range(4, 8))), "one socket"),
+    *_unmetered("curie", 8),
+    *_unmetered("skylake-6146", 12),
     Case("rome", False, (("hpl", range(16)), ("stream", range(16, 32))), "one socket"),
+    Case("rome", False, (("hpl", range(16)), ("stream", range(16, 32))), "one socket", "both"),
     Case("rome", True, (("hpl", range(16)), ("stream", range(16, 32))), "one socket"),
     Case("rome", True, (("hpl", range(4)), ("stream", range(4, 32))), "one socket"),
     Case("rome", True, (("gromacs", range(16, 48)), ("imb", (*range(16), *range(48, 64)))), "mixed"),
 )
+
+
+def history(case: Case) -> list[str]:
+    """The programs that ran on the node before."""
+    names = [name for name, _ in case.jobs]
+    others = [name for name in PROGRAMS if name not in names]
+    return {"others": others, "one": [*others, names[1]], "both": [*others, *names]}.get(case.seen, [])
 
 
 class Booked(NamedTuple):
@@ -87,13 +118,20 @@ def measure(case: Case, ticks: int = TICKS) -> list[Booked]:
     names = [str(number) for number in range(17, 17 + len(placed))]
     with contextlib.ExitStack() as opened:
         at = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        inside = opened.enter_context(InProcess(Twin(machine, together(placed))))
+        inside = opened.enter_context(InProcess(Twin(machine)))
         cgroups = EmulatedCgroups(inside.ports.files, inside.twin)
         ports = replace(inside.ports, files=cgroups, lock_path=str(at / "lock-1"))
         settings = {"mode": "monitor", "state_dir": str(at), "journal": {"max_bytes": 0}}
         agent = opened.enter_context(Agent.open(ports, build_config(settings, lambda key: ".".join(key))))
         agent.tick()
         (at / FOLDER).mkdir()
+        for program in history(case):
+            (at / FOLDER / program).write_text("user=alice\ncomment=\n")
+            inside.twin.start_workload(load_workload(program, machine, duration_s=3600.0))
+            for _ in range(BEFORE_TICKS):
+                agent.tick()
+            (at / FOLDER / program).unlink()
+        inside.twin.start_workload(together(placed))
         for name, (_, cpus) in zip(names, case.jobs, strict=True):
             cgroups.begin(name, cpus)
             (at / FOLDER / name).write_text("user=alice\ncomment=\n")
@@ -141,11 +179,16 @@ def main(arguments: list[str] | None = None) -> int:
                       "booked": [one._asdict() for one in booked]})  # fmt: skip
         for (name, cpus), one in zip(case.jobs, booked, strict=True):
             off = (one.nodectl_j / one.cores_j, one.nodectl_j / one.traffic_j, one.by_time_j / one.cores_j)
-            meters = "yes" if case.has_meters else "no"
-            rows.append((case.machine, meters, case.place, name, str(len(cpus)), f"{one.cores_j:.0f}",
-                         *(f"{ratio - 1:+.1%}" for ratio in off)))  # fmt: skip
+            seen = "" if case.has_meters else case.seen or "none"
+            rows.append((case.machine, "yes" if case.has_meters else "no", seen, case.place, name, str(len(cpus)),
+                         f"{one.cores_j:.0f}", *(f"{ratio - 1:+.1%}" for ratio in off)))  # fmt: skip
     print("EMULATED: two jobs that share a node, joules of meters")
-    print(render(("machine", "meters", "place", "job", "CPUs", "J cores", "off cores", "off traffic", "by time"), rows))
+    print(
+        render(
+            ("machine", "meters", "seen", "place", "job", "CPUs", "J cores", "off cores", "off traffic", "by time"),
+            rows,
+        )
+    )
     save("slurm_shared", {"cases": found})
     return 0
 

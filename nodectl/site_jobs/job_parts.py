@@ -3,13 +3,15 @@
 | part | whose it is |
 |---|---|
 | a core with a meter | the job's whose cores it is one of (its cpuset) |
+| cores without one | by what counters say of the job's cores (``core_watts``), where jobs have cores of their own |
 | the rest of a package, with its DRAM | by the processor time on that package, where jobs have CPUs of their own |
 | a GPU | the job's that names it (SLURM_JOB_GPUS) |
 | what no meter reaches (``rest_w``), and whatever the above leaves open | by processor time |
 
 Processor time takes every second for the same watts: next to one that draws ``r`` times as much for it, a frugal job
 gets up to ``r`` times its joules. Meters of cores end that: ``amd_energy`` shows them (hwmon, inputs "Ecore017" by the
-core's first CPU), RAPL on Intel's processors has none of one core.
+core's first CPU), RAPL on Intel's processors has none of one core. Without them a model of the cores does, as far as
+this node has seen such programs.
 Sources: Linux 5.12 Documentation/hwmon/amd_energy.rst; Slurm cgroup_v2 documentation and prolog guide.
 """
 
@@ -24,6 +26,7 @@ import numpy as np
 
 from nodectl.config import Config
 from nodectl.decide.shares import NodeShares
+from nodectl.site_jobs.core_watts import CoreWatts
 from nodectl.site_jobs.job_folder import SiteJob
 from pmu.instruments.hwmon import find
 from pmu.layout import Layout
@@ -83,6 +86,7 @@ class JobParts:
         self._meters = _core_meters(ports, layout)
         self._core_uj: type_f64 = np.full(len(self._meters), math.nan)
         self._read_ns = 0
+        self.cores = CoreWatts(layout)
         self._sample: Sample | None = None
         self._jobs: dict[str, SiteJob] = {}
         self._here: dict[str, SiteJob] = {}
@@ -92,6 +96,8 @@ class JobParts:
         self._sample, self._jobs, self._here = sample, {**self._here, **jobs}, dict(jobs)
         joules, quality = self._shares.node_energy(sample)
         dram_j = sum(float(sample.energy_j[zones].sum()) for zones in self._drams)
+        if not self._meters:
+            self.cores.add(sample, self._cpus_of(list(jobs)))
         return Drawn(joules, quality, joules - self._rest_w * sample.elapsed_s + dram_j)
 
     def split(self, drawn: Drawn, used_s: Mapping[str, float]) -> dict[str, Drawn]:
@@ -111,10 +117,13 @@ class JobParts:
         """Joules of packages and of DRAM, of each job."""
         cpus = self._own_cpus(names, time)
         cores_j = self._cores_j(sample) if cpus is not None else None
+        each_j = [float(sample.energy_j[zones].sum()) for zones in self._zones]
+        modelled_j = None
+        if cpus is not None and not self._meters:
+            modelled_j = self.cores.joules(sample, dict(zip(names, cpus, strict=True)), each_j)
         packages_j, drams_j = np.zeros(len(names)), np.zeros(len(names))
-        for package, zones, drams in zip(self._packages, self._zones, self._drams, strict=True):
+        for row, (package, package_j, drams) in enumerate(zip(self._packages, each_j, self._drams, strict=True)):
             part, own_j = time, np.zeros(len(names))
-            package_j = float(sample.energy_j[zones].sum())
             if cpus is not None:
                 busy = np.nan_to_num(sample.cpu.busy) * cpus
                 on_package = time * (busy * package).sum(1) / np.maximum(busy.sum(1), 1e-12)
@@ -122,20 +131,29 @@ class JobParts:
                 if cores_j is not None:
                     own_j = (cpus * package * cores_j).sum(1)
                     own_j *= min(1.0, package_j / max(float(own_j.sum()), 1e-12))
+                elif modelled_j is not None:
+                    own_j = modelled_j[row]
             packages_j += own_j + part * (package_j - own_j.sum())
             drams_j += part * float(sample.energy_j[drams].sum())
         return packages_j, drams_j
 
     def _own_cpus(self, names: list[str], time: type_f64) -> type_f64 | None:
         """1.0 for each job's CPUs ``[n_jobs, n_cpus]``; None unless each that ran has cores that no other one has."""
-        rows = []
-        for name in names:
-            own = self._cgroups.cpus(name)
-            rows.append([float(cpu in own) for cpu in self._layout.cpus])
-        found = np.array(rows)
+        found = np.array([self._cpus(name) for name in names])
         on_cores = np.array([np.bincount(self._layout.core_of, row) > 0 for row in found])
         is_apart = found[time > 0].any(1).all() and on_cores.sum(0).max() <= 1
         return found if is_apart else None
+
+    def _cpus(self, name: str) -> list[float]:
+        own = self._cgroups.cpus(name)
+        return [float(cpu in own) for cpu in self._layout.cpus]
+
+    def _cpus_of(self, names: list[str]) -> dict[str, type_f64]:
+        """The CPUs of each job; all of them where it is alone or nobody is here; empty where jobs are not apart."""
+        if len(names) < 2:
+            return {"": np.ones(len(self._layout.cpus))}
+        cpus = self._own_cpus(names, np.ones(len(names)))
+        return dict(zip(names, cpus, strict=True)) if cpus is not None else {}
 
     def _cores_j(self, sample: Sample) -> type_f64 | None:
         """Joules of each CPU's core in the interval, at the core's first CPU; None where cores have no meter."""

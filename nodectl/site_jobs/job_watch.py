@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from foundation.planted_links import open_safely
+from foundation.planted_links import open_safely, replacing
 from foundation.shell.errors import NodectlError
 from nodectl.config import Config
 from nodectl.decide.decider import Decider
@@ -26,6 +26,10 @@ EVERY_S: Final = 1.0
 """Ours: how often the joules of a job that runs are written; those of one that has ended are at once."""
 
 
+LEARNED: Final = "core-watts.json"
+"""In the state directory: what the model of the cores has learned, by the end of the last job."""
+
+
 class JobWatch:
     """``look`` at each sample; then ``decider`` and ``recorded``. ``publish`` writes the page of joules, with root's
     rights. A node that only this process reaches (no lock) has no such jobs."""
@@ -36,6 +40,9 @@ class JobWatch:
         self._modes = JobModes(layout, config)
         cgroups = JobCgroups(ports.files)
         self._parts = JobParts(ports, layout, config, cgroups)
+        self._learned = Path(config.state_dir) / LEARNED
+        if self._folder:
+            self._parts.cores.restore(_read(self._learned).encode())
         self._page = joules_path(ports.lock_path) if ports.lock_path else Path()
         earlier = _read(self._page) if self._folder else ""
         self._accounts = JobAccounts(earlier, cgroups, self._parts.split)
@@ -61,6 +68,8 @@ class JobWatch:
         if has_changed or self._age_s >= EVERY_S:
             self._age_s = 0.0
             self._write()
+        if has_changed and not jobs:
+            self._remember()
 
     def decider(self, policies: Decider) -> Decider:
         """Which one decides in this period."""
@@ -83,6 +92,13 @@ class JobWatch:
             if not self._trouble:
                 self._modes.say(f"the joules of jobs are not published: {why}")
             self._trouble = why
+
+    def _remember(self) -> None:
+        try:
+            with replacing(self._learned, 0o640) as file:
+                file.write(self._parts.cores.stored())
+        except OSError as error:
+            self._modes.say(f"{self._learned}: what cores draw is not remembered: {error.strerror}")
 
 
 def _read(path: Path) -> str:

@@ -1,0 +1,207 @@
+"""What the cores of each job draw, by a model that this node learns from its own counters and meters.
+
+Problem. Processor time takes every second for the same watts, and RAPL has no meter of one core. What a core draws does
+follow what it does: cycles at their clock, instructions per cycle, misses of the last-level cache.
+
+Method. Each second of each package is an example: by job, those three sums over its cores, and the watts of all of them
+together (the zone ``core`` where there is one, else ``package``). A Gaussian process explains them: the watts of a core
+are its cycles, times a clock factor, times a function of its instructions and misses by cycle. That function is a
+constant, plus a slope in instructions, plus what examples nearby show. Before anything was learned that is processor
+time, and it stays that far from all examples. Examples that are alike are one, so that a program that runs for days
+counts once. A job that ran here alone, or one like it, makes an example whose watts are its own.
+
+What it needs: counters of cycles and instructions, and jobs with cores of their own. It says whose the watts are, never
+how many: the sum is that of the meters.
+Source: Rasmussen, Williams, Gaussian Processes for Machine Learning, 2006, section 2.2; the kernel is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pmu.layout import Layout
+from pmu.readings import Sample, type_f64
+
+SECOND_S: Final = 1.0
+KEPT: Final = 48
+"""Ours: examples that are kept; then the one that was not seen for the longest time goes."""
+
+ALIKE: Final = 0.05
+"""Ours: two examples are one if each of their numbers differs by no more than this part."""
+
+FRESH: Final = 0.2
+"""Ours: the weight of the newest of examples that are alike."""
+
+CONSTANT, SLOPE, NEARBY = 4.0, 0.02, 0.01
+"""Ours: prior variances, in the square of the typical watts of a core. First guesses; what programs show decides."""
+
+NEAR_INSTRUCTIONS, NEAR_MISSES = 0.5, 1.0
+"""Ours, likewise: how far an example reaches, in instructions per cycle, and in the logarithm of misses."""
+
+NOISE, BASE = 0.01, 2.4
+"""Ours, likewise: the error of an example, as a part; and what a package draws without its cores, in the typical watts
+of a core."""
+
+CLOCK: Final = 0.8
+"""Ours: volts squared go about with the clock to this power (fitted on a Curie node's table of volts)."""
+
+MISSES: Final = 0.01
+"""Ours: misses in a hundred cycles; fewer are none."""
+
+
+class Example(msgspec.Struct):
+    """A second of a package. ``groups``: of each job there, its cores' cycles (in those of a core that is busy at the
+    highest clock; with the clock factor), its instructions per cycle, and its misses per hundred cycles."""
+
+    groups: list[tuple[float, float, float]]
+    watts: float
+
+
+class _Fit(NamedTuple):
+    """``scale``: the typical watts of a core; ``groups`` of all examples, and the ``first`` one of each; ``weights`` of
+    examples."""
+
+    scale: float
+    groups: type_f64
+    first: npt.NDArray[np.intp]
+    weights: type_f64
+
+
+class CoreWatts:
+    """``add`` each interval with the jobs' CPUs; ``joules`` says what of another one is whose."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._counts = {"cycles", "instructions"} <= set(layout.events)
+        numbers = sorted(set(layout.package_of))
+        packages = np.array(layout.package_of)
+        self._packages = [packages == number for number in numbers]
+        self._zones = [_zones(layout, number) for number in numbers]
+        self._highest_khz = max((domain.max_khz for domain in layout.domains), default=0)
+        self._sums: dict[tuple[str, ...], tuple[float, type_f64]] = {}
+        self.examples: list[Example] = []
+        self._fit: _Fit | None = None
+
+    def add(self, sample: Sample, cpus: Mapping[str, type_f64]) -> None:
+        """An interval at whose end these jobs were here, each with its CPUs as ones ``[n_cpus]``; their names may be
+        any."""
+        if not self._counts or not cpus:
+            return
+        names = tuple(cpus)
+        now = np.concatenate([self._of(sample, cpus), self._joules(sample)[:, None, None].repeat(3, 2)], 1)
+        seconds, before = self._sums.get(names, (0.0, np.zeros_like(now)))
+        self._sums = {names: (seconds + sample.elapsed_s, before + now)}
+        if seconds + sample.elapsed_s >= SECOND_S:
+            ((seconds, sums),) = self._sums.values()
+            self._sums = {}
+            for package in sums / seconds:
+                self._learn([_ratios(group) for group in package[:-1] if group[0] > 0], float(package[-1, 0]))
+
+    def joules(self, sample: Sample, cpus: Mapping[str, type_f64], packages_j: Sequence[float]) -> type_f64 | None:
+        """What the cores of each job have drawn of each package ``[n_packages, n_jobs]``; None: not known yet. Together
+        what their own meter shows, or where there is none, what the model says, and no more than the package."""
+        if not self._counts or not self.examples:
+            return None
+        sums = self._of(sample, cpus) / sample.elapsed_s
+        if not np.isfinite(sums).all():
+            return None
+        scale, groups, first, weights = self._fit = self._fit or _fitted(self.examples)
+        found = np.zeros(sums.shape[:2])
+        for row, (package, (zones, is_of_cores), most_j) in enumerate(zip(sums, self._zones, packages_j, strict=True)):
+            own = np.array([_ratios(group) for group in package])
+            near = np.add.reduceat(_kernel(groups, own), first, 0)
+            watts = np.maximum(own[:, 0] + weights @ near, 0.0) * (own[:, 0] > 0) * scale
+            if (all_w := float(watts.sum())) > 0:
+                all_j = float(sample.energy_j[zones].sum()) if is_of_cores else all_w * sample.elapsed_s
+                found[row] = watts * (min(all_j, most_j) / all_w)
+        return found
+
+    def restore(self, text: bytes) -> None:
+        """Take over ``stored``; nothing if that is not what it wrote."""
+        try:
+            found = msgspec.json.decode(text, type=list[Example])
+        except msgspec.MsgspecError:
+            return
+        self.examples = [one for one in found if _is_sound(one)][:KEPT]
+        self._fit = None
+
+    def stored(self) -> bytes:
+        """What was learned."""
+        return msgspec.json.encode(self.examples)
+
+    def _of(self, sample: Sample, cpus: Mapping[str, type_f64]) -> type_f64:
+        """Of each package and job: cycles with the clock factor, instructions with it, and misses ``[packages, jobs,
+        3]``."""
+        cpu = sample.cpu
+        highest_khz = self._highest_khz or float(np.nanmax(cpu.frequency_khz, initial=1.0))
+        factor = (np.nan_to_num(cpu.frequency_khz) / highest_khz) ** CLOCK / (1000.0 * highest_khz)
+        columns = np.stack([cpu.cycles * factor, cpu.instructions * factor, np.nan_to_num(cpu.llc_misses) * factor], 1)
+        columns[~(cpu.busy > 0)] = 0.0  # an idle CPU may count nothing at all
+        owners = np.stack(list(cpus.values()))
+        return np.stack([(owners * package) @ columns for package in self._packages])
+
+    def _joules(self, sample: Sample) -> type_f64:
+        return np.array([float(sample.energy_j[zones].sum()) for zones, _ in self._zones])
+
+    def _learn(self, groups: list[tuple[float, float, float]], watts: float) -> None:
+        new = Example(groups, watts)
+        if not groups or not _is_sound(new):
+            return
+        for place, one in enumerate(self.examples):
+            if _are_alike(one, new):
+                pairs = zip(one.groups, groups, strict=True)
+                mixed = [tuple(a + FRESH * (b - a) for a, b in zip(*pair, strict=True)) for pair in pairs]
+                new = Example(mixed, one.watts + FRESH * (watts - one.watts))  # type: ignore[arg-type]
+                del self.examples[place]
+                break
+        self.examples = [new, *self.examples[: KEPT - 1]]
+        self._fit = None
+
+
+def _zones(layout: Layout, package: int) -> tuple[npt.NDArray[np.bool_], bool]:
+    """Which zones show the watts of this package's cores, and whether they are of cores alone."""
+    for kind in ("core", "package"):
+        found = np.array([(zone.kind, zone.package) == (kind, package) for zone in layout.zones], np.bool_)
+        if found.any():
+            break
+    return found, kind == "core"
+
+
+def _ratios(sums: type_f64) -> tuple[float, float, float]:
+    cycles, instructions, misses = (float(one) for one in sums)
+    return (cycles, instructions / cycles, 100 * misses / cycles) if cycles > 0 else (0.0, 0.0, 0.0)
+
+
+def _is_sound(one: Example) -> bool:
+    numbers = [one.watts, *(number for group in one.groups for number in group)]
+    return one.groups != [] and all(0 <= number < 1e6 for number in numbers) and one.watts > 0 and one.groups[0][0] > 0
+
+
+def _are_alike(one: Example, two: Example) -> bool:
+    if len(one.groups) != len(two.groups):
+        return False
+    pairs = zip([one.watts, *sum(one.groups, ())], [two.watts, *sum(two.groups, ())], strict=True)
+    return all(abs(a - b) <= ALIKE * max(a, b) for a, b in pairs)
+
+
+def _kernel(one: type_f64, two: type_f64) -> type_f64:
+    """The prior covariance of the watts of groups, in the square of the typical watts of a core."""
+    cycles, instructions = np.outer(one[:, 0], two[:, 0]), np.outer(one[:, 1], two[:, 1])
+    apart = (one[:, None, 1] - two[None, :, 1]) / NEAR_INSTRUCTIONS
+    misses = (np.log(one[:, None, 2] + MISSES) - np.log(two[None, :, 2] + MISSES)) / NEAR_MISSES
+    return np.asarray(cycles * (CONSTANT + SLOPE * instructions + NEARBY * np.exp(-(apart**2 + misses**2) / 2)))
+
+
+def _fitted(examples: list[Example]) -> _Fit:
+    groups = np.array([group for one in examples for group in one.groups])
+    first = np.cumsum([0, *(len(one.groups) for one in examples[:-1])], dtype=np.intp)
+    watts = np.array([one.watts for one in examples])
+    cycles = np.add.reduceat(groups[:, 0], first)
+    scale = float(np.median(watts / np.maximum(cycles, 0.1)))
+    both = np.add.reduceat(np.add.reduceat(_kernel(groups, groups), first, 0), first, 1) + BASE**2
+    both += np.diag((NOISE * watts / scale) ** 2)
+    return _Fit(scale, groups, first, np.asarray(np.linalg.solve(both, watts / scale - cycles), np.float64))
