@@ -217,12 +217,14 @@ def booked(
     site: Site, head: Cluster, accounted: list[list[str]], truths: Truths, after: dict[str, dict[str, Drew]]
 ) -> list[dict[str, Any]]:
     """Each job (its number, state, nodes and AdminComment) by the pages of its nodes and by notice, with the truth of
-    the same times."""
+    the same times. ``energy_j`` None: the cluster agent does not know."""
     rows = {row["job"]: row for row in head.ask("energy")}
     found = []
     for job, state, node_list, comment in accounted:
         names = site.run("scontrol", "show", "hostnames", node_list).split()
-        row, drew = rows[job], [after[name][job] for name in names]
+        drew = [after[name][job] for name in names]
+        began_s, ended_s = min(one.began_s for one in drew), max(one.ended_s for one in drew)
+        row = rows.get(job, {"began_s": began_s, "ended_s": ended_s, "energy_j": None})  # no notice has come
         truth = [truths.joules(name, one.began_s, one.ended_s) for name, one in zip(names, drew, strict=True)]
         found.append({
             "job": job, "state": state, "names": names, "nodes": len(names), "took_s": row["ended_s"] - row["began_s"],

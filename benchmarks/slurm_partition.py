@@ -162,7 +162,8 @@ def measure(jobs: int, seconds: float, seed: int = 1) -> dict[str, Any]:
             def accounted() -> list[list[str]]:
                 return [line.split("|") for line in site.run(*sacct).splitlines()]
 
-            site.until(lambda: all(row[3] for row in accounted()) and len(accounted()) == jobs, patience_s=1800)
+            site.until(lambda: [row[1] for row in accounted()] == ["COMPLETED"] * jobs, patience_s=1800)
+            site.until(lambda: not head.ask("notify", "list"))
             time.sleep(3.0)  # for the traces
             truths, after = Truths(trace, names), _pages(site, names)
             rows = booked(site, head, accounted(), truths, after)
@@ -224,6 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
     off = (whole["jobs_j"] + whole["idle_j"]) / whole["truth_j"] - 1
     print("all nodes, by meters: jobs {jobs_j:.0f} J and idle {idle_j:.0f} J, truth of both {truth_j:.0f} J"
           .format(**whole) + f": {off:+.2%}")  # fmt: skip
+    known = sum(row["energy_j"] is not None for row in found["rows"])
+    print(f"joules by notice: {known} of {len(lines)} jobs")
     print("the budget fell by a fifth, confirmed after {lowered_s:.1f} s; above the budget {over_ws:.2f} W s in "
           "{seconds:.0f} s, at most {highest_w:.0f} W drawn; alarms: {alarms} (load {load:.0f})"
           .format(**found))  # fmt: skip

@@ -4,9 +4,10 @@
          ▲                              │ energy counter ◄────────────────────────────────────────────────┘
          └──────── confirmed ◄──────────┘
 
-The agent is the real one, the controller is the firmware as a process, and the chip's power follows what the firmware
-does. Of the kernel there is one energy counter, without limits of its own, as on AMD. The truth is written by another
-SCMI agent of the controller (the ``bmc``), which the agent does not see.
+The agent is the real one, the controller is the firmware as a process, or its rv32 image in QEMU, which has a serial
+line in place of shared memory and QEMU's clock. The chip's power follows what the firmware does. Of the kernel there is
+one energy counter, without limits of its own, as on AMD. The truth is written by another SCMI agent of the controller
+(the ``bmc``), which the agent does not see.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from firmware_bridge.controlpulp import qemu, rv32
 from firmware_bridge.controlpulp.posix import PosixController
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.transports.in_process import InProcess
 from firmware_bridge.scmi.transports.shm import open_shared_memory
 from lab.node_demo.pulp_node import MAX_KHZ, NoCounters, NodeFiles
 from nodectl.config import Config, build_config
@@ -37,7 +41,7 @@ from nodectl.member.cluster_cap import open_cluster_cap
 from nodectl.write.saves import node_id
 from pmu.ports import Ports
 from pmu.system import MonotonicClock
-from twin.pulp.plant import CLASSES, CORES, DOMAINS
+from twin.pulp.plant import CLASSES, CORES, DOMAINS, Plant
 from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 REST_W: Final = 40.0
@@ -48,13 +52,19 @@ RUNTIME, BMC = 2, 3
 """Agents of the controller."""
 
 LOOK_S: Final = 0.01
+ADVANCE_S: Final = 0.001
+LOOK_AGAIN_S: Final = 0.0005
+QEMU_REPLY_S: Final = 0.5
+"""Ours: QEMU answers late on a busy machine; the others take what the transports have."""
+
 _IDLE_CORE_W: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChipPlan:
     """``run``: the folder whose part of the node's name is what /run/nodectl is on a real one; ``trace``: where the
-    truth is written, a line every ``LOOK_S``; ``load``: of ``CLASSES``."""
+    truth is written, a line every ``LOOK_S``; ``load``: of ``CLASSES``; ``in_qemu``: the controller is the rv32
+    image."""
 
     name: str
     url: str
@@ -62,6 +72,7 @@ class ChipPlan:
     run: Path
     trace: Path
     load: int = 3
+    in_qemu: bool = False
 
 
 class ChipTruth(msgspec.Struct, frozen=True):
@@ -76,12 +87,75 @@ class ChipTruth(msgspec.Struct, frozen=True):
 class Chip:
     """What ``NodeFiles`` shows: the chip, and clock limits, which nothing moves here."""
 
-    def __init__(self, path: Path, load: int) -> None:
-        self.plant = SharedPlant(path)
+    def __init__(self, plant: Plant, wires: dict[str, NDArray[np.int32]], load: int) -> None:
+        self.plant, self.wires = plant, wires
         self.plant.capacitance[:] = CLASSES[load]
         self.plant.settle(np.full(CORES, _IDLE_CORE_W))
         self.limits_khz = [MAX_KHZ] * DOMAINS
-        self.wires = self.plant.wires
+
+
+class Controlled(NamedTuple):
+    """A chip with its controller: the URL for the node's agent, and another agent's client (the ``bmc``)."""
+
+    chip: Chip
+    url: str
+    bmc: Client
+
+
+@contextlib.contextmanager
+def as_process(at: Path, load: int) -> Iterator[Controlled]:
+    """The firmware as a process of this machine."""
+    shared = SharedPlant(at / "chip")
+    chip = Chip(shared, shared.wires, load)
+    controller = PosixController(at / "scmi", "--fifo", "try", plant=(LIBRARY, shared.path))
+    url = controller.url(BMC)
+    try:
+        with contextlib.closing(Client(open_shared_memory(url.removeprefix("scmi+shm:"), url))) as bmc:
+            yield Controlled(chip, controller.url(RUNTIME), bmc)
+    finally:
+        controller.stop()
+
+
+@contextlib.contextmanager
+def as_image(at: Path, load: int) -> Iterator[Controlled]:
+    """Its rv32 image in QEMU, whose clock gives it its time; a thread moves the chip along."""
+    controller = qemu.QemuController(rv32.build(at / "controlpulp.elf", f"-DLINE_CHANNEL={RUNTIME - 1}"))
+    over, began_ns = threading.Event(), time.monotonic_ns()
+    chip = Chip(Plant(), controller.wires(), load)
+    chip.plant.wire(chip.wires)
+
+    def move() -> None:
+        while not over.wait(ADVANCE_S):
+            chip.plant.advance_to(time.monotonic_ns() - began_ns)
+
+    moving = threading.Thread(target=move)
+    moving.start()
+    mailbox = InProcess(_Mailbox(controller), BMC - 1)
+    mailbox.reply_timeout_s = QEMU_REPLY_S
+    try:
+        url = f"scmi+serial://{controller.pty}?baud=921600"
+        with contextlib.closing(Client(mailbox)) as bmc:
+            yield Controlled(chip, url, bmc)
+    finally:
+        over.set()
+        moving.join()
+        controller.kill()
+
+
+class _Mailbox:
+    """The memory that an agent shares with the image, which looks at it in its own time."""
+
+    def __init__(self, memory: qemu.QemuController) -> None:
+        self._memory = memory
+        self.poll, self.notifications = memory.poll, memory.notifications
+
+    def send(self, channel: int, message: bytes) -> None:
+        """Write a command."""
+        self._memory.send(channel, message)
+
+    def advance(self, duration_s: float) -> None:
+        """Time passes by itself."""
+        time.sleep(max(duration_s, LOOK_AGAIN_S))
 
 
 def run_chip_node(plan: ChipPlan) -> None:
@@ -89,14 +163,12 @@ def run_chip_node(plan: ChipPlan) -> None:
     with tempfile.TemporaryDirectory(prefix=f"chip-{plan.name}-") as temporary, contextlib.ExitStack() as opened:
         at, run = Path(temporary), plan.run / plan.name
         run.mkdir(mode=0o755, parents=True, exist_ok=True)
-        chip = Chip(at / "chip", plan.load)
-        controller = PosixController(at / "scmi", "--fifo", "try", plant=(LIBRARY, chip.plant.path))
-        opened.callback(controller.stop)
+        chip, url, bmc = opened.enter_context((as_image if plan.in_qemu else as_process)(at, plan.load))
         lock = f"{run}/lock-{uuid.uuid4().hex}"
         ports = Ports(NodeFiles(chip), NoCounters(), None, "this node has no GPU", MonotonicClock(), lock)
-        config, boot_id = _config(plan, at, controller.url(RUNTIME)), node_id(lock)
+        config, boot_id = _config(plan, at, url), node_id(lock)
         interruptions = opened.enter_context(Interruptions(ports.clock))
-        opened.enter_context(_traced(plan.trace, chip, controller.url(BMC)))
+        opened.enter_context(_traced(plan.trace, chip, bmc))
         cluster = opened.enter_context(open_cluster_cap(config.cluster, boot_id, print, None))
         agent = opened.enter_context(
             Agent.open(
@@ -122,16 +194,15 @@ def _config(plan: ChipPlan, state: Path, url: str) -> Config:
 
 
 @contextlib.contextmanager
-def _traced(path: Path, chip: Chip, url: str) -> Iterator[None]:
+def _traced(path: Path, chip: Chip, bmc: Client) -> Iterator[None]:
     """Writes ``ChipTruth`` meanwhile, from a thread."""
     over = threading.Event()
 
     def look() -> None:
-        client = Client(open_shared_memory(url.removeprefix("scmi+shm:"), url))
-        with open(path, "wb", buffering=0) as file, contextlib.closing(client):
+        with open(path, "wb", buffering=0) as file:
             while not over.wait(LOOK_S):
                 try:
-                    cap_mw = client.request(CapGet(0)).cap
+                    cap_mw = bmc.request(CapGet(0)).cap
                 except ScmiError:
                     cap_mw = -1
                 truth = ChipTruth(time.monotonic(), chip.plant.energy_j, cap_mw)
