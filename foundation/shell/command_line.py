@@ -14,15 +14,17 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem
 
 from foundation.collector import paused
 from foundation.shell.errors import NodectlError, nearest
 from foundation.shell.log import complain
 from foundation.shell.start import prepare_streams
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Table: TypeAlias = Mapping[str, tuple[str, str, str]]
 """By the name of a command: its module, the name of its function there, and its summary."""
@@ -84,6 +86,8 @@ class LazyCommands(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names from the table, without importing the commands; then the options of the group itself."""
+        from click.shell_completion import CompletionItem  # only a shell asks for it
+
         names = [
             CompletionItem(name, help=text) for name, (_, _, text) in self.table.items() if name.startswith(incomplete)
         ]

@@ -1,9 +1,9 @@
 """Clock limits that are written together: a node of 384 CPUs has as many, and they change at the same tick.
 
-One by one each costs three times open, read or write, and close. Here their files stay open and are read in one native
-call. Only the plain case is done so: a clock limit that reads as our last value, and that is lowered or raised to at
-most its captured value. Every other knob, and every one that does not then read as it was written, goes the long way
-through the writer, which finds out why.
+One by one each costs three times open, read or write, and close. Here their files stay open, and those that change are
+read in one native call. Only the plain case is done so: a clock limit that reads as our last value, and that is lowered
+or raised to at most its captured value. Every other knob, and every one that does not then read as it was written, goes
+the long way through the writer, which finds out why.
 """
 
 from __future__ import annotations
@@ -12,15 +12,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
-import numpy as np
-
 from nodectl.knobs.api import Knob, Outcome
 from nodectl.knobs.clock_limit import ClockLimit
 from pmu.instruments.kept import NativeIntegers
 from pmu.readings import RAW_MISSING
-
-FEW = 8
-"""Ours: so few are not worth reading all of them."""
 
 
 class ManyFiles:
@@ -29,24 +24,20 @@ class ManyFiles:
 
     def __init__(self, knobs: Iterable[Knob], root: str, check: Callable[[str], None]) -> None:
         paths = {knob.name: root + knob.path for knob in knobs if isinstance(knob, ClockLimit)}
-        self._names = list(paths)
+        self._at = {name: at for at, name in enumerate(paths)}
         self._check = check
         self._fds = {name: _open(path) for name, path in paths.items()}
         self._files = NativeIntegers(list(paths.values()), list(self._fds.values()))
-        self._raw = np.empty(len(paths), np.int64)
         self._lengths: dict[str, int] = {}
 
     def present(self, names: Iterable[str]) -> dict[str, int]:
-        """What the clock limits are at, if there are many in ``names``; without those that cannot be read."""
-        if len(self._fds.keys() & names) <= FEW:
-            return {}
-        self._files.sweep(self._raw)
-        return {name: at for name, at in zip(self._names, self._raw.tolist(), strict=True) if at != RAW_MISSING}
+        """What the clock limits among ``names`` are at; without those that cannot be read."""
+        wanted = [name for name in names if name in self._at]
+        found = self._files.read_some([self._at[name] for name in wanted])
+        return {name: value for name, value in zip(wanted, found, strict=True) if value != RAW_MISSING}
 
     def write(self, values: Mapping[str, int]) -> dict[str, int]:
-        """Write those that are clock limits, if they are many, and read them back."""
-        if len(self._fds.keys() & values.keys()) <= FEW:
-            return {}
+        """Write those that are clock limits, and read them back."""
         fds, lengths, check, pwrite = self._fds, self._lengths, self._check, os.pwrite
         texts = {value: b"%d\n" % value for value in set(values.values())}
         for name, value in values.items():

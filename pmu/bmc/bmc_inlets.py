@@ -13,7 +13,6 @@ that is called so, or JSON of Redfish: ``Thermal`` (DSP0266, ``Temperatures``) o
 from __future__ import annotations
 
 import errno
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -140,6 +139,8 @@ def _ipmi_degrees(cells: list[str]) -> float:
 
 
 def _redfish(text: str) -> Iterator[tuple[str, float]]:
+    import json  # few nodes have such a BMC
+
     try:
         given = json.loads(text)
     except RecursionError:

@@ -134,15 +134,16 @@ static int parse_number(const char *text, ssize_t size, int64_t *number)
     return 0;
 }
 
-void sweep_files(kept_file_t *files, int32_t n_files, int64_t *out, int64_t missing)
+void sweep_files(kept_file_t *files, const int32_t *at, int32_t n_files, int64_t *out, int64_t missing)
 {
     char text[NUMBER_BYTES];
     for (int32_t i = 0; i < n_files; i++) {
+        kept_file_t *file = &files[at ? at[i] : i];
         out[i] = missing;
-        if (files[i].fd < 0) /* never opened: keeps the errno of open(2) */
+        if (file->fd < 0) /* never opened: keeps the errno of open(2) */
             continue;
-        ssize_t size = pread(files[i].fd, text, sizeof text, 0);
-        files[i].error = size < 0 ? errno : parse_number(text, size, &out[i]);
+        ssize_t size = pread(file->fd, text, sizeof text, 0);
+        file->error = size < 0 ? errno : parse_number(text, size, &out[i]);
     }
 }
 

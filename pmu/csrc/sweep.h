@@ -45,8 +45,8 @@ int perf_enable(int32_t leader_fd);
 void sweep_groups(perf_group_t *groups, int32_t n_groups, int64_t *out, int32_t n_rows, int32_t n_columns,
                   int64_t missing);
 
-/* Fills out[i] with the decimal number in file i, `missing` where there is none. */
-void sweep_files(kept_file_t *files, int32_t n_files, int64_t *out, int64_t missing);
+/* Fills out[i] with the decimal number in file at[i], `missing` where there is none. `at` NULL: file i. */
+void sweep_files(kept_file_t *files, const int32_t *at, int32_t n_files, int64_t *out, int64_t missing);
 
 /* Sleeps to an instant of CLOCK_MONOTONIC. 0 or errno (EINTR: a signal came first). */
 int sleep_until(int64_t deadline_ns);

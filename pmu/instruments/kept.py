@@ -57,7 +57,16 @@ class NativeIntegers:
         """Fill ``out`` ``[n_files]``."""
         if out.shape != (self._count,) or not out.flags.c_contiguous:
             raise ValueError(f"expected a contiguous array of {self._count} integers, got shape {out.shape}")
-        lib.sweep_files(self._files, self._count, ffi.from_buffer("int64_t[]", out, require_writable=True), RAW_MISSING)
+        cells = ffi.from_buffer("int64_t[]", out, require_writable=True)
+        lib.sweep_files(self._files, ffi.NULL, self._count, cells, RAW_MISSING)
+
+    def read_some(self, at: Sequence[int]) -> list[int]:
+        """The integers of the files ``at``, which are indices of ``paths``; RAW_MISSING as in ``sweep``."""
+        if at and not 0 <= min(at) <= max(at) < self._count:
+            raise ValueError(f"there are {self._count} files, and one of another index is requested")
+        cells = ffi.new("int64_t[]", len(at))
+        lib.sweep_files(self._files, ffi.new("int32_t[]", at), len(at), cells, RAW_MISSING)
+        return list(ffi.unpack(cells, len(at)))
 
     def errors(self) -> list[int]:
         """The errno of each file's last sweep; 0 where it gave a number."""

@@ -280,6 +280,19 @@ def test_kept_files_are_read_again_at_each_sweep(tmp_path: Path) -> None:
     assert (out == RAW_MISSING).all()
 
 
+def test_some_of_the_kept_files_are_read_in_the_order_of_the_request(tmp_path: Path) -> None:
+    kept, _ = kept_numbers(tmp_path, "0", "10", "junk", "30")
+    for number in range(4):
+        (tmp_path / f"file{number}").write_text(f"{number + 1}")
+    (tmp_path / "file2").write_text("junk")
+    assert kept.read_some([3, 2, 0, 3]) == [4, RAW_MISSING, 1, 4]
+    assert kept.read_some([]) == []
+    for beyond in (4, -1):
+        with pytest.raises(ValueError, match="there are 4 files"):
+            kept.read_some([0, beyond])
+    kept.close()
+
+
 def test_a_file_that_is_not_there_is_missing_and_the_others_are_read(tmp_path: Path) -> None:
     (tmp_path / "here").write_text("5")
     kept = NativeIntegers([str(tmp_path / "gone"), str(tmp_path / "here"), str(tmp_path)])

@@ -308,7 +308,6 @@ def test_an_idle_writer_uses_no_processor_time(tree: Path, tmp_path: Path) -> No
 
 
 MANY = 12
-"""More than are written one by one (``ManyFiles``)."""
 
 
 def test_many_clocks_are_written_together_and_each_that_is_not_plain_by_itself(tmp_path: Path) -> None:
