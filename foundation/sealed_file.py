@@ -27,8 +27,8 @@ def sealed(text: str) -> str:
     return f"{text}{SEAL}{sha256_hex(text.encode())}\n"
 
 
-def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """A file that is there whole or not at all (rename(2))."""
+def write_whole(path: Path, content: str | bytes, mode: int = 0o644, is_synced: bool = True) -> None:
+    """A file that is there whole or not at all (rename(2)). Not ``is_synced``: after a power cut it may be damaged."""
     import tempfile  # and with it bz2, lzma and random, where most processes only read such files
 
     temporary = ""
@@ -38,7 +38,8 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o644) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if is_synced:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
         if temporary:

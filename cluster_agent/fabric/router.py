@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import zmq
@@ -27,10 +27,12 @@ from cluster_agent.fabric.allowed import Allowed, Entry
 from cluster_agent.fabric.front_pipe import Came, Handshake, Send, Welcome
 from cluster_agent.fabric.front_supervisor import FrontSupervisor
 from cluster_agent.fabric.people import ANSWER, ASK, LINK_REQUEST, NOBODY, AnswerEnvelope, Caller
+from foundation.wire import phase_messages
 from foundation.wire.addresses import is_ipv6, plain_address
 from foundation.wire.job_messages import UP, JobQuery, Message, NodeJobs, kind_of, read_job_message
 from foundation.wire.keys import KeyPair
 from foundation.wire.link_options import PRESENCE, QUEUED, refuse_open_link
+from foundation.wire.phase_messages import FromNode, ToNode, read_phase_message
 from foundation.wire.power_messages import (
     MAX_BYTES,
     OLDEST,
@@ -45,7 +47,7 @@ from foundation.wire.power_messages import (
     unpack,
 )
 
-LARGER: Final = {**UP, ASK: LINK_REQUEST}
+LARGER: Final = {**UP, **phase_messages.UP, ASK: LINK_REQUEST}
 LARGEST: Final = max(MAX_BYTES, *LARGER.values())
 
 RATE: Final = 20.0
@@ -62,6 +64,12 @@ FORGET_S: Final = 60.0
 
 COMPLAINTS: Final = 20
 """Ours: how many kinds of complaint about one peer the log distinguishes."""
+
+
+_READERS: Final[dict[str, Callable[[Envelope], Any]]] = {
+    "report": read_report, "jobs": read_job_message, **dict.fromkeys(phase_messages.KINDS_UP, read_phase_message),
+}  # fmt: skip
+"""By kind, what decodes a message of a node."""
 
 
 @dataclass(slots=True)
@@ -129,6 +137,7 @@ class Router:
         self.dropped = 0
         """Messages that were invalid, too many, or not allowed for their sender."""
         self._job_news: list[NodeJobs] = []
+        self._phase_news: list[FromNode] = []
         self._requests: list[PeopleRequest] = []
         if keys is not None:
             allowed.refresh()
@@ -156,8 +165,8 @@ class Router:
         return self._front.interests()
 
     def receive(self, now_s: float) -> list[Report]:
-        """The reports that have arrived, each under the name of its key. Messages about jobs are kept for
-        ``job_news``."""
+        """The reports that have arrived, each under the name of its key. Messages about jobs and phases
+        are kept for ``job_news`` and ``phase_news``."""
         self._allowed.refresh()
         turns = self._front.receive()
         if self._front.generation != self._generation:  # all connections of the last one are gone
@@ -192,6 +201,11 @@ class Router:
         found, self._job_news = self._job_news, []
         return found
 
+    def phase_news(self) -> list[FromNode]:
+        """The messages about phases of programs, in the same way."""
+        found, self._phase_news = self._phase_news, []
+        return found
+
     def requests(self) -> list[PeopleRequest]:
         """The requests of people that ``receive`` has read since the last call."""
         found, self._requests = self._requests, []
@@ -204,6 +218,10 @@ class Router:
     def send_job(self, node: str, message: Message | JobQuery) -> bool:
         """As ``send``. A node that is too old for messages about jobs gets none."""
         return self.speaks_jobs(node) and self._send(node, kind_of(message), message)
+
+    def send_phases(self, node: str, message: ToNode) -> bool:
+        """As ``send``."""
+        return self._send(node, phase_messages.kind_of(message), message)
 
     def speaks_jobs(self, node: str) -> bool:
         """Whether the node's agent knows messages about jobs, by its last message."""
@@ -279,14 +297,13 @@ class Router:
             caller = Caller(NOBODY, f"key {entry.name}", entry.role)
             self._requests.append(PeopleRequest(caller, bytes(envelope.body), way))
             return None
-        if envelope.kind not in ("report", "jobs"):
+        if envelope.kind not in _READERS:
             self._complain(entry.name, f"kind {envelope.kind[:40]!r} is not known here")
             return None
         if entry.role != "node":
             self._complain(entry.name, f"a message of kind {envelope.kind!r} under a key of role {entry.role}")
             return None
-        message: Report | NodeJobs
-        message = read_report(envelope) if envelope.kind == "report" else read_job_message(envelope)
+        message: Report | NodeJobs | FromNode = _READERS[envelope.kind](envelope)
         if not self._is_open and message.node != entry.name:
             self._complain(entry.name, f"calls itself {message.node!r}: the name of its key is used", is_dropped=False)
             message = msgspec.structs.replace(message, node=entry.name)
@@ -294,7 +311,10 @@ class Router:
         self._ways[message.node] = way
         if isinstance(message, Report):
             return message
-        self._job_news.append(message)
+        if isinstance(message, NodeJobs):
+            self._job_news.append(message)
+        else:
+            self._phase_news.append(message)
         return None
 
     def _met(self, now_s: float, name: bytes, public: str) -> _Connection:

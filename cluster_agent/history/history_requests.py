@@ -6,13 +6,15 @@ a user. The store of jobs keeps its own records, as accounting needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import Caller, Request
 from cluster_agent.history.job_history import HistoryRow, JobHistory
 from cluster_agent.history.kept_rows import KEPT
+from cluster_agent.history.phase_tables import PhaseRow, PhaseTables
 from cluster_agent.history.watts_ahead import PAST_JOBS, Alive, WattsAhead, alive
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from cluster_agent.jobs.job import Job
@@ -22,14 +24,36 @@ from cluster_agent.serve.people_protocol import (
     ForgetHistory,
     JoulesRow,
     ListHistory,
+    ListPhases,
     Sentences,
     UserJoules,
 )
+from foundation.wire.phase_messages import FromNode, ToNode
 from foundation.wire.power_messages import Report
 
 if TYPE_CHECKING:
     from cluster_agent.serve.job_service import JobService
     from cluster_agent.slurm.job_joules import JobJoules
+
+
+class PhaseLink(Protocol):
+    """Of the link to nodes (``fabric.router``): messages about phases of programs, to one node and from all."""
+
+    def send_phases(self, node: str, message: ToNode) -> bool:
+        """Queue it; false where that is impossible."""
+        ...
+
+    def phase_news(self) -> Sequence[FromNode]:
+        """What has come since the last call."""
+        ...
+
+
+class PhaseFolder(NamedTuple):
+    """Where phases of programs are kept, by which wall clock (Unix seconds), and who hears of trouble."""
+
+    folder: Path
+    wall_s: Callable[[], float]
+    say: Callable[[str], None]
 
 
 class HistoryRequests:
@@ -43,14 +67,22 @@ class HistoryRequests:
         foreign: ForeignJobs,
         joules: JobJoules,
         reports: Callable[[], Mapping[str, Report]],
+        link: Callable[[], PhaseLink],
+        phases: PhaseFolder,
     ) -> None:
         self.history = history
+        self._link = link
+        self._phases = PhaseTables(
+            phases.folder, self._job, lambda node, message: link().send_phases(node, message), phases.wall_s, phases.say
+        )
         self._jobs, self._foreign, self._joules, self._reports = jobs, foreign, joules, reports
         self._users: dict[str, UserJoules] = {}
+        self._now_s = 0.0
         self._ahead: WattsAhead | None = None
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             CountJoules: self._by_user,
             ListHistory: self._list,
+            ListPhases: self._list_phases,
             ForgetHistory: self._forget,
         }
 
@@ -73,8 +105,11 @@ class HistoryRequests:
         jobs = self._jobs()
         return {*(jobs.busy if jobs is not None else ()), *self._foreign.on_nodes}
 
-    def hear(self, now_s: float, wall_s: float, reports: Iterable[Report]) -> None:
-        """Reports of nodes; and what is due is saved."""
+    def hear(self, now_s: float, wall_s: float, reports: Sequence[Report]) -> None:
+        """Reports of nodes, and what they have sent of phases; and what is due is saved."""
+        self._now_s = now_s
+        self._phases.hear(now_s, self._link().phase_news())
+        self._phases.step(now_s, (report.node for report in reports))
         jobs = self._jobs()
         self.history.hear(reports, jobs.job_on if jobs else self._foreign.on_nodes)
         self.history.step(now_s, wall_s)
@@ -136,9 +171,20 @@ class HistoryRequests:
     def _list(self, caller: Caller, request: ListHistory) -> list[HistoryRow]:
         return self.history.rows(request.since_s, request.user, MOST_ROWS)
 
+    def _job(self, number: int) -> Job | None:
+        jobs = self._jobs()
+        if jobs is None or not jobs.is_open:
+            return None
+        return jobs.live.jobs.get(number) or next(iter(jobs.store.find([number])), None)
+
+    def _list_phases(self, caller: Caller, request: ListPhases) -> list[PhaseRow]:
+        rows = self._phases.rows(request.user)
+        return rows if caller.role == "admin" else [row for row in rows if row.user == caller.name]
+
     def _forget(self, caller: Caller, request: ForgetHistory) -> Sentences:
         jobs = self._jobs()
-        own = [str(job.id) for job, _ in jobs.live.runs.running() if job.user == request.user] if jobs else []
+        running_jobs = [job.id for job, _ in jobs.live.runs.running() if job.user == request.user] if jobs else []
+        own = [str(number) for number in running_jobs]
         foreign = [one.key for one in self._foreign.all() if one.user == request.user]
         removed = self.history.forget(request.user, [*own, *foreign])
         self._users.pop(request.user, None)
@@ -150,4 +196,5 @@ class HistoryRequests:
             self._ahead.learn_again(self._past())
         line = f"{removed} jobs of {request.user} are forgotten, and the joules of {joules} of another manager"
         running = len(own) + len(foreign)
-        return [line + (f"; nothing will be kept of the {running} that run now" if running else "")]
+        line += f"; nothing will be kept of the {running} that run now" if running else ""
+        return [line, self._phases.forget(self._now_s, request.user, running_jobs, self._reports())]

@@ -21,6 +21,7 @@ from cluster_agent.budget.kept_counts import Change
 from cluster_agent.budget_rules.rule_sets import RulesView
 from cluster_agent.fabric.people import Finite, Request
 from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.phase_tables import PhaseRow
 from cluster_agent.jobs.exported_state import PAST
 from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.jobs.job import STATES, Job, JobSpec, State
@@ -538,6 +539,13 @@ class ListHistory(Request[list[HistoryRow]], frozen=True):
 
     kind = "history"
     since_s: Finite = 0.0
+    user: Annotated[str, Meta(max_length=256)] = ""
+
+
+class ListPhases(Request[list[PhaseRow]], frozen=True):
+    """``clusterctl history phases``: of the caller's programs, and for administrators of everybody's."""
+
+    kind = "history-phases"
     user: Annotated[str, Meta(max_length=256)] = ""
 
 

@@ -32,7 +32,7 @@ from cluster_agent.fabric.allowed import Allowed
 from cluster_agent.fabric.loop_lag import LoopLag
 from cluster_agent.fabric.people import PATIENCE_S, AnswerEnvelope, Caller, Later, Request, answer
 from cluster_agent.fabric.router import PeopleRequest, Router
-from cluster_agent.history.history_requests import HistoryRequests
+from cluster_agent.history.history_requests import HistoryRequests, PhaseFolder
 from cluster_agent.history.job_history import JobHistory
 from cluster_agent.jobs.exported_replay import files_of
 from cluster_agent.jobs.foreign_jobs import ForeignJobs
@@ -145,7 +145,8 @@ class Server:
         joules = JobJoules(Path(f"{settings.store}.joules"))
         self.history = HistoryRequests(
             JobHistory(Path(f"{settings.store}.history"), settings.history.keep_days), lambda: self.jobs, foreign,
-            joules, lambda: self.partition.reports,
+            joules, lambda: self.partition.reports, lambda: self.router,
+            PhaseFolder(Path(f"{settings.store}.phases"), wall_s, say),
         )  # fmt: skip
         self._ahead = self.history.forecast(settings.budget.w - settings.fixed_mw / 1000, wall_s())
         starts = ForeignStarts(

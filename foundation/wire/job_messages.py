@@ -51,7 +51,8 @@ class JobStart(msgspec.Struct, frozen=True):
 
     ``nodes`` are all nodes of the job and ``rank`` is this one's place among them. ``output`` and ``error`` are paths,
     relative to ``workdir``; "" as error: the same file. Prolog and epilog are shell commands, "" none. ``half``: 0 or
-    1, the half of the node's cores that it has; -1: it has them all.
+    1, the half of the node's cores that it has; -1: all of them.
+    ``keeps_phases``: the cluster agent keeps what nodes measure of its program (``phase_messages``).
     """
 
     job: Number
@@ -71,6 +72,7 @@ class JobStart(msgspec.Struct, frozen=True):
     nodes: Annotated[list[Name], Meta(min_length=1)]
     tag: Name = ""
     half: Annotated[int, Meta(ge=-1, le=1)] = -1
+    keeps_phases: bool = False
 
 
 class JobSignal(msgspec.Struct, frozen=True):

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
+from foundation.phase_files import PhaseFiles, Remembered
 from foundation.shell.errors import NodectlError, nearest
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
+from foundation.wire.phase_messages import KeptPhase
 from nodectl.commands import config_option, state_dir_option
 from nodectl.commands.run import configure
-from nodectl.policies.parts.gpu_memory import KeptPhase
-from nodectl.remembered.phase_file import PhaseFiles, Remembered
 
 UNNAMED = "(no name)"
 

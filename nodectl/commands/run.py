@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from foundation.program_name import program_name
 from foundation.shell.errors import NodectlError, UsageError, nearest
 from foundation.shell.extension import ExtensionFailedError, below, split
 from foundation.shell.log import logger
@@ -28,7 +29,6 @@ from nodectl.config import DEFAULT_PATH, Config, build_config, policy_path
 from nodectl.jobs.hint_page import VARIABLE as HINTS
 from nodectl.jobs.hint_page import hint_page
 from nodectl.jobs.hint_watch import HintWatch
-from nodectl.jobs.program_name import program_name
 from nodectl.jobs.progress_file import VARIABLE as PROGRESS
 from nodectl.jobs.progress_file import progress_file
 from nodectl.loop.agent import Agent

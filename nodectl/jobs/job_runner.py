@@ -14,13 +14,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
 
+from foundation.program_name import program_name
 from foundation.shell.errors import NodectlError
 from foundation.wire.job_messages import MAX_PARTS, JobForget, JobPart, JobSignal, JobStart, Message, NodeJobs
-from nodectl.jobs.program_name import program_name
 from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import Counter
 from pmu.readings import NO_RAW_PROGRESS, PmuError, RawProgress
@@ -106,6 +107,17 @@ class Backend(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """The only job on this node: ``key``, its number and attempt; ``program``: what it runs (``program_name``);
+    ``rank``: of this node among its nodes. ``keeps_phases``: as in ``JobStart``."""
+
+    key: tuple[int, int]
+    program: str
+    rank: int
+    keeps_phases: bool
+
+
 def deliver(backend: Backend, message: Message) -> None:
     """Call the method of the backend that the message is for."""
     if isinstance(message, JobStart):
@@ -130,7 +142,7 @@ class JobThread:
         self._wake = threading.Event()
         self._is_over = False
         self._counted: tuple[int, int] | None = None
-        self._programs: dict[tuple[int, int], str] = {}
+        self._jobs: dict[tuple[int, int], RunningJob] = {}
         self._counter: Counter | None = None
         self._hinted: tuple[int, int] | None = None
         self._page: HintFile | None = None
@@ -147,10 +159,13 @@ class JobThread:
         """Queue a message for the thread."""
         if len(self._waiting) < WAITING:
             if isinstance(message, JobStart):
-                if len(self._programs) >= WAITING:
-                    del self._programs[next(iter(self._programs))]
-                name = program_name(message.command, message.workdir, message.script)
-                self._programs[message.job, message.attempt] = name
+                if len(self._jobs) >= WAITING:
+                    del self._jobs[next(iter(self._jobs))]
+                name, key = (
+                    program_name(message.command, message.workdir, message.script),
+                    (message.job, message.attempt),
+                )
+                self._jobs[key] = RunningJob(key, name, message.rank, message.keeps_phases)
             self._waiting.append(message)
             self._wake.set()
 
@@ -193,11 +208,11 @@ class JobThread:
                 raise
         return self._page
 
-    def program(self) -> str | None:
-        """The name of what the only job on this node runs; None where there is no job, or several, or where an earlier
-        agent has started it."""
+    def job(self) -> RunningJob | None:
+        """The only job on this node; None where there is no job, or several, or where an earlier agent has started
+        it."""
         only = self._only()
-        return self._programs.get(only) if only else None
+        return self._jobs.get(only) if only else None
 
     def halves(self) -> dict[str, frozenset[int]]:
         """By run, ``JOB.ATTEMPT``, the CPUs of each that has a half of the node."""

@@ -490,12 +490,13 @@ def _open_memory(
     policy = decider.remembering if config.writes and config.remember else None
     if policy is None:
         return None
-    from nodectl.remembered.phase_file import PhaseFiles  # nodes without GPUs carry none of it
+    from foundation.phase_files import PhaseFiles  # nodes without GPUs carry none of it
     from nodectl.remembered.program_memory import ProgramMemory
 
-    driver = identity(ports, layout).gpu_driver
     names = program or (cluster.program if cluster else lambda: None)
-    memory = ProgramMemory(PhaseFiles.below(config.state_dir), policy, layout, driver, notices.add, names)
+    files, others = PhaseFiles.below(config.state_dir), cluster.phases if cluster and not program else None
+    driver = identity(ports, layout).gpu_driver
+    memory = ProgramMemory(files, policy, layout, driver, notices.add, names, others=others)
     opened.callback(memory.end)
     return memory
 

@@ -18,6 +18,7 @@ import zmq
 import zmq.utils.monitor
 
 from foundation.shell.errors import UsageError
+from foundation.wire import phase_messages
 from foundation.wire.addresses import InBackground, endpoints, is_ipv6, is_name, why_none_answers
 from foundation.wire.job_messages import DOWN, KINDS, MAX_START, JobQuery, Message, NodeJobs, read_job_message
 from foundation.wire.keys import KeyPair
@@ -30,6 +31,7 @@ from foundation.wire.link_options import (
     refuse_open_link,
     why_refused,
 )
+from foundation.wire.phase_messages import FromNode, PhasesForget, PhasesFound, read_phase_message
 from foundation.wire.power_messages import (
     OLDEST,
     PROTOCOL,
@@ -51,6 +53,12 @@ PAUSE_S, LAST_PAUSE_S = RECONNECT_MS / 1000, LAST_RECONNECT_MS / 1000
 
 DOUBT_S, DOUBT_AGAIN_S = 2.0, 30.0
 """Ours: when, and how often, the reason is looked for why there is no link."""
+
+LARGER: Final = {**DOWN, **phase_messages.DOWN}
+"""Kinds of message that may be larger than others."""
+
+PHASES_WAITING: Final = 8
+"""Ours: messages about phases that wait to be sent, or to be read; the newest count."""
 
 REFUSED_S: Final = LAST_RECONNECT_MS / 1000
 """How long until the next try after a refused handshake, as after a connection that cannot be made. Libzmq makes none,
@@ -90,6 +98,9 @@ class ClusterLink:
         self._waiting: Report | None = None
         self._jobs_waiting: NodeJobs | None = None
         self._job_messages: deque[Message] = deque(maxlen=WAITING)
+        self._phases_waiting: deque[FromNode] = deque(maxlen=PHASES_WAITING)
+        self._phases_found: deque[PhasesFound] = deque(maxlen=PHASES_WAITING)
+        self._to_forget: deque[PhasesForget] = deque(maxlen=PHASES_WAITING)
         self._peer_speaks = OLDEST
         for option, value in (
             (zmq.LINGER, 0),
@@ -133,16 +144,21 @@ class ClusterLink:
             self._jobs_waiting = news
             self._send_waiting()
 
+    def send_phases(self, message: FromNode) -> None:
+        """Send this now, or as soon as possible."""
+        self._phases_waiting.append(message)
+        self._send_waiting()
+
     def receive(self) -> list[Grant]:
-        """The grants that have arrived; messages about jobs are kept for ``job_messages``, and messages of any other
-        kind are ignored."""
+        """The grants that have arrived; messages about jobs are kept for ``job_messages``, those about phases for
+        ``phase_messages`` and ``phases_to_forget``, and messages of any other kind are ignored."""
         self._look()
         self._send_waiting()
         grants: list[Grant] = []
         with contextlib.suppress(zmq.Again):
             for _ in range(2 * QUEUED):
                 try:
-                    self._take(unpack(self._socket.recv(zmq.NOBLOCK), DOWN), grants)
+                    self._take(unpack(self._socket.recv(zmq.NOBLOCK), LARGER), grants)
                 except WireError:
                     self.dropped += 1
         return grants
@@ -151,6 +167,18 @@ class ClusterLink:
         """The messages about jobs that ``receive`` found since the last call."""
         found = list(self._job_messages)
         self._job_messages.clear()
+        return found
+
+    def phase_messages(self) -> list[PhasesFound]:
+        """The phases that ``receive`` found since the last call."""
+        found = list(self._phases_found)
+        self._phases_found.clear()
+        return found
+
+    def phases_to_forget(self) -> list[PhasesForget]:
+        """What is to be deleted, as ``receive`` found since the last call."""
+        found = list(self._to_forget)
+        self._to_forget.clear()
         return found
 
     def wait(self, timeout_ms: int) -> None:
@@ -177,6 +205,9 @@ class ClusterLink:
             self.job_queries += isinstance(message, JobQuery)
             if not isinstance(message, JobQuery | NodeJobs):
                 self._job_messages.append(message)
+        elif envelope.kind in phase_messages.KINDS_DOWN:
+            phases = read_phase_message(envelope)
+            (self._phases_found if isinstance(phases, PhasesFound) else self._to_forget).append(phases)
 
     def _send_waiting(self) -> None:
         if self._waiting is not None:
@@ -187,6 +218,12 @@ class ClusterLink:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(pack("jobs", self._jobs_waiting, self._peer_speaks), zmq.NOBLOCK)
                 self._jobs_waiting = None
+        with contextlib.suppress(zmq.Again):
+            while self._phases_waiting:
+                message = self._phases_waiting[0]
+                kind = phase_messages.kind_of(message)
+                self._socket.send(pack(kind, message, self._peer_speaks), zmq.NOBLOCK)
+                self._phases_waiting.popleft()
 
     def _look(self) -> None:
         """Update the state of the connection from libzmq's events."""

@@ -9,6 +9,9 @@
 A job begins and ends where the agent says so (``name``): a command that it runs, or the cluster's only job on this
 node. Else the GPUs show it: one has ended when none has worked for ``REST_S``.
 
+A job of the cluster whose program has no phases here begins with those that another node has measured on such a card,
+if they come within ``TRY_S`` of work (``nodectl.member.phase_exchange``); at its end other nodes get what it measured.
+
 The disk is written in a thread: the loop enforces caps and must not wait for it.
 """
 
@@ -19,16 +22,21 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec.structs import replace
 
+from foundation.phase_files import PhaseFiles, Remembered, with_run
 from foundation.sealed_file import SealedFileError
+from foundation.wire.phase_messages import KeptPhase, Key, Table
 from nodectl.decide.decider import Remembering
-from nodectl.policies.parts.gpu_memory import KeptPhase
-from nodectl.remembered.phase_file import Key, PhaseFiles, Remembered, Table, with_run
+from nodectl.policies.parts.gpu_memory import at_second_hand
 from pmu.layout import Layout
 from pmu.readings import Sample
+
+if TYPE_CHECKING:
+    from nodectl.member.phase_exchange import PhaseExchange
 
 REST_S: Final = 10.0
 """Ours: GPUs idle for so long: the job has ended. Longer than jobs wait for input, shorter than between jobs."""
@@ -60,13 +68,15 @@ FITS: Final = 0.5
 
 @dataclass(slots=True)
 class _Card:
-    """One kind of card: ``first``, its first GPU, and what was found. ``place``: the table of ``own`` that is used."""
+    """One kind of card: ``first``, its first GPU, and what was found. ``place``: the table of ``own`` that is used.
+    ``is_forgotten``: nothing is to be kept of this run."""
 
     first: int
     key: Key
     own: Remembered | None = None
     place: int | None = None
     candidates: list[tuple[Key, int, Table]] = field(default_factory=list)
+    is_forgotten: bool = False
 
 
 class ProgramMemory:
@@ -81,10 +91,12 @@ class ProgramMemory:
         log: Callable[[str], None],
         name: Callable[[], str | None],
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        others: PhaseExchange | None = None,
     ) -> None:
-        """``name``: the program that runs now, None while the agent does not know of one. ``driver``: of the cards."""
+        """``name``: the program that runs now, None while the agent does not know of one. ``driver``: of the cards.
+        ``others``: from and for other nodes."""
         self._files, self._policy, self._layout, self._driver = files, policy, layout, driver
-        self._log, self._name, self._now = log, name, now
+        self._log, self._name, self._now, self._others = log, name, now, others
         self._program: str | None = None
         self._cards: list[_Card] = []
         self._is_running = False
@@ -101,9 +113,40 @@ class ProgramMemory:
         if self._is_running and (program != self._program or (program is None and self._idle_s >= REST_S)):
             self._end()
         has_begun = not self._is_running and (program is not None or not is_idle)
-        if has_begun and self._begin(program):
-            return True
-        return self._is_running and not is_idle and self._work(sample)
+        is_recalled = has_begun and self._begin(program)
+        if self._others:
+            self._forget(self._others)
+            is_recalled |= self._is_running and self._look_elsewhere(self._others, sample.elapsed_s)
+        return is_recalled or (self._is_running and not is_idle and self._work(sample))
+
+    def _look_elsewhere(self, others: PhaseExchange, elapsed_s: float) -> bool:
+        """What other nodes have measured of this program; true: it was recalled."""
+        if self._worked_s > TRY_S:
+            others.give_up()
+        is_recalled = False
+        for hardware, table in others.found(elapsed_s):
+            card = next((one for one in self._cards if one.key.hardware == hardware and one.own is None), None)
+            if card is not None and not card.is_forgotten:
+                table = replace(table, phases=tuple(at_second_hand(table.phases)))
+                card.own = Remembered(card.key, (table,))
+                self._recall(card, card.key, 0, table)
+                is_recalled = True
+        return is_recalled
+
+    def _forget(self, others: PhaseExchange) -> None:
+        """Delete what is to be deleted on all nodes."""
+        for message in others.to_forget():
+            digests = set(message.digests)
+            for card in self._cards:
+                card.is_forgotten |= card.key.digest in digests
+            if self._writing:
+                self._writing.join()
+            try:
+                self._files.forget(digests)
+            except OSError as error:
+                self._log(f"phases: cannot be forgotten: {error}")
+                continue
+            others.forgotten(message.number)
 
     def _work(self, sample: Sample) -> bool:
         """Keep from time to time what there is; true: a table was recalled that resembles what runs."""
@@ -134,6 +177,8 @@ class ProgramMemory:
                 recalled = True
             else:
                 card.candidates = self._candidates(card)
+        if self._others:
+            self._others.begin([card.key.hardware for card in self._cards if card.own is None] if program else [])
         return recalled
 
     def _card(self, first: int, program: str) -> _Card:
@@ -178,29 +223,35 @@ class ProgramMemory:
         card.place = place
         runs = f"{table.runs} run{'s' if table.runs > 1 else ''}"
         of = f"of {key.program}" if key.program else "of a program without a name that looks like this one"
-        how = "" if self._worked_s == 0 else f", recognised after {self._worked_s:.0f} s"
+        how = f", measured on {table.node}" if table.node else ""
+        if self._worked_s > 0 and not table.node:
+            how = f", recognised after {self._worked_s:.0f} s"
         self._log(f"phases: begins with {len(table.phases)} of {runs} {of} on {key.card} ({key.digest}){how}")
 
     def _end(self) -> None:
-        self._keep(wait=True)
+        kept = self._keep(wait=True)
+        if self._others:
+            for one in kept:
+                self._others.keep(one.key.hardware, one.tables[0])
         self._is_running, self._cards = False, []
 
-    def _keep(self, wait: bool) -> None:
-        """Keep what there is. ``wait``: for a write that is under way; else this one is left out then."""
+    def _keep(self, wait: bool) -> list[Remembered]:
+        """Keep what there is. ``wait``: for a write that is under way; else this one is left out then. What is kept."""
         if self._worked_s < LEAST_S:
-            return
+            return []
         if self._writing and (wait or not self._writing.is_alive()):
             self._writing.join()
             self._writing = None
         if self._writing:
-            return
+            return []
         kept = [found for card in self._cards if (found := self._found(card))]
         self._writing = threading.Thread(target=self._write, args=(kept,), name="phases")
         self._writing.start()
+        return kept
 
     def _found(self, card: _Card) -> Remembered | None:
         phases: tuple[KeptPhase, ...] = self._policy.keep(card.first)
-        if not phases:
+        if not phases or card.is_forgotten:
             return None
         fits = self._policy.fit(card.first)
         place = card.place if card.place is not None and not fits < FITS else None

@@ -4,6 +4,7 @@ forgotten."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.history import kept_rows
-from cluster_agent.history.history_requests import HistoryRequests
+from cluster_agent.history.history_requests import HistoryRequests, PhaseFolder
 from cluster_agent.history.job_history import HistoryRow, JobHistory, Pseudonyms
 from cluster_agent.history.kept_rows import KeptRows
 from cluster_agent.history.usage import Use, measured
@@ -261,7 +262,8 @@ def test_a_user_is_forgotten_at_once_and_his_running_job_too(head: Recording) ->
         head.end(f"of-{user}")
     head.start("runs", "n1", user="ada")
     head.run(15)
-    (line,) = head.forget("ada")
+    line, phases = head.forget("ada")
+    assert phases == "no phases of ada's programs are kept"
     assert line == (
         "1 jobs of ada are forgotten, and the joules of 1 of another manager;"
         " nothing will be kept of the 1 that run now"
@@ -279,7 +281,8 @@ def test_a_job_of_ours_has_a_row_with_its_request_caps_and_counts(tmp_path: Path
     newest = {"n1": counted(61)}
     made = HistoryRequests(
         history, lambda: cast(Any, shown), ForeignJobs(tmp_path / "notices"), JobJoules(tmp_path / "joules"),
-        lambda: newest,
+        lambda: newest, lambda: cast(Any, SimpleNamespace(phase_news=list)),
+        PhaseFolder(tmp_path / "phases", time.time, print),
     )  # fmt: skip
     for second in (0, 30):
         made.hear(float(second), 1e9, [counted(second), counted(second)])

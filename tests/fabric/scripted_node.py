@@ -18,8 +18,8 @@ from foundation.wire.keys import read_pair, read_public
 from foundation.wire.power_messages import Declaration
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
-from nodectl.member.cluster_cap import JobExchange
 from nodectl.member.cluster_link import ClusterLink
+from nodectl.member.job_exchange import JobExchange
 from nodectl.member.lease import NodeLease
 
 REPORT_S, SETTLE_S = 0.3, 0.03

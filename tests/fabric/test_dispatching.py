@@ -30,7 +30,7 @@ from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.foreign_jobs import ForeignJob, ForeignJobs
 from foundation.wire.keys import read_pair
 from foundation.wire.power_messages import WireError
-from nodectl.member.cluster_cap import JobExchange
+from nodectl.member.job_exchange import JobExchange
 from tests.fabric.dispatching import SAFE_MW, Dispatching, program
 from tests.fabric.links import report
 from tests.fabric.relay import Relay

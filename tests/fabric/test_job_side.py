@@ -40,7 +40,7 @@ from foundation.wire.job_messages import (
     PartEnergy,
 )
 from nodectl.jobs.job_runner import JobThread
-from nodectl.member.cluster_cap import JobExchange
+from nodectl.member.job_exchange import JobExchange
 from tests.fabric.links import report
 from tests.waiting import PATIENCE_S
 

@@ -48,6 +48,7 @@ from cluster_agent.serve.people_protocol import (
     ListJoules,
     ListNodeChanges,
     ListNodes,
+    ListPhases,
     ListReservations,
     ListRunning,
     LowerBudget,
@@ -119,6 +120,7 @@ ON_THE_WIRE = {
         {"job": "a7", "cluster": "hpc", "submitted_s": 1_795_909_975, "restarts": 1},
     ),
     "history": (ListHistory(5.0, "alice"), {"since_s": 5.0, "user": "alice"}),
+    "history-phases": (ListPhases("alice"), {"user": "alice"}),
     "history-forget": (ForgetHistory("alice"), {"user": "alice"}),
     "power": (SwitchPower("n0", True), {"node": "n0", "is_on": True}),
     "reserve": (

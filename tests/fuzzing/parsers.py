@@ -34,6 +34,7 @@ from cluster_agent.store.commit_log import CommitLog
 from cluster_agent.store.records import TABLES, checksum, problem_of
 from foundation.shell.errors import NodectlError
 from foundation.shell.settings import read_toml
+from foundation.wire import phase_messages
 from foundation.wire.job_messages import (
     DOWN,
     KINDS,
@@ -45,6 +46,17 @@ from foundation.wire.job_messages import (
     JobStart,
     NodeJobs,
     read_job_message,
+)
+from foundation.wire.phase_messages import (
+    Card,
+    KeptPhase,
+    PhasesForget,
+    PhasesForgotten,
+    PhasesFound,
+    PhasesKept,
+    PhasesWanted,
+    Table,
+    read_phase_message,
 )
 from foundation.wire.power_messages import Declaration, Grant, Report, WireError, pack, read_grant, read_report, unpack
 from nodectl.config import build_config
@@ -91,16 +103,20 @@ def _jobs() -> NodeJobs:
 
 
 def _up(frame: bytes) -> Any:
-    envelope = unpack(frame, UP)
+    envelope = unpack(frame, {**UP, **phase_messages.UP})
     if envelope.kind in KINDS:
         return read_job_message(envelope)
+    if envelope.kind in phase_messages.KINDS_UP:
+        return read_phase_message(envelope)
     return read_report(envelope)
 
 
 def _down(frame: bytes) -> Any:
-    envelope = unpack(frame, DOWN)
+    envelope = unpack(frame, {**DOWN, **phase_messages.DOWN})
     if envelope.kind in KINDS:
         return read_job_message(envelope)
+    if envelope.kind in phase_messages.KINDS_DOWN:
+        return read_phase_message(envelope)
     return read_grant(envelope)
 
 
@@ -238,12 +254,21 @@ def parsers() -> dict[str, tuple[int, Parser]]:
         JobQuery(),
     )
     kinds = ("grant", "job-start", "job-signal", "job-forget", "job-query")
+    jobs = tuple(pack(kind, one, 3) for kind, one in zip(kinds, downs, strict=True))
+    card = Card("A100", "550", 400.0)
+    phase = KeptPhase((1410, 1095), (40.0, 9.0), (0.6, 0.5), (330.0, 210.0), 0.9, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.7)
+    table = Table((phase,), 3, "2026-12-01T00:00:00+00:00", "n1")
+    up = (PhasesWanted("n0", 7, 1, [card]), PhasesKept("n0", 7, 1, card, table), PhasesForgotten("n0", 3))
+    down = (PhasesFound(7, 1, [(card, table)]), PhasesForget(3, ["0123456789abcdef"]))
+    phases_up, phases_down = (
+        tuple(pack(phase_messages.kind_of(one), one, 3) for one in messages) for messages in (up, down)
+    )
     return {
-        "from nodes": (400, Parser((pack("report", _report(), 3), pack("jobs", _jobs(), 3)), _up, (WireError,))),
-        "to nodes": (
-            250,
-            Parser(tuple(pack(k, one, 3) for k, one in zip(kinds, downs, strict=True)), _down, (WireError,)),
+        "from nodes": (
+            400,
+            Parser((pack("report", _report(), 3), pack("jobs", _jobs(), 3), *phases_up), _up, (WireError,)),
         ),
+        "to nodes": (250, Parser((*jobs, *phases_down), _down, (WireError,))),
         "people": (189, Parser(tuple(msgspec.msgpack.encode(pack_request(one)) for one in _REQUESTS), _people, ())),
         "store": (140, Parser(tuple(msgspec.msgpack.encode((t, *row)) for t, row in _rows().items()), _row, ())),
         "saves": (8, Parser((SAVE,), files.save, (SaveError,), is_text=True)),

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from foundation.wire.job_messages import JobPart, NodeJobs
-from nodectl.member.cluster_cap import ClusterCap, JobExchange
+from nodectl.member.cluster_cap import ClusterCap
 from nodectl.member.energy_meter import EnergyMeter, Interval, Kept
+from nodectl.member.job_exchange import JobExchange
 from tests.nodectl.test_cluster_cap_alone import MS, SETTINGS, Alone, Desk, JobWire, S
 
 WALL_S = 1_700_000_000.0

@@ -15,8 +15,8 @@ from nodectl.config import Caps, Cluster, Config
 from nodectl.decide.shares import NodeShares
 from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
-from nodectl.member.cluster_cap import JobExchange
 from nodectl.member.energy_meter import WAIT_S, EnergyMeter, Interval
+from nodectl.member.job_exchange import JobExchange
 from pmu.decode import decode
 from pmu.instruments.rapl import POWERCAP
 from pmu.node import Instruments, discover

@@ -7,12 +7,13 @@ import functools
 import numpy as np
 import pytest
 
+from foundation.wire.phase_messages import KeptPhase
 from nodectl.journal.state import decode_state, encode_state
 from nodectl.policies import gpu_ladder
 from nodectl.policies.parts import gpu_memory
 from nodectl.policies.parts.gpu_choice import Params
 from nodectl.policies.parts.gpu_course import EXPECTED_S
-from nodectl.policies.parts.gpu_memory import KEPT_BLOCKS, KeptPhase
+from nodectl.policies.parts.gpu_memory import KEPT_BLOCKS
 from nodectl.policies.parts.gpu_phases import COUNT, LOSS, PHASES
 from nodectl.policies.parts.gpu_state import State, initial
 from pmu.layout import Layout

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from nodectl.policies.parts.gpu_memory import KeptPhase
-from nodectl.remembered.phase_file import Key, PhaseFiles, Table
+from foundation.phase_files import PhaseFiles
+from foundation.wire.phase_messages import (
+    Card,
+    KeptPhase,
+    Key,
+    PhasesForget,
+    PhasesForgotten,
+    PhasesFound,
+    PhasesKept,
+    PhasesWanted,
+    Table,
+)
+from nodectl.jobs.job_runner import RunningJob
+from nodectl.member.phase_exchange import PhaseExchange
 from nodectl.remembered.program_memory import ProgramMemory
 from tests.policies.gpu_nodes import layout, sample
-from tests.remembered.test_phase_file import NOW, PHASE
+from tests.remembered.test_phase_files import NOW, PHASE
 
 NODE = layout()
 
@@ -38,14 +51,39 @@ class Policy:
         return abs(phases[0].watts[0] - self.watts) if self.measured else float("nan")
 
 
+class Link:
+    """Of a node with a job of the cluster, of rank ``rank``. ``down``: what comes from the cluster agent."""
+
+    def __init__(self, rank: int = 0, keeps_phases: bool = True) -> None:
+        self.sent, self.down, self.job = list[Any](), list[Any](), RunningJob((7, 1), "a", rank, keeps_phases)
+
+    def send_phases(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def phase_messages(self) -> list[Any]:
+        return self._taken(PhasesFound)
+
+    def phases_to_forget(self) -> list[Any]:
+        return self._taken(PhasesForget)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [one for one in self.sent if isinstance(one, kind)]
+
+    def _taken(self, kind: type[Any]) -> list[Any]:
+        found = [one for one in self.down if isinstance(one, kind)]
+        self.down = [one for one in self.down if not isinstance(one, kind)]
+        return found
+
+
 class Node:
     """A memory, the program that runs, and what was said."""
 
-    def __init__(self, folder: Path, program: str | None, watts: float = 300.0) -> None:
+    def __init__(self, folder: Path, program: str | None, watts: float = 300.0, link: Link | None = None) -> None:
         self.program, self.policy, self.said = program, Policy(watts), []
         self.files = PhaseFiles(folder)
+        others = PhaseExchange(link, "n1", lambda: link.job) if link else None  # type: ignore[arg-type]
         self.memory = ProgramMemory(
-            self.files, self.policy, NODE, "550.54", self.said.append, lambda: self.program, lambda: NOW
+            self.files, self.policy, NODE, "550.54", self.said.append, lambda: self.program, lambda: NOW, others
         )
 
     def work(self, seconds: int, busy: float = 0.9) -> int:
@@ -147,3 +185,80 @@ def test_a_damaged_file_is_said_and_written_again(tmp_path: Path, content: bytes
     assert len(node.said) == 1 and str(path) in node.said[0]
     node.work(40)
     assert [table.runs for table in node.tables("a")] == [1]
+
+
+CARD = Card(NODE.gpus[0].name, "550.54", NODE.gpus[0].default_power_limit_w)
+ELSEWHERE = Table(
+    (msgspec.structs.replace(PHASE, watts=(250.0, 200.0), blocks=(90.0, 90.0)),), 4, NOW.isoformat(), "n9"
+)
+
+
+def found(job: int = 7, attempt: int = 1, card: Card = CARD) -> PhasesFound:
+    return PhasesFound(job, attempt, [(card, ELSEWHERE)])
+
+
+def test_what_this_node_has_not_it_requests_until_it_comes_and_begins_with_it(tmp_path: Path) -> None:
+    link = Link()
+    node = Node(tmp_path, "a", link=link)
+    node.work(6)
+    assert link.of(PhasesWanted) == [PhasesWanted("n1", 7, 1, [CARD])] * 2
+    link.down = [found(job=8), found(attempt=2), found(card=Card("another", "1", 1.0)), found()]
+    assert node.work(10) == 1
+    assert node.policy.recalled == [250.0] and len(link.of(PhasesWanted)) == 2
+    assert "4 runs of a" in node.said[0] and "measured on n9" in node.said[0]
+    node.policy.fits = 0.9
+    node.work(40)
+    assert [(table.runs, table.node) for table in node.tables("a")] == [(5, "")]
+    (sent,) = link.of(PhasesKept)
+    assert (sent.job, sent.attempt, sent.card, sent.table.runs) == (7, 1, CARD, 5)
+
+
+def test_what_comes_from_elsewhere_counts_as_one_look(tmp_path: Path) -> None:
+    link = Link()
+    node, got = Node(tmp_path, "a", link=link), list[KeptPhase]()
+    node.policy.recall = lambda card, phases: got.extend(phases)  # type: ignore[method-assign]
+    link.down = [found()]
+    node.work(1)
+    assert got[0].blocks == (90.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
+
+
+def test_nothing_is_requested_or_sent_where_the_cluster_agent_keeps_nothing_or_phases_are_here(tmp_path: Path) -> None:
+    old = Link(keeps_phases=False)
+    node = Node(tmp_path, "a", link=old)
+    node.work(40)
+    node.memory.end()
+    assert old.sent == []
+    link = Link(rank=1)
+    node = Node(tmp_path, "a", link=link)
+    node.work(40)
+    node.memory.end()
+    assert link.sent == [], "it had phases, and the first node of the job sends what they measure"
+
+
+def test_what_comes_after_a_minute_of_work_is_too_late(tmp_path: Path) -> None:
+    link = Link()
+    node = Node(tmp_path, "a", link=link)
+    node.work(61)
+    link.down = [found()]
+    assert node.work(2) == 0 and node.policy.recalled == []
+
+
+def test_a_forgotten_program_is_deleted_and_what_runs_is_not_kept(tmp_path: Path) -> None:
+    after_a_run(tmp_path, "a")
+    after_a_run(tmp_path, "b")
+    link = Link()
+    node = Node(tmp_path, "a", link=link)
+    node.work(35)
+    link.down = [PhasesForget(3, [Key("a", CARD.card, CARD.driver, CARD.limit_w).digest, "0" * 16])]
+    node.work(40)
+    assert link.of(PhasesForgotten) == [PhasesForgotten("n1", 3)]
+    assert node.tables("a") == () and len(node.tables("b")) == 1 and link.of(PhasesKept) == []
+
+
+def test_files_that_cannot_be_deleted_are_said_and_not_confirmed(tmp_path: Path) -> None:
+    link = Link()
+    node = Node(tmp_path, None, link=link)
+    (tmp_path / ("0" * 16 + ".phases")).mkdir()
+    link.down = [PhasesForget(3, ["0" * 16])]
+    node.work(1, busy=0.0)
+    assert link.sent == [] and "cannot be forgotten" in node.said[0]

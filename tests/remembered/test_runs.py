@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from foundation.phase_files import PhaseFiles
+from foundation.program_name import program_name
 from nodectl.cli import main
 from nodectl.config import Config, build_config
-from nodectl.jobs.program_name import program_name
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.loop.agent import Agent
-from nodectl.remembered.phase_file import PhaseFiles
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin

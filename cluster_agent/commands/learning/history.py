@@ -19,7 +19,7 @@ from cluster_agent.history.job_history import HistoryRow, Pseudonyms
 from cluster_agent.history.measured_configurations import MeasuredConfiguration, NodeParts, measured_configurations
 from cluster_agent.history.usage import Measured
 from cluster_agent.scheduler.configurations.table import COLUMNS
-from cluster_agent.serve.people_protocol import ForgetHistory, ListHistory
+from cluster_agent.serve.people_protocol import ForgetHistory, ListHistory, ListPhases
 from foundation.shell.duration import seconds, shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
@@ -116,10 +116,33 @@ def configurations(
 
 
 @history.command()
+@click.option("--user", default="", help="Of this user alone.")
+@json_option
+@socket_option
+def phases(user: str, as_json: bool, socket: Place) -> None:
+    """Phases of programs on GPUs, which nodes have measured, for the next node that runs such a program."""
+    rows = ask(socket, ListPhases(user))
+    if as_json:
+        echo(json_text(rows))
+    elif rows:
+        cells = [
+            (one.user, one.card, str(one.phases), str(one.runs), one.used_at[:16].replace("T", " "), one.node,
+             one.program)
+            for one in rows
+        ]  # fmt: skip
+        echo_block(render(("user", "card", "phases", "runs", "last run", "on", "program"), cells))
+    else:
+        echo("no phases are kept")
+
+
+@history.command()
 @click.argument("user")
 @socket_option
 def forget(user: str, socket: Place) -> None:
-    """Remove what is kept of USER's jobs, and keep nothing of those that run now. For administrators."""
+    """Remove what is kept of USER's jobs, and keep nothing of those that run now. For administrators.
+
+    Phases of the user's programs are deleted on nodes, too: on one that is away as soon as it is back.
+    """
     echo(*ask(socket, ForgetHistory(user)))
 
 

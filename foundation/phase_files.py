@@ -1,10 +1,10 @@
 """The files of phases that runs of a program leave to the next ones (``nodectl.policies.parts.gpu_memory``).
 
-One file for each program on each kind of card, in ``phases`` below the agent's state directory, of mode 0600: what runs
-on a node is nobody else's business. Its name is a digest of the key, its last line the SHA-256 of all before it. A file
-that is damaged, of another format, or that somebody other than this user and root could have written is not used; the
-next run of its program writes it again. At most ``MOST_FILES`` are kept, those used last; one that was not used in
-``LASTS_DAYS`` is dropped.
+One file for each program on each kind of card, in a folder of mode 0700, each of mode 0600: what runs on a node is
+nobody else's business. A node has those of its own jobs, the cluster agent those of each user's jobs. The name of a
+file is a digest of the key, its last line the SHA-256 of all before it. A file that is damaged, of another format, or
+that somebody other than this user and root could have written is not used; the next run of its program writes it again.
+At most ``most`` are kept, those used last; one that was not used in ``LASTS_DAYS`` is dropped.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import contextlib
 import datetime
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from foundation.digest import sha256_hex
 from foundation.planted_links import open_safely
 from foundation.sealed_file import SealedFileError, sealed, text_of, write_whole
 from foundation.shell.errors import plain_reason
-from nodectl.policies.parts.gpu_memory import KeptPhase
+from foundation.wire.phase_messages import KeptPhase, Key, Table
 
 FOLDER: Final = "phases"
 SUFFIX: Final = ".phases"
@@ -43,29 +43,6 @@ LASTS_DAYS: Final = 180
 """Ours, as a calibration: memory chips are the same, the program's libraries are not."""
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
-    """What must be the same for phases to apply. ``program``: what started the job; "" where nobody says.
-    ``limit_w``: the power limit of a board."""
-
-    program: str
-    card: str
-    driver: str
-    limit_w: float
-
-    @property
-    def digest(self) -> str:
-        """The name of its file, without the suffix."""
-        return sha256_hex(msgspec.json.encode(self))[:16]
-
-
-class Table(msgspec.Struct, frozen=True):
-    """The phases of one program. ``runs``: how many have measured them; ``used_at``: when the last of them ended."""
-
-    phases: tuple[KeptPhase, ...]
-    runs: int
-    used_at: str
-
-
 class Remembered(msgspec.Struct, frozen=True):
     """One file: ``tables`` of programs of one name, the one used last first."""
 
@@ -76,9 +53,10 @@ class Remembered(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PhaseFiles:
-    """The files below one state directory."""
+    """The files below one folder, of which there are ``most`` at most."""
 
     folder: Path
+    most: int = MOST_FILES
 
     @staticmethod
     def below(state_dir: str) -> PhaseFiles:
@@ -102,22 +80,33 @@ class PhaseFiles:
         tables = tuple(table for table in found.tables if not _is_old(table.used_at, now))
         return msgspec.structs.replace(found, tables=tables) if tables else None
 
-    def write(self, found: Remembered) -> None:
-        """Put this in place of what was kept of its key, and delete the files used longest ago above ``MOST_FILES``."""
+    def write(self, found: Remembered, is_synced: bool = True) -> None:
+        """Put this in place of what was kept of its key, and delete the files used longest ago above ``most``.
+        ``is_synced``: whether it waits until a power cut cannot take it any more."""
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir(mode=0o700, parents=True)
-        write_whole(self.path(found.key), sealed(msgspec.json.encode(found).decode() + "\n"), mode=0o600)
-        for path in self.paths()[MOST_FILES:]:
+        write_whole(
+            self.path(found.key), sealed(msgspec.json.encode(found).decode() + "\n"), mode=0o600, is_synced=is_synced
+        )
+        for path in self.paths()[self.most :]:
             path.unlink(missing_ok=True)
+
+    def forget(self, digests: Iterable[str]) -> int:
+        """Delete these, named by ``Key.digest``; how many there were. ``OSError`` if one cannot be deleted."""
+        paths = [self.folder / (digest + SUFFIX) for digest in digests]
+        found = [path for path in paths if path.exists()]
+        for path in found:
+            path.unlink(missing_ok=True)
+        return len(found)
 
     def paths(self) -> list[Path]:
         """Every file, the one written last first."""
         return sorted(self.folder.glob("*" + SUFFIX), key=_modified, reverse=True)
 
-    def all(self, most: int = MOST_FILES) -> tuple[list[Remembered], list[str]]:
+    def all(self, most: int | None = None) -> tuple[list[Remembered], list[str]]:
         """The ``most`` files used last, by program; and a line for each that cannot be used."""
         found, lines = [], []
-        for path in self.paths()[:most]:
+        for path in self.paths()[: most or self.most]:
             try:
                 found.append(read_file(path))
             except FileNotFoundError:

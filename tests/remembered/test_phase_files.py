@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from foundation import phase_files
+from foundation.phase_files import PhaseFiles, Remembered, with_run
 from foundation.sealed_file import SealedFileError, sealed
-from nodectl.policies.parts.gpu_memory import KeptPhase
-from nodectl.remembered import phase_file
-from nodectl.remembered.phase_file import Key, PhaseFiles, Remembered, Table, with_run
+from foundation.wire.phase_messages import KeptPhase, Key, Table
 
 NOW = datetime.datetime(2026, 11, 29, 12, 0, tzinfo=datetime.UTC)
 KEY = Key("/opt/solver", "NVIDIA A100-SXM4-80GB", "550.54", 400.0)
@@ -88,13 +88,12 @@ def test_a_file_that_others_may_write_or_that_is_a_job_s_is_not_used(tmp_path: P
 
 def test_what_was_not_used_for_long_is_dropped(tmp_path: Path) -> None:
     files = PhaseFiles(tmp_path)
-    files.write(kept(now=NOW - datetime.timedelta(days=phase_file.LASTS_DAYS + 1)))
+    files.write(kept(now=NOW - datetime.timedelta(days=phase_files.LASTS_DAYS + 1)))
     assert files.read(KEY, NOW) is None
 
 
-def test_there_are_never_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase_file, "MOST_FILES", 3)
-    files = PhaseFiles(tmp_path)
+def test_there_are_never_more_files_than_the_bound(tmp_path: Path) -> None:
+    files = PhaseFiles(tmp_path, most=3)
     for number in range(5):
         key = msgspec.structs.replace(KEY, program=f"p{number}")
         files.write(kept(key))
@@ -112,4 +111,4 @@ def test_two_programs_of_one_name_are_kept_beside_each_other() -> None:
     again = with_run(both, KEY, 1, (PHASE,), NOW)
     assert again.tables[0] == Table((PHASE,), 2, NOW.isoformat(timespec="seconds"))
     third = with_run(again, KEY, None, (msgspec.structs.replace(PHASE, share=0.1),), NOW)
-    assert len(third.tables) == phase_file.MOST_TABLES
+    assert len(third.tables) == phase_files.MOST_TABLES
