@@ -34,7 +34,7 @@ from cluster_agent.history.job_history import HistoryRow, JobHistory
 from cluster_agent.history.watts_ahead import Alive, WattsAhead
 from cluster_agent.library.given import World
 from cluster_agent.library.power_logs import PowerLog, hours_of, read_power_log
-from cluster_agent.prediction.evaluation import Forecaster, LoggedJob, judge, on_line
+from cluster_agent.prediction.evaluation import GRID_S, Forecaster, LoggedJob, RunningSums, judge, on_line
 from cluster_agent.prediction.job_power import METERED_AFTER_S, Submission
 from cluster_agent.prediction.on_line import Forecast, OnLinePower
 from cluster_agent.prediction.system_forecast import kept
@@ -48,6 +48,8 @@ KTH = DATA.parent / "swf" / "KTH-SP2-1996-2.1-cln.swf.gz"
 OUT = ROOT / "out" / "bench" / "power_prediction.json"
 
 SEED: Final = 1
+BLOCK_S: Final = 6 * 3600.0
+RESAMPLED: Final = 1000
 GENERATED_JOBS: Final = 8000
 PAST_JOBS: Final = 100_000
 MOST_S: Final = 2e-3
@@ -104,18 +106,72 @@ class Row(msgspec.Struct, frozen=True):
     band_pct: float | None
     cold_pct: float
     origins: dict[str, int]
+    intervals: dict[str, tuple[float, float]]
+    """95 % of median, mean |error| of the sum and share in bands, over blocks of ``BLOCK_S``."""
 
 
 def judged(data: str, way: str, new: Callable[[], Forecaster], jobs: Sequence[LoggedJob], running: bool = False) -> Row:
     said = on_line(new(), jobs, METERED_AFTER_S if running else None)
     whole, half = (judge(said, jobs, share) for share in (0.0, 0.5))
     sums, errors = half.expected_sum, half.average
+    intervals = by_blocks(said[len(jobs) // 2 :], jobs, len(jobs) // 2, np.array([one.expected_w for one in said]))
     return Row(
         data, way, len(jobs), whole.average.median_pct, whole.average.weighted_pct, errors.median_pct,
         errors.weighted_pct, errors.mape_pct, sums.mean_pct, sums.maximum_pct, sums.absolute_pct,
         half.typical_sum.mean_pct, 100 * half.coverage[0].share if half.coverage else None,
-        100 * whole.origins.get("TDP", 0) / len(jobs), whole.origins,
+        100 * whole.origins.get("TDP", 0) / len(jobs), whole.origins, intervals,
     )  # fmt: skip
+
+
+def by_blocks(
+    said: Sequence[Forecast], jobs: Sequence[LoggedJob], first: int, expected_w: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """Bootstrap over blocks of time: jobs of a burst err together, and so do minutes of an hour. A job is of the block
+    in which it was submitted."""
+    random, judged_jobs = np.random.default_rng(SEED), jobs[first:]
+    watts = np.array([job.watts for job in judged_jobs])
+    error = 100 * np.abs(np.array([one.typical_w for one in said]) / watts - 1)
+    within = np.array([
+        np.nan if one.low_w is None or one.high_w is None else one.low_w <= job.watts <= one.high_w
+        for one, job in zip(said, judged_jobs, strict=True)
+    ])  # fmt: skip
+    block = ((np.array([job.submit_s for job in judged_jobs]) - judged_jobs[0].submit_s) // BLOCK_S).astype(int)
+    of_block = [np.flatnonzero(block == number) for number in np.unique(block)]
+    sums = RunningSums(jobs, judged_jobs[0].submit_s)
+    length = round(BLOCK_S / GRID_S)
+    wrong, whole = np.abs(sums.said(expected_w) - sums.truth), sums.truth
+    starts = range(0, len(whole), length)
+    wrong_w, whole_w = (np.array([one[at : at + length].sum() for at in starts]) for one in (wrong, whole))
+    found: dict[str, list[float]] = {"median": [], "sum": [], "band": []}
+    for _ in range(RESAMPLED):
+        rows = np.concatenate([of_block[at] for at in random.integers(len(of_block), size=len(of_block))])
+        at = random.integers(len(whole_w), size=len(whole_w))
+        found["median"].append(float(np.median(error[rows])))
+        found["sum"].append(100 * float(wrong_w[at].sum() / whole_w[at].sum()))
+        found["band"].append(100 * float(np.nanmean(within[rows])) if np.isfinite(within[rows]).any() else np.nan)
+    return {name: (float(np.percentile(row, 2.5)), float(np.percentile(row, 97.5))) for name, row in found.items()}
+
+
+def known_afterwards(jobs: Sequence[LoggedJob]) -> dict[str, float]:
+    """Mean |error| of the sum in the second half if the mean of each kind of request in that half were known: what
+    no prediction from these fields can be much better than."""
+    first = len(jobs) // 2
+    sums = RunningSums(jobs, jobs[first].submit_s)
+    kinds: dict[str, Callable[[Submission], Hashable]] = {
+        "request": lambda one: one.request,
+        "request and walltime": lambda one: (one.request, one.request_s),
+        "request, walltime, memory, queue": lambda one: (one.request, one.request_s, one.memory_kib, one.text),
+    }
+    found = {}
+    for name, kind in kinds.items():
+        drawn: dict[Hashable, list[float]] = {}
+        for job in jobs[first:]:
+            one = drawn.setdefault(kind(job.submission), [0.0, 0.0])
+            one[0] += job.watts * (job.end_s - job.start_s)
+            one[1] += job.end_s - job.start_s
+        known = [drawn.get(kind(job.submission), [job.watts, 1.0]) for job in jobs]
+        found[name] = sums.errors(np.array([joules / max(seconds, 1e-9) for joules, seconds in known])).absolute_pct
+    return found
 
 
 def eurora() -> list[LoggedJob]:
@@ -271,10 +327,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "|error|", "typical sum", "band", "cold")  # fmt: skip
     cells = [
         [row.data, row.way, str(row.jobs)]
-        + ["-" if value is None else f"{value:.1f}" for value in msgspec.structs.astuple(row)[3:-1]]
+        + ["-" if value is None else f"{value:.1f}" for value in msgspec.structs.astuple(row)[3:-2]]
         for row in found
     ]
     print(render(headings, cells))
+    print(f"95 % intervals over blocks of {BLOCK_S / 3600:g} h, second half:")
+    for row in found:
+        each = ", ".join(f"{name} {low:.1f} to {high:.1f}" for name, (low, high) in row.intervals.items())
+        print(f"  {row.data}, {row.way}: {each}")
+    if DATA.exists():
+        floors = ", ".join(f"by {name} {error:.1f} %" for name, error in known_afterwards(eurora()).items())
+        print(f"eurora, |error| of the sum with the second half's own means: {floors}")
     later = hours_ahead()
     cells = [
         [one.data, f"{one.hours:g}", str(one.forecasts)]

@@ -126,7 +126,7 @@ def judge(found: Sequence[Forecast], jobs: Sequence[LoggedJob], judged_from: flo
     watts = np.array([job.watts for job in jobs_judged])
     highest = np.array([np.nan if job.maximum_w is None else job.maximum_w for job in jobs_judged])
     knows = np.isfinite(highest)
-    sums = _Sums(jobs, jobs[first].submit_s)
+    sums = RunningSums(jobs, jobs[first].submit_s)
     expected_w = np.array([one.expected_w for one in found])
     return Evaluation(
         jobs=len(jobs),
@@ -174,7 +174,7 @@ def _coverage(said: Sequence[Forecast], jobs: Sequence[LoggedJob]) -> list[Cover
     return [*found, row_of(f"with fewer than {FEWEST_JOBS} jobs", few)] if few else found
 
 
-class _Sums:
+class RunningSums:
     """The sum over running jobs on a grid that begins at ``from_s``: of the truth, and of predictions."""
 
     def __init__(self, jobs: Sequence[LoggedJob], from_s: float) -> None:
@@ -183,19 +183,22 @@ class _Sums:
         self._start_s = np.array([job.start_s for job in jobs])
         self._end_s = end_s
         self._watts = np.array([job.watts for job in jobs])
-        self._truth = self._sum(self._watts, self._start_s, end_s)
+        self.truth = self._sum(self._watts, self._start_s, end_s)
 
     def errors(self, said_w: Float64s, metered_after_s: float = np.inf) -> SumErrors:
         """``metered_after_s``: from then on the truth stands in for a job's prediction."""
-        metered_s = np.minimum(self._start_s + metered_after_s, self._end_s)
-        said = self._sum(said_w, self._start_s, metered_s) + self._sum(self._watts, metered_s, self._end_s)
-        truth = self._truth
+        said, truth = self.said(said_w, metered_after_s), self.truth
         whole = float(truth.sum())
         return SumErrors(
             100 * (float(said.sum()) / whole - 1),
             100 * (float(said.max()) / float(truth.max()) - 1),
             100 * float(np.abs(said - truth).sum()) / whole,
         )
+
+    def said(self, said_w: Float64s, metered_after_s: float = np.inf) -> Float64s:
+        """At each time of the grid, as ``truth``."""
+        metered_s = np.minimum(self._start_s + metered_after_s, self._end_s)
+        return self._sum(said_w, self._start_s, metered_s) + self._sum(self._watts, metered_s, self._end_s)
 
     def _sum(self, watts: Float64s, from_s: Float64s, until_s: Float64s) -> Float64s:
         steps = np.zeros(len(self._times_s) + 1)

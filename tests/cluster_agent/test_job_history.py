@@ -67,6 +67,20 @@ def test_watts_of_parts_are_kept_from_the_upgrade_of_the_cluster_agent_on() -> N
     assert use.total("cpu_mj")[1] == 100.0 and found.gpu_w is None
 
 
+def test_parts_with_meters_of_their_own_have_a_distribution_too() -> None:
+    use, mj = Use(), 0
+    for second in range(0, 1001, 10):
+        watts = 300 if second > 900 else 50
+        mj += 0 if second == 0 else 10 * watts * 1000
+        use.hear(heard(second, energy_mj=4 * mj, cpu_mj=mj, memory_mj=-1 if second == 500 else mj // 5))
+    saved = msgspec.json.decode(msgspec.json.encode(use), type=Use)
+    found = measured(saved)
+    assert found.cpu_p95_w == pytest.approx(300.0, rel=0.011) and found.cpu_highest_w == 300.0
+    assert found.memory_highest_w == 60.0 and found.memory_p95_w == pytest.approx(60.0, rel=0.011)
+    assert found.highest_w == 1200.0 and found.gpu_p95_w is found.gpu_highest_w is None
+    assert saved.parts["memory"].share_w(0.5) == pytest.approx(10.0, rel=0.011)
+
+
 def test_the_95th_percentile_is_of_time_not_of_reports() -> None:
     use, mj = Use(), 0
     for second in range(0, 1001, 10):

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cli import main
 from cluster_agent.commands.learning import predict
@@ -147,6 +148,20 @@ def test_a_job_gets_its_watts_and_kilowatt_hours_and_what_they_rest_on(
     assert lines[4] == "from 16 similar jobs, ada's own; ada has 40 jobs with metered watts here"
     assert main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["most_kwh"] == pytest.approx(0.6)
+
+
+def test_where_nodes_have_meters_for_parts_each_has_its_watts(
+    partition: list[PastJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"cpu": (200.0, 240.0), "gpu": (60.0, 90.0)}
+    partition[:] = [replace(job, parts=parts if at % 2 else {}) for at, job in enumerate(partition)]
+    arguments = ["predict", "job", "--nodes", "2", "--time", "2h", "--name", "cfd", "--user", "ada"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "of these watts about: processors 200 (at most 240), GPUs 60 (at most 90)"
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["parts"]
+    assert set(found) == {"cpu", "gpu"} and found["gpu"]["maximum_w"] == pytest.approx(90.0)
 
 
 def test_of_a_job_of_which_nothing_is_known_that_is_said_and_no_watts(

@@ -34,6 +34,7 @@ from twin.physics.model import Twin
 
 MACHINE = load_machine("xh2415")
 WORK_S = 40
+LOOK_S, IDLE_TICK_S = 0.5, 0.05
 LEAST_GAIN = 0.02
 """Of the energy of the GPUs: what the first run pays for measuring is more."""
 
@@ -91,8 +92,8 @@ class Node:
         config, self._open = node_config(plan, str(self.state)), ExitStack()
         self.twin = Twin(MACHINE, seed=5)
         inside = self._open.enter_context(InProcess(self.twin))
-        thread = JobThread(TwinJobs(self.twin, name), name, f"boot-{name}")
-        cluster = self._open.enter_context(open_cluster_cap(config.cluster, f"boot-{name}", self._hear, thread))
+        self._jobs = JobThread(TwinJobs(self.twin, name), name, f"boot-{name}")
+        cluster = self._open.enter_context(open_cluster_cap(config.cluster, f"boot-{name}", self._hear, self._jobs))
         self._agent = self._open.enter_context(Agent.open(inside.ports, config, self._hear, cluster=cluster))
 
     def __enter__(self) -> Node:
@@ -106,14 +107,17 @@ class Node:
             self.said.append(line)
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Tick, in the pace of a real node while it has no job, until it is so; each look is a command."""
-        end_s, ticks = time.monotonic() + PATIENCE_S, 0
-        while ticks % 50 or not is_so():
+        """Tick until it is so, in the pace of a real node while there is no job; each look is a command."""
+        end_s, look_s = time.monotonic() + PATIENCE_S, 0.0
+        while True:
+            if time.monotonic() >= look_s:
+                if is_so():
+                    return
+                look_s = time.monotonic() + LOOK_S
             assert time.monotonic() < end_s, (self.said, self.head.said)
             self._agent.tick()
-            ticks += 1
-            if self.twin.finished:
-                time.sleep(0.01)
+            if self._jobs.job() is None:
+                time.sleep(IDLE_TICK_S)
 
     def run_job(self) -> float:
         """Joules that its GPUs draw for a job."""
@@ -150,6 +154,7 @@ def test_a_job_finds_on_another_node_what_was_measured_on_the_first_and_all_forg
         first.until(lambda: bool(head.ask("history", "phases")))
     (row,) = head.ask("history", "phases")
     assert (row["node"], row["runs"], row["program"]) == ("n1", 1, "twin-workload") and row["phases"] > 0
+    head.ctl("drain", "n1")
     with Node(head, "n2") as second:
         knowing_j = second.run_job()
         (line,) = second.said

@@ -219,7 +219,7 @@ def test_what_comes_from_elsewhere_counts_as_one_look(tmp_path: Path) -> None:
     node.policy.recall = lambda card, phases: got.extend(phases)  # type: ignore[method-assign]
     link.down = [found()]
     node.work(1)
-    assert got[0].blocks == (90.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
+    assert got[0].blocks == (3.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
 
 
 def test_nothing_is_requested_or_sent_where_the_cluster_agent_keeps_nothing_or_phases_are_here(tmp_path: Path) -> None:

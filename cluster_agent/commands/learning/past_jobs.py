@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from cluster_agent.commands.jobs import rows_of, rows_since
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.usage import PARTS
 from cluster_agent.history.watts_ahead import request
 from cluster_agent.prediction.job_power import METERED_AFTER_S, Submission
 from cluster_agent.serve.people_protocol import JobRow, ListForeign, ListHistory, ListJobs
@@ -29,6 +31,8 @@ class PastJob(msgspec.Struct, frozen=True):
     submission: Submission
     watts: float | None
     maximum_w: float | None = None
+    parts: Mapping[str, tuple[float, float]] = {}
+    """By part with meters of its own (``usage.PARTS``), the mean and the highest watts of the whole job."""
 
     @property
     def run_s(self) -> float:
@@ -77,4 +81,15 @@ def _past(row: HistoryRow) -> PastJob:
     highest_w = row.measured.highest_w
     maximum_w = None if highest_w is None or row.watts is None else max(highest_w * row.nodes, row.watts)
     submission = request(row.user, row.application, row.nodes, row.request_s)
-    return PastJob(row.submitted_s, row.began_s, row.began_s + row.run_s, submission, row.watts, maximum_w)
+    return PastJob(
+        row.submitted_s, row.began_s, row.began_s + row.run_s, submission, row.watts, maximum_w, _parts(row)
+    )  # fmt: skip
+
+
+def _parts(row: HistoryRow) -> dict[str, tuple[float, float]]:
+    found = {}
+    for part in PARTS:
+        mean_w, highest_w = (getattr(row.measured, f"{part}_{name}") for name in ("w", "highest_w"))
+        if mean_w is not None and 0 < mean_w < math.inf:
+            found[part] = mean_w * row.nodes, max(mean_w, highest_w or 0.0) * row.nodes
+    return found

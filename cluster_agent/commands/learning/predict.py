@@ -22,7 +22,7 @@ from cluster_agent.jobs.job import LONGEST_S
 from cluster_agent.library.given import World
 from cluster_agent.library.power_logs import Part, hours_of, read_power_log
 from cluster_agent.prediction.evaluation import Coverage, Errors, Evaluation, SumErrors, evaluate
-from cluster_agent.prediction.job_power import METERED_AFTER_S
+from cluster_agent.prediction.job_power import METERED_AFTER_S, PowerPredictor, Prediction, Submission
 from cluster_agent.prediction.models import Model, find_model
 from cluster_agent.prediction.on_line import Forecast, OnLinePower
 from cluster_agent.prediction.system_forecast import Hour, Runs, forecasts, kept
@@ -32,6 +32,7 @@ from foundation.shell.plain_text import echo, echo_block, json_text, say
 from foundation.shell.text_table import render
 
 J_PER_KWH: Final = 3.6e6
+PART_WORDS: Final = {"cpu": "processors", "memory": "memory", "gpu": "GPUs"}
 COVERAGE_ROWS: Final = 12
 """Ours: users in the printed table of coverage; JSON has all."""
 
@@ -64,12 +65,30 @@ def of_job(
     submission = request(user, name, nodes, walltime_s)
     found = power.predict(-1, submission)
     own = [job for job in past if job.submission.user == user and job.watts is not None]
-    mostly_s = _mostly_s(own, walltime_s)
+    mostly_s, parts = _mostly_s(own, walltime_s), _by_part(past, submission)
     if as_json:
-        echo(json_text(_job_values(found, walltime_s, mostly_s, len(own), price)))
+        echo(json_text(_job_values(found, walltime_s, mostly_s, len(own), price) | ({"parts": parts} if parts else {})))
         return
     by = chosen.value.why(submission) if chosen and found.origin == "model" else ""
-    echo(*_job_words(found, walltime_s, mostly_s, (user, len(own)), price, by))
+    lines = _job_words(found, walltime_s, mostly_s, (user, len(own)), price, by)
+    if parts and math.isfinite(found.expected_w):
+        each = (f"{PART_WORDS[part]} {one.typical_w:.0f} (at most {one.maximum_w:.0f})" for part, one in parts.items())
+        lines.insert(1, f"of these watts about: {', '.join(each)}")
+    echo(*lines)
+
+
+def _by_part(past: Sequence[PastJob], submission: Submission) -> dict[str, Prediction]:
+    """What each part with meters of its own will draw, from the jobs whose nodes have such meters."""
+    found = {}
+    for part in PART_WORDS:
+        nearest = PowerPredictor(lambda submission: math.nan)
+        for job in past:
+            if part in job.parts:
+                nearest.learn(job.submission, *job.parts[part])
+        said = nearest.predict(submission)
+        if math.isfinite(said.typical_w):
+            found[part] = said
+    return found
 
 
 def _learned(past: Sequence[PastJob], chosen: Extension[Model] | None = None) -> tuple[OnLinePower, list[float]]:
