@@ -56,6 +56,7 @@ NAMES = (
     "rmap_design",
     "eco_killer",
     "powercap_curie",
+    "powercap_rescaled",
     "ledger",
     "ledger_levels",
     "true_power",

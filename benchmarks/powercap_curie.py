@@ -78,25 +78,38 @@ def intervals(workload: Workload) -> list[Interval]:
     hours the busiest; for 5, of the busier half, those whose submitted jobs are the widest, in the middle, and the
     narrowest but for one in twenty."""
     jobs = workload.jobs
-    easy = NativeReplay(choose("easy").composition, jobs, workload.processors)
-    easy.run(len(jobs) + 1)
-    starts_s = easy.start_s
-    ends_s = starts_s + jobs.run_s
-    at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, ends_s.max() // HOUR_S) * HOUR_S
-    area = jobs.width * jobs.run_s
-    waiting = between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
-    busy = between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
-    chosen = {"24 h": fullest(at_s, waiting, busy, 24)[0]}
-    fuller = fullest(at_s, waiting, busy, 5)
+    starts_s = starts_under_easy(workload)
+    chosen = {"24 h": fullest_hours(workload, starts_s, 24)[0]}
+    fuller = fullest_hours(workload, starts_s, 5)
     fuller = fuller[: len(fuller) // 2]
     widths = np.array([_mean_width(jobs, int(one), 5) for one in fuller])
     order = np.argsort(widths, kind="stable")
     for name, place in (("5 h big jobs", 0.95), ("5 h median jobs", 0.5), ("5 h small jobs", 0.05)):
         chosen[name] = fuller[order[int(place * len(order))]]
-    return [
-        Interval(name, _extract(jobs, starts_s, ends_s, int(one), NAMES[name]), NAMES[name])
-        for name, one in chosen.items()
-    ]
+    return [extracted(name, jobs, starts_s, int(one), NAMES[name]) for name, one in chosen.items()]
+
+
+def starts_under_easy(workload: Workload) -> Int64s:
+    """When EASY starts each job of the whole log."""
+    easy = NativeReplay(choose("easy").composition, workload.jobs, workload.processors)
+    easy.run(len(workload.jobs) + 1)
+    return easy.start_s
+
+
+def fullest_hours(workload: Workload, starts_s: Int64s, hours: int) -> Int64s:
+    """Full hours from which on, for so many, an hour of the whole machine or more waits; the busiest first."""
+    jobs = workload.jobs
+    ends_s = starts_s + jobs.run_s
+    at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, ends_s.max() // HOUR_S) * HOUR_S
+    area = jobs.width * jobs.run_s
+    waiting = between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
+    busy = between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
+    return fullest(at_s, waiting, busy, hours)
+
+
+def extracted(name: str, jobs: Jobs, starts_s: Int64s, from_s: int, hours: int) -> Interval:
+    """The interval's jobs, those that run when it begins first."""
+    return Interval(name, _extract(jobs, starts_s, starts_s + jobs.run_s, from_s, hours), hours)
 
 
 def between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:

@@ -31,6 +31,7 @@ from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.scheduler.configurations import cab_table
 from cluster_agent.scheduler.configurations.table import Configuration
+from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
@@ -127,12 +128,16 @@ def of_powercap() -> list[dict[str, object]]:
     return found
 
 
-def in_window(interval: Interval, policy: str, machine: Machine, share: float | None) -> tuple[float, int]:
-    """Processor-seconds at the highest frequency done in the window, less those that kills lose; and how many kills."""
+def in_window(
+    interval: Interval, policy: str, machine: Machine, share: float | None, busy_uw: Int64s | None = None
+) -> tuple[float, int]:
+    """Processor-seconds at the highest frequency done in the window, less those that kills lose; and how many kills.
+    ``busy_uw``: what a processor of each job draws; None: what the machine says."""
     from_s, to_s = interval.window_s
     caps = [] if share is None else [Cap(from_s, to_s, share * (machine.full_w - machine.fixed_w) + machine.fixed_w)]
     chosen = choose(policy).composition
-    replay = NativeReplay(chosen, interval.jobs, machine.processors, Watts.of(machine, chosen.power), caps)
+    watts = replace(Watts.of(machine, chosen.power), job_busy_uw=busy_uw)
+    replay = NativeReplay(chosen, interval.jobs, machine.processors, watts, caps)
     done = []
     for at_s in (from_s, to_s):
         replay.pause_at(at_s)

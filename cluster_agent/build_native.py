@@ -60,7 +60,7 @@ SOURCES = [
         "resources/list_plan.c",
         "resources/serial_plan.c",
     ),
-    *("kinds.c", "idle_nodes.c", "power.c", "power_pass.c", "budget.c"),
+    *("kinds.c", "idle_nodes.c", "power.c", "power_pass.c", "power_ahead.c", "budget.c"),
     *("meter.c", "events.c", "answering.c", "steps.c"),
     *("replay/replay_foreseen.c", "replay/replay_setup.c", "replay/replay_power.c", "replay/replay_failures.c"),
     "replay/replay.c",

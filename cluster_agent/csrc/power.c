@@ -8,6 +8,20 @@
  * Making and unmaking
  ****************************************************************/
 
+/* Jobs have watts of their own, at first all the machine's. 0, or -1: no memory. */
+static int meter_jobs(scheduler_t *s)
+{
+    power_t *p = s->power;
+    p->metered_uw = column(&s->memory, s->jobs.n_jobs, sizeof *p->metered_uw);
+    p->is_metered = column(&s->memory, s->jobs.n_jobs, sizeof *p->is_metered);
+    if (!p->metered_uw || !p->is_metered)
+        return -1;
+    for (int32_t job = 0; job < s->jobs.n_jobs; job++)
+        p->metered_uw[job] = p->model.plan_uw[0];
+    p->model.job_plan_uw = p->metered_uw;
+    return 0;
+}
+
 int power_new(scheduler_t *s, const power_model_t *model)
 {
     memory_t *m = &s->memory;
@@ -28,9 +42,12 @@ int power_new(scheduler_t *s, const power_model_t *model)
     s->decisions = power_decisions;
     p->limit_s = column(m, n, sizeof *p->limit_s);
     p->extra_uw = column(m, n, sizeof *p->extra_uw);
+    p->later_uw = column(m, n, sizeof *p->later_uw);
     p->woken = column(m, n, sizeof *p->woken);
     p->has_handed_over = column(m, n, sizeof *p->has_handed_over);
     p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
+    if (model->meters && meter_jobs(s) < 0)
+        return -1;
     int is_shortest_first = s->composition.scan == SCAN_SHORTEST && s->composition.backfill == BACKFILL_EASY;
     if (placement_init(&p->placement, m, s->composition.processors) < 0 ||
         (!s->is_stepped && kinds_init(&p->kinds, m, n, is_shortest_first) < 0))
@@ -48,6 +65,7 @@ int power_copy(scheduler_t *to, const scheduler_t *from)
     power_t *copy = to->power;
     placement_frees_as(&copy->placement, &p->placement);
     copy->running_uw = p->running_uw;
+    copy->running_later_uw = p->running_later_uw;
     for (int32_t i = 0; i < to->n_running; i++) {
         int32_t job = to->running[i].job;
         copy->interval_first[job] = copy->placement.n_intervals;
@@ -55,6 +73,11 @@ int power_copy(scheduler_t *to, const scheduler_t *from)
         copy->highest[job] = p->highest[job];
         copy->limit_s[job] = p->limit_s[job];
         copy->extra_uw[job] = p->extra_uw[job];
+        copy->later_uw[job] = p->later_uw[job];
+        if (p->metered_uw) {
+            copy->metered_uw[job] = p->metered_uw[job];
+            copy->is_metered[job] = p->is_metered[job];
+        }
         copy->woken[job] = p->woken[job];
         copy->has_handed_over[job] = p->has_handed_over[job];
         to->since_s[job] = from->since_s[job];
@@ -199,10 +222,53 @@ static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
     return away ? (row->off_uw + row->switching_uw) / away : 0;
 }
 
+int64_t power_ends_by(const scheduler_t *s, int32_t job, int64_t length_s)
+{
+    return power_lowered_end(s->power, s->since_s[job], s->done_s[job], length_s, s->level[job],
+                             lowest_of(s->power, job));
+}
+
+void power_count(scheduler_t *s, int32_t job, int32_t level)
+{
+    power_t *p = s->power;
+    int64_t width = s->jobs.width[job];
+    int32_t later = p->model.rescales ? (int32_t)greatest(level, lowest_of(p, job)) : level;
+    p->extra_uw[job] = width * extra_uw(p, job, level);
+    p->later_uw[job] = width * extra_uw(p, job, later);
+    p->running_uw += p->extra_uw[job];
+    p->running_later_uw += p->later_uw[job];
+}
+
+static void discount(power_t *p, int32_t job)
+{
+    p->running_uw -= p->extra_uw[job];
+    p->running_later_uw -= p->later_uw[job];
+}
+
+/* What the meter counts (meter.c), as watts of the highest frequency: a microwatt more makes up for rounding. */
+void power_meter(scheduler_t *s, int64_t now_s)
+{
+    power_t *p = s->power;
+    const power_model_t *m = &p->model;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        int32_t job = s->running[i].job, level = s->level[job];
+        if (p->is_metered[job] || s->started_s[job] >= now_s)
+            continue;
+        double share = (double)(m->busy_uw[level] - m->idle_uw) / (double)(m->busy_uw[0] - m->idle_uw);
+        int64_t drawn_uw = m->job_busy_uw ? (int64_t)((double)(m->job_busy_uw[job] - m->idle_uw) * share)
+                                          : m->busy_uw[level] - m->idle_uw;
+        double planned = (double)(m->plan_uw[level] - m->idle_uw) / (double)(m->plan_uw[0] - m->idle_uw);
+        p->is_metered[job] = 1;
+        p->metered_uw[job] = m->idle_uw + (int64_t)ceil((double)drawn_uw / planned) + 1;
+        discount(p, job);
+        power_count(s, job, level);
+    }
+}
+
 int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on)
 {
     const power_t *p = s->power;
-    int64_t draw = p->extra_uw[job];
+    int64_t draw = row == &p->rows[p->row] ? p->extra_uw[job] : p->later_uw[job];
     if (p->nodes && s->since_s[job] > now_s && p->woken[job] * boot_rise_uw(p) > draw)
         draw = p->woken[job] * boot_rise_uw(p);
     if (p->highest[job] >= row->kept) {
@@ -268,8 +334,9 @@ int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level)
     p->has_handed_over[job] = 0;
     p->highest[job] = power_highest(p->placement.intervals + p->interval_first[job], p->interval_count[job]);
     p->n_beyond += p->highest[job] >= p->rows[p->row].kept;
-    p->extra_uw[job] = level < 0 ? 0 : width * extra_uw(p, job, level);
-    p->running_uw += p->extra_uw[job];
+    p->extra_uw[job] = p->later_uw[job] = 0;
+    if (level >= 0)
+        power_count(s, job, level);
     return 0;
 }
 
@@ -295,7 +362,11 @@ void power_hand_over(scheduler_t *s, int64_t now_s)
 void power_give_back(scheduler_t *s, int32_t job)
 {
     power_t *p = s->power;
-    p->running_uw -= p->extra_uw[job];
+    discount(p, job);
+    if (p->metered_uw) { /* if it is killed and begins again it may draw what it likes */
+        p->metered_uw[job] = p->model.plan_uw[0];
+        p->is_metered[job] = 0;
+    }
     p->n_beyond -= p->highest[job] >= p->rows[p->row].kept;
     if (p->nodes)
         give_nodes_back(p, job);
@@ -325,9 +396,8 @@ void scheduler_set_level(scheduler_t *s, int64_t now_s, int32_t job, int32_t lev
         s->since_s[job] = now_s;
     }
     s->level[job] = level;
-    p->running_uw -= p->extra_uw[job];
-    p->extra_uw[job] = s->jobs.width[job] * extra_uw(p, job, level);
-    p->running_uw += p->extra_uw[job];
+    discount(p, job);
+    power_count(s, job, level);
     p->limit_s[job] = scheduler_finish(s, job, s->jobs.request_s[job]);
     scheduler_running_add(s, job);
 }

@@ -52,6 +52,8 @@ typedef struct {
     const int64_t *job_busy_uw, *job_plan_uw; /* per job, a processor at level 0; NULL: as the machine's */
     const int32_t *job_lowest; /* per job, the lowest frequency it may be given; NULL: `lowest` for all */
     int32_t reacts_to_ends;   /* ENDS_*: whether *react* is called when jobs end under a cap */
+    int32_t rescales;         /* *react* can lower running jobs to their lowest frequency whenever a row begins */
+    int32_t meters;           /* a running job counts with what it draws from the first pass after its start on */
     budget_t budget;
 } power_model_t;
 

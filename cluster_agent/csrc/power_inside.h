@@ -1,4 +1,4 @@
-/* The inside of the scheduler that knows watts: power.c, power_pass.c and budget.c. */
+/* The inside of the scheduler that knows watts: power.c, power_pass.c, power_ahead.c and budget.c. */
 #ifndef CLUSTER_POWER_INSIDE_H
 #define CLUSTER_POWER_INSIDE_H
 
@@ -64,6 +64,10 @@ struct power {
     int64_t *limit_s;    /* when it is ended at the latest, at its present frequency */
     int64_t *extra_uw;   /* planned power above idle; of running jobs */
     int64_t running_uw;  /* the sum of those */
+    int64_t *later_uw;   /* the same with which they count in later rows, to which they may be lowered */
+    int64_t running_later_uw;
+    int64_t *metered_uw; /* only if it meters: the model's job_plan_uw, of running jobs what they were seen to draw */
+    uint8_t *is_metered;
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
     int64_t *woken;      /* processors of nodes that boot for the job, until it begins */
     uint8_t *has_handed_over; /* its processors are others', although it is not known to have ended */
@@ -115,11 +119,52 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
     return long_s > 1 ? long_s : 1;
 }
 
+/* When a job ends at the latest that has done done_s of length_s since since_s, if it is lowered to its lowest frequency
+ * as soon as the next row begins. Whatever is done to it instead, it ends no later. */
+static inline int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int64_t length_s,
+                                        int32_t level, int32_t lowest)
+{
+    double slower = p->model.slowdown[level];
+    int64_t end_s = since_s + (int64_t)ceil(((double)length_s - done_s) * slower - 1e-9);
+    if (!p->model.rescales || level >= lowest || p->row + 1 == p->n_rows || end_s <= p->rows[p->row + 1].from_s)
+        return end_s;
+    int64_t next_s = p->rows[p->row + 1].from_s;
+    done_s += (double)(next_s - since_s) / slower;
+    return next_s + (int64_t)ceil(((double)length_s - done_s) * p->model.slowdown[lowest] - 1e-9);
+}
+
+/* The row with the fewest processors on among those that begin before `end_s`, the first of equals. */
+static inline int32_t power_narrowest_row(const power_t *p, int32_t from, int64_t end_s)
+{
+    int32_t narrowest = from;
+    for (int32_t k = from + 1; k < p->n_rows && p->rows[k].from_s < end_s; k++)
+        if (p->rows[k].kept < p->rows[narrowest].kept)
+            narrowest = k;
+    return narrowest;
+}
+
+/* With how much the job counts in later rows that counts with busy_uw in the present one. */
+static inline int64_t power_later_uw(const scheduler_t *s, int32_t job, int64_t busy_uw)
+{
+    const power_t *p = s->power;
+    return p->model.rescales ? s->jobs.width[job] * extra_uw(p, job, lowest_of(p, job)) : busy_uw;
+}
+
+/* power_ahead.c */
+/* The earliest time, after now, at which the head is expected to fit in processors and in watts. */
+reservation_t power_earliest(scheduler_t *s, int64_t now_s, int32_t head);
+/* Fills in the profile of what is left over time. 0, or -1: no memory. */
+int power_plan(scheduler_t *s, int64_t now_s);
+
 /* power.c */
 int power_new(scheduler_t *s, const power_model_t *model); /* 0, or -1: no memory */
 int power_copy(scheduler_t *to, const scheduler_t *from);
 void power_waits(scheduler_t *s, const waiting_t *waiting);
 void power_leaves(scheduler_t *s, int32_t job);
+/* What the job, which runs, draws at its level from now on. */
+void power_count(scheduler_t *s, int32_t job, int32_t level);
+/* Jobs that began before this pass count with what they draw. */
+void power_meter(scheduler_t *s, int64_t now_s);
 int power_adopt(scheduler_t *s, int64_t started_s, int32_t job, int32_t level);
 void power_adopted(scheduler_t *s, int32_t job);
 void power_decisions(const scheduler_t *s, decisions_t *found);
@@ -136,6 +181,8 @@ int32_t power_highest(const interval_t *intervals, int32_t count);
  * boots them; in a later row they may be on again. Nodes that boot for a job count with that job.
  */
 int64_t power_cold_uw(const scheduler_t *s, int64_t now_s, int is_present);
+/* When the running job ends that takes length_s at the highest frequency, at the latest in later rows. */
+int64_t power_ends_by(const scheduler_t *s, int32_t job, int64_t length_s);
 /* What the job adds in a row to the power without jobs; *is_left_on: it keeps nodes on that should be off. */
 int64_t power_draw_uw(const scheduler_t *s, int64_t now_s, const plan_row_t *row, int32_t job, int *is_left_on);
 

@@ -40,7 +40,12 @@ def kills(victim: Victim) -> React:
     return react
 
 
-def slows_then_kills(victim: Victim, raised: Raise) -> React:
+def slows(raised: Raise) -> React:
+    """Floor, then raise, as ``slows_then_kills``; nobody is killed, whatever the cap."""
+    return slows_then_kills(None, raised)
+
+
+def slows_then_kills(victim: Victim | None, raised: Raise) -> React:
     """FCFS_eco_mode: floor, kill, raise. EcoJobs are those that may be given more than one frequency."""
 
     def react(situation: Situation) -> Reaction:
@@ -50,7 +55,9 @@ def slows_then_kills(victim: Victim, raised: Raise) -> React:
         floor_w = watts_at(situation, running.lowest)
         drawn_w = situation.watts + float((floor_w - running.watts).sum())
         saved_w = floor_w - watts_at(situation, np.full(len(running.job), -1, np.int32))
-        killed = victims(situation, victim, is_eco, saved_w, drawn_w)
+        killed = np.zeros(0, np.int64)
+        if victim is not None:
+            killed = victims(situation, victim, is_eco, saved_w, drawn_w)
         stays = np.ones(len(running.job), np.bool_)
         stays[killed] = False
         drawn_w -= float(saved_w[killed].sum())
@@ -90,20 +97,30 @@ def _raised(
 ) -> Int32s:
     running = situation.running
     level = running.lowest.copy()
+    cap_w = situation.cap_watts + TOLERANCE_W - _rounding_w(situation)
     for common in range(int(running.lowest.max(initial=0)) + 1):
         tried = np.where(is_raised, np.minimum(running.lowest, common), running.lowest).astype(np.int32)
         watts = watts_at(situation, tried)
         more_w = float((watts - floor_w)[is_raised].sum())
-        if drawn_w + more_w <= situation.cap_watts + TOLERANCE_W:
+        if drawn_w + more_w <= cap_w:
             level, drawn_w = tried, drawn_w + more_w
             break
     if raised == "singly":
         more = watts_at(situation, np.maximum(level - 1, 0).astype(np.int32)) - watts_at(situation, level)
         for i in np.flatnonzero(is_raised & (level > 0)):
-            if drawn_w + more[i] <= situation.cap_watts + TOLERANCE_W:
+            if drawn_w + more[i] <= cap_w:
                 level[i] -= 1
                 drawn_w += float(more[i])
     return level
+
+
+def _rounding_w(situation: Situation) -> float:
+    """By how much the watts of other frequencies may be too low, where jobs have watts of their own: the engine counts
+    each processor in whole microwatts, and what is raised starts from these."""
+    running, levels = situation.running, range(len(situation.machine.node.frequency_mhz))
+    nameplate_w = np.array([situation.watts_at(1, at) for at in levels])[running.level] * running.width
+    is_own = np.abs(running.watts - nameplate_w) > TOLERANCE_W
+    return float(running.width[is_own].sum()) * len(levels) * 1e-6
 
 
 TOLERANCE_W = 1e-7

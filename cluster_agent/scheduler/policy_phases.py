@@ -425,6 +425,8 @@ def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:
         (Declared("a cap that is unknown until it begins", (PROCESSORS,)), not power.looks_ahead),
         (Declared("watts of a busy node", (PROCESSORS,)), power.node_w is not None),
         (Declared("is_metered", (NODES,)), power.is_metered),
+        (Declared("rescale=true", (PROCESSORS,), _NOT_LOWERED), power.rescales),
+        (Declared("metered=true", (PROCESSORS, REPLAY), _NOT_METERED), power.meters),
         (Declared("a budget of joules", (PROCESSORS, BUDGETS)), power.budget is not None),
         (
             Declared("rule=reducepc", takes={JOULES: "sets them aside for the head alone"}),
@@ -435,6 +437,18 @@ def _declared_of(power: Power, has_nodes: bool) -> list[tuple[Declared, bool]]:
         (Declared(f"of={admitted}", (PAST,)), is_predicted),
     ]
 
+
+_NOT_LOWERED: Final = {
+    BOOTS: "counts on nodes that are on: leave one of them out",
+    BUDGETS: "lowers jobs for caps alone",
+    KEPT: "gives places at one frequency",
+    JOULES: "gives places at one frequency",
+}
+_NOT_METERED: Final = {
+    BOOTS: "reads nodes that are on: leave one of them out",
+    BUDGETS: "counts watts, not joules",
+}
+"""What does not go with running jobs that are lowered, or metered, and why."""
 
 _NOT_LOOKED_AT: Final = {
     ORDER: "has members that order it: leave one of them out",

@@ -129,6 +129,11 @@ class Power(msgspec.Struct, frozen=True):
     starts_slowed: bool = True
     """*admit* may choose a lower frequency; False: only *react* may."""
     reacts_to_ends: Ends = "unheard"
+    rescales: bool = False
+    """*react* lowers the jobs that run, as far as the caps need it, whenever a row of the plan begins (``slows``): so a
+    job counts with its lowest frequency in all later rows."""
+    meters: bool = False
+    """On nodes that are alike: from the first pass after its start on a job counts with what it draws, as measured."""
     looks_ahead: bool = True
     """Whether announced caps count from their announcement; False: a cap is unknown until it begins."""
     requeue: bool = True
@@ -152,6 +157,12 @@ class Power(msgspec.Struct, frozen=True):
     when the budget drops or another job starts; what the budget leaves raises them all alike, up to the highest."""
     node_w: float | None = None
     """What a busy node is planned with at the highest frequency; None: what the machine says."""
+
+    def __post_init__(self) -> None:
+        if self.rescales and not self.starts_slowed:
+            raise ValueError("rescale=true counts jobs with their lowest frequency: let them start slowed")
+        if self.meters and self.admitted is not None:
+            raise ValueError("metered=true counts nameplate watts until a job runs: leave out the watts of single jobs")
 
     @property
     def lowers_frequencies(self) -> bool:

@@ -92,6 +92,18 @@ def powers(*idle: Idle | None) -> st.SearchStrategy[Power]:
     )
 
 
+rescaling = st.builds(
+    power,
+    floor_mhz=st.sampled_from([1500, 1000]),
+    react=st.sampled_from([cap_reactions.slows("singly"), cap_reactions.slows_then_kills("newest-start", "together")]),
+    idle=st.sampled_from([None, None, off_by_cap(1), off_by_cap(3)]),
+    reacts_to_ends=st.sampled_from(["after", "after", "before", "unheard"]),
+    rescales=st.sampled_from([True, True, False]),
+    meters=st.booleans(),
+)
+"""Running jobs that are lowered and raised as caps begin and end, and metered."""
+
+
 def any_composition(**phases: st.SearchStrategy[Any]) -> st.SearchStrategy[Composition]:
     """Any estimate, order and guard with these phases."""
     return st.builds(
@@ -131,4 +143,6 @@ def watts_of(composition: Composition, on: Machine, jobs: Jobs, has_predictions:
         return found
     drawn = found.idle_uw + (np.arange(len(jobs)) * 7_654_321) % (found.busy_uw[0] - found.idle_uw)
     planned = np.minimum(drawn + 1_234_567, found.busy_uw[0])
+    if composition.power is not None and composition.power.meters:
+        return replace(found, job_busy_uw=drawn.astype(np.int64))
     return replace(found, job_busy_uw=drawn.astype(np.int64), job_plan_uw=planned.astype(np.int64))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import Machine, NodeGroup, Topology, load_machine
@@ -13,15 +15,21 @@ from cluster_agent.scheduler.native.native_replay import NativeReplay
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_phases import Power
-from tests.cluster_agent.traces import EVERYTHING_ENDED, jobs_of
+from tests.cluster_agent.power_traces import machine
+from tests.cluster_agent.test_power_engines_agree import crowd
+from tests.cluster_agent.traces import EVERYTHING_ENDED, PROCESSORS, jobs_of
 
 NODE = NodeGroup(count=4, cores=1, off_w=0, idle_w=50, frequency_mhz=(2000, 1000), busy_w=(100, 70))
 FOUR_NODES = Machine("four", (NODE,), Topology(), {"default": 2.0})  # 200 W idle, 400 W busy
 
 
-def replayed(policy: str, rows: list[tuple[int, int, int, int, int]], caps: list[Cap]) -> NativeReplay:
+def replayed(
+    policy: str, rows: list[tuple[int, int, int, int, int]], caps: list[Cap], drawn_w: list[float] | None = None
+) -> NativeReplay:
     composition = choose(policy).composition
     watts = Watts.of(FOUR_NODES, composition.power)
+    if drawn_w is not None:
+        watts = replace(watts, job_busy_uw=(np.array(drawn_w) * 1e6).astype(np.int64))
     replay = NativeReplay(composition, jobs_of(rows), 4, watts, caps)
     replay.run(EVERYTHING_ENDED)
     return replay
@@ -134,3 +142,63 @@ def test_joules_set_aside_for_the_head_leave_no_place_for_everybody() -> None:
         ValueError, match="conservative needs joules for every job, and rule=reducepc sets them aside for the head"
     ):
         Composition(backfill="conservative", power=Power(budget=Budget(1e6, 0, 100, "reducepc")))
+
+
+def test_with_rescale_a_job_starts_at_the_highest_frequency_and_is_lowered_for_the_window_alone() -> None:
+    """Two processors at 1000 MHz draw 240 W: of 16 s the job does 10 before the window and 5 in its 10 s."""
+    replay = replayed("powercap:mode=dvfs,rescale=true", [(0, 16, 16, 2, 0)], [Cap(10, 20, 250.0)])
+    assert (replay.start_s.tolist(), replay.end_s.tolist()) == ([0], [21])
+    drawn = dict(zip(*(column.tolist() for column in replay.power[:2]), strict=True))
+    assert (drawn[0], drawn[10], drawn[20]) == (300, 240, 300)
+
+
+def test_with_rescale_a_job_that_ends_in_the_window_leaves_its_watts_to_the_others() -> None:
+    """Below 300 W four run at 1000 MHz; once two of them have ended at 14 the others run at 2000 again."""
+    rows = [(0, 12, 12, 2, 0), (0, 30, 30, 2, 0)]
+    replay = replayed("powercap:mode=dvfs,rescale=true", rows, [Cap(10, 20, 300.0)])
+    assert replay.end_s.tolist() == [14, 32]
+
+
+def test_with_rescale_a_lower_job_is_ended_by_then_or_does_not_start() -> None:
+    """Slowed by the first window the job would run into the second, which cannot carry it even at 1000 MHz."""
+    caps = [Cap(10, 20, 250.0), Cap(20, 30, 210.0)]
+    found = replayed("powercap:mode=dvfs,rescale=true", [(0, 14, 14, 1, 0), (0, 17, 17, 1, 0)], caps)
+    assert found.start_s.tolist() == [0, 30]
+
+
+def test_metered_jobs_leave_the_watts_that_they_do_not_draw() -> None:
+    """Nameplate watts allow two jobs below 310 W; each draws 60 W of 100, so at the next pass two more fit."""
+    rows = [(at, 20, 20, 1, 0) for at in (0, 0, 1, 2)]
+    nameplate = replayed("powercap:mode=idle", rows, [Cap(0, 100, 310.0)], [60.0] * 4)
+    metered = replayed("powercap:mode=idle,metered=true", rows, [Cap(0, 100, 310.0)], [60.0] * 4)
+    assert nameplate.start_s.tolist() == [0, 0, 20, 20]
+    assert metered.start_s.tolist() == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rescaled_and_metered_jobs_keep_every_cap_and_nobody_is_killed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    composition = choose("powercap:mode=dvfs,rescale=true,metered=true").composition
+    jobs, on = crowd(rng, 60), machine(0.0, True)
+    caps = [Cap(at_s, at_s + 40, float(rng.integers(200, 480))) for at_s in (30, 90, 150, 300)]
+    watts = Watts.of(on, composition.power)
+    watts = replace(watts, job_busy_uw=rng.integers(watts.idle_uw, watts.busy_uw[0], len(jobs)))
+    replay = NativeReplay(composition, jobs, PROCESSORS, watts, caps)
+    replay.run(EVERYTHING_ENDED)
+    _, drawn_w, cap_w = replay.power
+    assert (replay.end_s - replay.start_s > jobs.run_s).any(), "nobody was lowered"
+    assert (drawn_w <= cap_w).all() and not replay.kills.any()
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        ("powercap:mode=shut,rescale=true", "rescale=true needs mode=dvfs or mix"),
+        ("powercap:rescale=true,backfill=conservative", "rescale=true gives places at one frequency"),
+        ("powercap:rescale=true,idle_off_s=30", "rescale=true counts on nodes that are on"),
+        ("powercap:metered=true,idle_off_s=30", "metered=true reads nodes that are on"),
+    ],
+)
+def test_what_does_not_go_with_jobs_that_are_lowered_or_metered_is_refused(policy: str, reason: str) -> None:
+    with pytest.raises(WrongUseError, match=reason):
+        choose(policy)

@@ -24,6 +24,7 @@ from tests.cluster_agent.power_traces import (
     machine,
     machines,
     off_by_cap,
+    rescaling,
     watts_of,
     with_places,
 )
@@ -111,6 +112,20 @@ def test_a_place_for_everybody_is_planned_in_watts_too(
     jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_predictions: bool
 ) -> None:
     check_engines(jobs, composition, caps, on, has_predictions)
+
+
+@settings(max_examples=250)
+@given(
+    jobs=traces(),
+    composition=any_composition(backfill=st.sampled_from(["none", "list", "easy", "easy"]), power=rescaling),
+    caps=cap_lists(),
+    on=machines,
+    has_watts=st.booleans(),
+)
+def test_jobs_that_are_lowered_and_metered_are_so_in_both_engines(
+    jobs: Jobs, composition: Composition, caps: list[Cap], on: Machine, has_watts: bool
+) -> None:
+    check_engines(jobs, composition, caps, on, has_watts)
 
 
 def crowd(rng: np.random.Generator, jobs: int) -> Jobs:

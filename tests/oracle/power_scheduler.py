@@ -94,6 +94,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         self.handed_over: set[int] = set()  # jobs whose processors are free, although they are not known to have ended
         self.levels: dict[int, int] = {}
         self.pace: dict[int, tuple[int, float]] = {}  # job: since when, seconds of its run done by then
+        self.metered_uw: dict[int, int] = {}  # of running jobs, a processor above idle
         self.planned_s: dict[int, int] = {}  # where each waiting job was placed last, with a place for every job
 
     # --- what happens
@@ -173,6 +174,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
                 self._give_back(job)
                 self.handed_over.add(job)
             self.nodes.date(now_s)
+        if self.watts.meters:
+            self._meter(now_s)
         if ledger := self._open_ledger:
             ledger.book(now_s, self._cluster_uw(now_s))
         self._estimate_again(now_s)
@@ -229,12 +232,12 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def _is_admissible(self, now_s: int, job: int, level: int) -> bool:
         """Under every cap, on nodes that stay on, if the job and all others run to their limits."""
         need = self._need(now_s, job, level)
-        end_s = now_s + need.delay_s + self._stretched(self._request_s(job), level)
+        end_s = self._latest_s(now_s + need.delay_s, 0.0, self._request_s(job), job, level)
         for row in self._rows(now_s, end_s):
             if self._width(job) > self._free_in(row):
                 return False
-            draws = [other for other in self.running if self._still(row, now_s, self._limit_s(other))]
-            needed_uw = need.busy_uw + (need.wake_uw if row is self._row else 0)
+            draws = [other for other in self.running if self._still(row, now_s, self._runs_until_s(other))]
+            needed_uw = need.busy_uw + need.wake_uw if row is self._row else self._later_uw(job, need.busy_uw)
             drawn_uw = self._drawn_uw(now_s, row, draws) + needed_uw
             if self.watts.asks_watts and row.cap_uw != NO_CAP and drawn_uw > row.cap_uw:
                 return False
@@ -270,7 +273,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
                 if not self._is_admissible(now_s, job, level):
                     continue
                 need = self._need(now_s, job, level)
-                length_s = need.delay_s + self._stretched(self.estimate_s[job], level)
+                length_s = self._latest_s(now_s + need.delay_s, 0.0, self.estimate_s[job], job, level) - now_s
                 ends_in_time = at_s is None or now_s + length_s <= at_s
                 cost_j = self._cost_j(now_s, need, length_s, reserved, ends_in_time)
                 if not self._budget_allows_behind(now_s, job, level, need, reserved, cost_j):
@@ -280,12 +283,14 @@ class PowerReferenceScheduler(ReferenceScheduler):
                     started.append(self._start_at(now_s, job, level))
                     break
                 taken = sum(one < narrowest for one in self._choose(now_s, job, level))
-                needed_uw = need.busy_uw + need.wake_uw
-                if taken <= left_over and needed_uw <= left_over_uw:
+                needed_uw = late_uw = need.busy_uw + need.wake_uw
+                if at_s is not None and at_s >= self._next_row_s:
+                    late_uw = self._later_uw(job, needed_uw)
+                if taken <= left_over and late_uw <= left_over_uw:
                     reserved.left_over_j -= cost_j
                     reserved.above_uw += needed_uw
                     left_over -= taken
-                    left_over_uw -= needed_uw if left_over_uw != NO_CAP else 0
+                    left_over_uw -= late_uw if left_over_uw != NO_CAP else 0
                     started.append(self._start_at(now_s, job, level))
                     break
         return started
@@ -386,7 +391,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return Reservation(None, 0, 0, 0)
 
     def _fits_at(self, now_s: int, at_s: int, head: int, level: int) -> Reservation | None:
-        rows = list(self._rows(at_s, at_s + self._stretched(self._request_s(head), level)))
+        lowest = self.watts.lowest_start(head) if self.watts.rescales else level
+        rows = list(self._rows(at_s, at_s + self._stretched(self._request_s(head), lowest)))
         narrowest = min(row.kept for row in rows)
         gone = self._gone(now_s, at_s)
         freed = set(self.free).union(*(self.held[job] for job in gone))
@@ -395,7 +401,10 @@ class PowerReferenceScheduler(ReferenceScheduler):
         for row in rows if self.watts.asks_watts else ():
             if row.cap_uw != NO_CAP:
                 needed_uw = self._width(head) * self._extra_uw(head, level)
-                needed_uw += self._will_wake_uw(now_s, at_s, head) if row is self._row else 0
+                if row is self._row:
+                    needed_uw += self._will_wake_uw(now_s, at_s, head)
+                else:
+                    needed_uw = self._later_uw(head, needed_uw)
                 left_uw.append(row.cap_uw - self._expected_uw(row, at_s, now_s) - needed_uw)
         fits = left_over >= 0 and min(left_uw) >= 0
         return Reservation(at_s, narrowest, left_over, min(left_uw)) if fits else None
@@ -410,10 +419,13 @@ class PowerReferenceScheduler(ReferenceScheduler):
 
     def _expected_uw(self, row: Row, at_s: int, now_s: int) -> int:
         if row.from_s >= at_s:
-            draws = [job for job in self.running if self._still(row, now_s, self.expected_end_s(job))]
+            draws = [job for job in self.running if self._still(row, now_s, self._runs_until_s(job, is_expected=True))]
             return self._drawn_uw(now_s, row, draws)
         left = [job for job in self.running if max(self.expected_end_s(job), now_s + 1) > at_s]
-        busy_uw = sum(self._width(job) * self._extra_uw(job, self.levels[job]) for job in left)
+        busy_uw = 0
+        for job in left:
+            drawn_uw = self._width(job) * self._extra_uw(job, self.levels[job])
+            busy_uw += drawn_uw if self._is_present(row, at_s) else self._later_uw(job, drawn_uw)
         return self._empty_uw(now_s, row) + busy_uw
 
     def _will_wake_uw(self, now_s: int, at_s: int, head: int) -> int:
@@ -440,7 +452,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
     def _choose(self, now_s: int, job: int, level: int) -> list[int]:
         """The lowest free processors; of those that are switched off after the job has ended the highest. First those
         whose node is on."""
-        end_s = now_s + self._need(now_s, job, level).delay_s + self._stretched(self._request_s(job), level)
+        begins_s = now_s + self._need(now_s, job, level).delay_s
+        end_s = self._latest_s(begins_s, 0.0, self._request_s(job), job, level)
         kept = min(row.kept for row in self._rows(now_s, end_s))
         is_early = min(row.kept for row in self.rows[self.present :]) < kept
         usable = sorted((one for one in self.free if one < kept), reverse=is_early)
@@ -449,6 +462,7 @@ class PowerReferenceScheduler(ReferenceScheduler):
         return usable[: self._width(job)]
 
     def _give_back(self, job: int) -> None:
+        self.metered_uw.pop(job, None)
         if job in self.handed_over:
             return
         self.free |= self.held[job]
@@ -616,7 +630,8 @@ class PowerReferenceScheduler(ReferenceScheduler):
         away_uw = (row.off_uw + row.switching_uw) // away if away else 0
         for job in jobs:
             boot_uw = self.woken[job] * self._boot_rise_uw if self.pace[job][0] > now_s else 0
-            drawn_uw += max(self._width(job) * self._extra_uw(job, self.levels[job]), boot_uw)
+            busy_uw = self._width(job) * self._extra_uw(job, self.levels[job])
+            drawn_uw += max(busy_uw if row is self._row else self._later_uw(job, busy_uw), boot_uw)
             left_on = sum(one >= row.kept for one in self.held[job])
             drawn_uw += left_on * (self.watts.idle_uw - away_uw)
             beyond += left_on
@@ -655,8 +670,54 @@ class PowerReferenceScheduler(ReferenceScheduler):
             ]
         )
 
+    def _later_uw(self, job: int, busy_uw: int) -> int:
+        """With how much the job counts after the present row, if it draws this in it."""
+        if not self.watts.rescales:
+            return busy_uw
+        lowest = max(self.watts.lowest_start(job), self.levels[job] if job in self.running else 0)
+        return self._width(job) * self._extra_uw(job, lowest)
+
+    def _latest_s(self, since_s: int, done_s: float, length_s: int, job: int, level: int) -> int:
+        """The end of what has so much to do, the job at its lowest frequency from the next row on."""
+        slower, lowest = self.watts.slowdown, self.watts.lowest_start(job)
+        if not self.watts.rescales:
+            return since_s + self._stretched(length_s, level)
+        end_s, next_s = since_s + ceil((length_s - done_s) * slower[level] - 1e-9), self._next_row_s
+        if level >= lowest or end_s <= next_s:
+            return end_s
+        return next_s + ceil((length_s - (done_s + (next_s - since_s) / slower[level])) * slower[lowest] - 1e-9)
+
+    @property
+    def _next_row_s(self) -> int:
+        return self.rows[self.present + 1].from_s if self.present + 1 < len(self.rows) else NO_CAP
+
+    def _runs_until_s(self, job: int, is_expected: bool = False) -> int:
+        """When the running job ends, to its limit or as expected, at the latest in later rows."""
+        length_s = self.estimate_s[job] if is_expected else self._request_s(job)
+        if not self.watts.rescales:
+            return self._finish_s(job, length_s)
+        return self._latest_s(*self.pace[job], length_s, job, self.levels[job])
+
+    def _is_present(self, row: Row, at_s: int) -> bool:
+        """Whether the plan is in its present row then."""
+        return next(self._rows(at_s, at_s + 1)) is self._row
+
+    def _meter(self, now_s: int) -> None:
+        """Jobs that began before now count with what they draw: as watts of the highest frequency, rounded up."""
+        watts = self.watts
+        for job in (job for job, start_s in self.running.items() if job not in self.metered_uw and start_s < now_s):
+            level = self.levels[job]
+            full_uw = watts.busy_uw[0] if watts.job_busy_uw is None else int(watts.job_busy_uw[job])
+            busy = [one - watts.idle_uw for one in watts.busy_uw]
+            drawn_uw = int((full_uw - watts.idle_uw) * (busy[level] / busy[0]))
+            planned = [one - watts.idle_uw for one in watts.plan_uw]
+            self.metered_uw[job] = ceil(drawn_uw / (planned[level] / planned[0])) + 1
+
     def _extra_uw(self, job: int, level: int) -> int:
         watts = self.watts
+        if watts.meters:
+            share = (watts.plan_uw[level] - watts.idle_uw) / (watts.plan_uw[0] - watts.idle_uw)
+            return int(self.metered_uw.get(job, watts.plan_uw[0] - watts.idle_uw) * share)
         if watts.job_plan_uw is None:
             return watts.plan_uw[level] - watts.idle_uw
         share = (watts.plan_uw[level] - watts.idle_uw) / (watts.plan_uw[0] - watts.idle_uw)

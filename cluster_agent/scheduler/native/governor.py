@@ -88,6 +88,8 @@ class Watts(msgspec.Struct, frozen=True):
     job_lowest: Int32s | None = None  # the lowest frequency that each job may be given; None: ``lowest`` for all
     starts_slowed: bool = True
     reacts_to_ends: Ends = "unheard"
+    rescales: bool = False
+    meters: bool = False
     budget: Budget | None = None
 
     @classmethod
@@ -114,6 +116,8 @@ class Watts(msgspec.Struct, frozen=True):
             given.requeue,
             starts_slowed=given.starts_slowed,
             reacts_to_ends=given.reacts_to_ends,
+            rescales=given.rescales,
+            meters=given.meters,
             budget=given.budget,
         )
 

@@ -128,6 +128,8 @@ class CWatts:
                 *self._columns,
                 lowest,
                 ENDS[watts.reacts_to_ends],
+                watts.rescales,
+                watts.meters,
                 _budget(watts, reading_s),
             ],
         )
