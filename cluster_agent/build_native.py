@@ -35,6 +35,7 @@ INSIDE = [
     *("memory.h", "search.h", "events.h", "profile.h", "learner.h", "kinds.h", "idle_nodes.h"),
     *("scheduler_inside.h", "power_inside.h", "replay/replay_inside.h"),
     *("resources/node_room.h", "resources/node_inside.h", "resources/list_plan_inside.h"),
+    "resources/span_line.h",
     "resources/site_limits_inside.h",
     "logs/text.h",
 ]
@@ -58,6 +59,7 @@ SOURCES = [
         "resources/sharing.c",
         "resources/nodes.c",
         "resources/list_plan.c",
+        "resources/span_line.c",
         "resources/serial_plan.c",
     ),
     *("kinds.c", "idle_nodes.c", "power.c", "power_pass.c", "power_ahead.c", "budget.c"),

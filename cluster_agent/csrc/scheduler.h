@@ -207,6 +207,9 @@ void scheduler_order(scheduler_t *scheduler, int64_t now_s);
  */
 int32_t scheduler_set_nodes(scheduler_t *scheduler, const node_model_t *model);
 
+/* Whether a job of the model would have room on its nodes if nobody else ran: 1, 0, or -1: no memory. */
+int32_t scheduler_has_nodes_for(const node_model_t *model, int32_t job);
+
 /* Before anything else: on a machine with watts, too, the caller gives out the processors, as with frees_at_estimate. */
 void scheduler_place_nobody(scheduler_t *scheduler);
 

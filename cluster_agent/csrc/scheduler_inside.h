@@ -4,7 +4,7 @@
  * reaches by the tables of its phases (phases_t), which composing.c fills in.
  *
  *   memory, caps, fitting_index, node_room, swf
- *   events, kinds, learner, meter, placement, profile, ranking
+ *   events, kinds, learner, meter, placement, profile, ranking, span_line
  *   answering, estimates, idle_nodes, list_plan, priority, score, site_limits
  *   scheduler, serial_plan
  *   given, node_sums, partitions, power, processors, sharing

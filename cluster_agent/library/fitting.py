@@ -46,6 +46,8 @@ def fitted(given: World, choice: Choice, kind: Kind, say: Say) -> Fitted:
         return world
     from cluster_agent.replay.closed_loop import closed_loop
 
+    if world.jobs.components is not None:
+        raise WrongUseError(f"--closed-loop {given.closed_loop}: not with heterogeneous jobs (of several components)")
     loop = closed_loop(given.closed_loop, given.seed)
     if not (loop.queue or loop.is_preceding or kind != "nodes" or any(world.node_trace.user)):
         fix = "give queue=JOBS" if given.is_eurora else "give queue=JOBS, or export the column User"

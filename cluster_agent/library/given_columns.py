@@ -22,6 +22,7 @@ from cluster_agent.workloads.swf import Finding, Log, TraceError
 from foundation.shell.errors import nearest
 
 if TYPE_CHECKING:
+    from cluster_agent.scheduler.unlike_nodes.components import Components
     from cluster_agent.workloads.node_trace import NodeTrace
 
 OF_LOG: Final = {
@@ -33,8 +34,9 @@ OF_LOG: Final = {
 """Columns of a log of processors, and where they stand in it. ``watts`` is one more."""
 
 OF_NODES: Final = ("number", "name", "submit_s", "wait_s", "run_s", "request_s", "units", *RESOURCES, "watts",
-                   "max_wait_s", "queue", "user", "text")  # fmt: skip
-"""Columns of a trace with nodes; ``cores`` to ``memory_kib`` are of all units of a job."""
+                   "max_wait_s", "queue", "user", "text", "component_of")  # fmt: skip
+"""Columns of a trace with nodes; ``cores`` to ``memory_kib`` are of all units of a job. Rows with the same text in
+``component_of`` are the components of one job of that name, which start together; "": an ordinary job."""
 
 UNKNOWN: Final = -1
 """Seconds that are not known, as in a log."""
@@ -133,6 +135,8 @@ def _of_nodes(name: str, column: npt.NDArray[Any], findings: list[Finding]) -> l
     """A column of a trace with nodes as it takes it; None: not known."""
     if name in ("name", "queue", "user", "text"):
         return _texts(name, column)
+    if name == "component_of":
+        return [(text,) if text else () for text in _texts(name, column)]
     if name == "watts":
         return [None if np.isnan(one) else one for one in _watts(column).tolist()]
     values: list[int] = _whole(name, column, findings).tolist()
@@ -175,7 +179,20 @@ def _of_jobs(jobs: Jobs) -> dict[str, npt.NDArray[Any]]:
         return {name: getattr(jobs, name) for name in names}
     found: dict[str, npt.NDArray[Any]] = {name: getattr(jobs, name) for name in names if name != "width"}
     found |= {"units": jobs.units, "watts": np.where(jobs.knows_watts, jobs.watts, np.nan)}
+    if jobs.components is not None:
+        return _of_components(jobs, jobs.components, found)
     return found | dict(zip(RESOURCES, jobs.total().T, strict=True))
+
+
+def _of_components(jobs: Jobs, components: Components, of_jobs: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """A row for each component, with the share of the job's watts that its units have."""
+    job = components.job
+    found = {name: column[job] for name, column in of_jobs.items()}
+    found |= {"units": components.units, "watts": found["watts"] * components.units / jobs.units[job]}
+    several = components.count[job] > 1
+    name = [str(number) if is_one else "" for number, is_one in zip(found["number"], several, strict=True)]
+    whole = components.need * components.units[:, None]
+    return found | dict(zip(RESOURCES, whole.T, strict=True)) | {"component_of": np.array(name)}
 
 
 def _array(name: str, column: Any) -> npt.NDArray[Any]:

@@ -337,7 +337,7 @@ def _energy_j(result: Result) -> Numbers:
 def intervals(nodes: Int64s) -> str:
     """``0-3 7``."""
     runs: list[list[int]] = []
-    for node in sorted(int(one) for one in nodes):
+    for node in sorted({int(one) for one in nodes}):  # components of a job may share a node
         if runs and node == runs[-1][1] + 1:
             runs[-1][1] = node
         else:

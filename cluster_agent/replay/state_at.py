@@ -54,8 +54,8 @@ def _compared(job: StateJob) -> tuple[object, ...]:
 
 
 def past_of(result: Result, moment: Moment) -> list[StateJob]:
-    """The jobs that had come. On nodes ``width`` is units, each on one of these; with configurations the nodes that a
-    job was given, else those that it requests."""
+    """The jobs that had come. On nodes ``width`` is units, each on one of these, component after component; with
+    configurations the nodes that a job was given, else those that it requests."""
     jobs, width = result.jobs, result.jobs.width
     if result.world.kind == "nodes":
         return [_on_nodes(result, job, one) for job, one in enumerate(_past(jobs, jobs.units, moment))]
@@ -84,8 +84,10 @@ def _with_watts(found: list[StateJob], watts: Watts, moment: Moment) -> list[Sta
 def _on_nodes(result: Result, job: int, one: StateJob) -> StateJob:
     if one.start_s is None:
         return one
-    placed = result.schedule.placed(job)
-    return replace(one, nodes=[str(node) for node in np.sort(np.repeat(placed.node, placed.count)).tolist()])
+    placed, components = result.schedule.placed(job), result.jobs.components
+    apart = [placed] if components is None else [own for _, own in components.apart(job, placed)]
+    units = [node for own in apart for node in np.sort(np.repeat(own.node, own.count)).tolist()]
+    return replace(one, nodes=list(map(str, units)))
 
 
 def _past(jobs: Jobs, width: Int64s | Int32s, moment: Moment, has_requests: bool = True) -> list[StateJob]:

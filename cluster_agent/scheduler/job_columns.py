@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import force_setattr, replace
+
+if TYPE_CHECKING:
+    from cluster_agent.scheduler.unlike_nodes.components import Components
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -42,13 +45,15 @@ class Jobs(msgspec.Struct, frozen=True):
     width: Int32s  # processors, or cores of all units, 1 or more; with configurations the nodes that are requested
     user: Int32s  # 0..n_users-1
     units: Int64s = _UNKNOWN  # start together, each on one node, several on one node if they fit
-    need: Int64s = _UNKNOWN  # need[job, resource], of one unit
+    need: Int64s = _UNKNOWN  # need[job, resource], of one unit; with ``components`` on average, rounded up
     watts: Float64s = _UNKNOWN_W  # of the whole job while it runs
     knows_watts: Bools = _NONE_KNOWN  # else they are assumed
     max_wait_s: Int64s = _UNKNOWN  # the wait that the job's queue promises; 0: none
     within: Int64s = _EVERYWHERE  # the groups of nodes that the job may be on, as bits; 0: all
     name: tuple[str, ...] = ()  # as in the trace, which need not be a number; empty: the numbers
     queue: tuple[str, ...] = ()
+    components: Components | None = None
+    """What each takes of nodes, where some jobs have units that differ; else all have equal units."""
 
     def __post_init__(self) -> None:
         for name, (unknown, value) in KNOWN_ON_NODES.items():
@@ -70,10 +75,11 @@ class Jobs(msgspec.Struct, frozen=True):
         _, user = np.unique(left.user, return_inverse=True)
         places = np.arange(len(self))[rows].tolist() if self.name or self.queue else ()
         name, queue = (tuple(texts[row] for row in places) if texts else () for texts in (self.name, self.queue))
-        return replace(left, user=user.astype(np.int32), name=name, queue=queue)
+        components = None if self.components is None else self.components.only(rows)
+        return replace(left, user=user.astype(np.int32), name=name, queue=queue, components=components)
 
     def each(self, of: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Jobs:
-        """With what ``of`` makes of each column that is known. Names and queues stay as they are."""
+        """With what ``of`` makes of each column that is known. Names, queues and components stay as they are."""
         found: dict[str, Any] = {name: of(getattr(self, name)) for name in KNOWN_EVERYWHERE}
         for name, (unknown, _) in KNOWN_ON_NODES.items():
             found[name] = of(getattr(self, name)) if self.has_units else unknown
@@ -81,6 +87,8 @@ class Jobs(msgspec.Struct, frozen=True):
 
     def total(self) -> Int64s:
         """``total[job, resource]`` over all units."""
+        if self.components is not None:
+            return self.components.total()
         whole: Int64s = self.need * self.units[:, None]
         return whole
 

@@ -7,7 +7,7 @@ been a job is dropped, one that is only imprecise is corrected, and both are cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from cluster_agent.cluster import MOST_PROCESSORS, MOST_W
 from cluster_agent.scheduler.job_columns import RESOURCES, Bools, Int64s, Jobs
 from cluster_agent.scheduler.power_cap import PowerCap
+from cluster_agent.scheduler.unlike_nodes.components import MOST_COMPONENTS, Components
 from cluster_agent.scheduler.unlike_nodes.node_aware import impossible
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.job_log import LONGEST_S
@@ -28,6 +29,9 @@ MOST_KIB: Final = 1 << 50
 """Ours: memory of a job, an exbibyte."""
 LONGEST_NUMBER: Final = 18
 """Digits of a job's number that fits 64 bits."""
+TOO_MANY: Final = (
+    f"jobs with more than {MOST_COMPONENTS} components", "dropped", "submit it with fewer, or delete it",
+)  # fmt: skip
 
 
 class Unusable(Exception):  # noqa: N818
@@ -68,6 +72,9 @@ class NodeTrace(msgspec.Struct, frozen=True):
         )
         if self.within:
             assumed = replace(assumed, within=nodes.bits_of(self.within))
+        if (components := assumed.components) is not None:
+            components = replace(components, within=assumed.within[components.job])
+            assumed = replace(assumed, components=components.scarcest_first(nodes.has, nodes.group_bit))
         trace = replace(self, jobs=assumed, findings=findings)
         cannot = impossible(trace.jobs, nodes, cap)
         if not cannot:
@@ -144,7 +151,8 @@ class NodeTraceBuilder:
     def add(self, line: int, read: Callable[[], Mapping[str, Any]]) -> None:
         """One row. ``read`` gives ``name, submit_s, wait_s, run_s, request_s, units, queue``, what all units have
         together of ``RESOURCES``, ``watts`` or None, and if known ``max_wait_s, user,
-        text, ignored, within``, and ``notes``: what was corrected, as arguments of ``note``."""
+        text, ignored, within, component_of`` (see ``_together``), and ``notes``: what was corrected, as
+        arguments of ``note``."""
         try:
             row = dict.fromkeys(RESOURCES, 0) | dict(read())
             self._check(row)
@@ -195,7 +203,12 @@ class NodeTraceBuilder:
             if row["request_s"] == 0:
                 self.note(row["line"], "jobs without a requested time", "taken as the longest", "write the limit")
                 row["request_s"] = max(longest_s, row["run_s"])
-        rows = sorted(self._rows, key=lambda row: row["submit_s"])  # equal ones stay in the table's order
+        joined, too_many = _together(self._rows)
+        for line in too_many:
+            self.note(line, *TOO_MANY)
+        if not joined:
+            raise TraceError(f"{self._path}: no job in it ({'; '.join(map(str, self._found.values()))}): {TOO_MANY[2]}")
+        rows = sorted(joined, key=lambda row: row["submit_s"])  # equal ones stay in the table's order
         jobs = _jobs(rows)
         return NodeTrace(
             self._path,
@@ -259,7 +272,60 @@ def _jobs(rows: list[dict[str, Any]]) -> Jobs:
         knows_watts=knows_watts,
         queue=tuple(str(row["queue"]) for row in rows),
         max_wait_s=np.array([row.get("max_wait_s", 0) for row in rows], np.int64),
+        components=_components_of(rows),
     )
+
+
+def _together(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+    """The rows with one for each job, at the place of its first component, and the lines of jobs that have too many.
+    ``component_of`` of a row: what is the same in all components of a job, its name the first; () or none: an ordinary
+    job. They start together, so the job was submitted with its first, started with its last, and has the longest
+    request and the longest run of all; its units and watts are the sums."""
+    found: list[dict[str, Any]] = []
+    of: dict[Any, list[dict[str, Any]]] = {}
+    for row in rows:
+        job = row.get("component_of") or ()
+        if job and job in of:
+            of[job].append(row)
+            continue
+        if job:
+            of[job] = [row]
+        found.append(row)
+    too_many = [mine[0]["line"] for mine in of.values() if len(mine) > MOST_COMPONENTS]
+    if not of:
+        return found, []
+    jobs = [_joined(of[row["component_of"]]) if row.get("component_of") else row for row in found]
+    return [row for row in jobs if row["line"] not in too_many], too_many
+
+
+def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first: dict[str, Any] = rows[0]
+    submit_s = min(row["submit_s"] for row in rows)
+    watts = [row["watts"] for row in rows]
+    return first | {
+        "name": str(first["component_of"][0]),
+        "submit_s": submit_s,
+        "wait_s": max(row["submit_s"] + row["wait_s"] for row in rows) - submit_s,
+        "run_s": max(row["run_s"] for row in rows),
+        "request_s": max(row["request_s"] for row in rows),
+        "is_cut": any(row["is_cut"] for row in rows),
+        "units": sum(row["units"] for row in rows),
+        **{kind: sum(row[kind] for row in rows) for kind in RESOURCES},
+        "watts": None if None in watts else sum(watts),
+        "ignored": tuple(dict.fromkeys(what for row in rows for what in row.get("ignored", ()))),
+        "components": rows,
+    }
+
+
+def _components_of(rows: Sequence[dict[str, Any]]) -> Components | None:
+    """Of the jobs in these rows; None: all have one."""
+    lists = [row.get("components", (row,)) for row in rows]
+    if not any("components" in row for row in rows):
+        return None
+    each = [one for mine in lists for one in mine]
+    units = np.array([one["units"] for one in each], np.int64)
+    whole = np.array([[one[kind] for kind in RESOURCES] for one in each], np.int64)
+    return Components.of(list(map(len, lists)), units, -(-whole // units[:, None]))
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,8 @@ have the same joules, and a job's own line may have their sum. Each of ``extern`
 of what the nodes used. The highest of them counts, but no more than the job's own line has. Watts are joules over run
 time; joules of 0 mean that nobody measured. Sentinels and watts that no node draws are taken as unmeasured.
 
-Array tasks, parts of a heterogeneous job and each run of a requeued job are jobs of their own. What did not run
+The components of a heterogeneous job (400+0, 400+1) are one job, whose components start together. Array tasks and each
+run of a requeued job are jobs of their own. What did not run
 (pending, cancelled before its start) is dropped. Every job counts as submitted when it was; columns ``Dependency`` and
 ``Reservation`` are only counted (``not_modelled``).
 Sources: https://slurm.schedmd.com/sacct.html; Slurm 23.11, ``src/slurmctld/step_mgr.c`` (a job's joules).
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -84,14 +86,14 @@ def read_sacct(path: str, is_strict: bool = False) -> NodeTrace:
     text, sha256 = text_of(path)
     builder = NodeTraceBuilder(path, sha256, is_strict, is_measured=True)
     allocations = _allocations(path, text, builder)
-    seen: set[str] = set()
+    seen = Counter[str]()
     is_local: bool | None = None
     for one in allocations:
-        is_again = one.row["JobID"] in seen
-        seen.add(one.row["JobID"])
+        run = seen[one.row["JobID"]]
+        seen[one.row["JobID"]] += 1
         if is_local is None and (first := values.moment(one.row["Submit"])) is not None:
             is_local = first.is_local
-        builder.add(one.line, lambda one=one, is_again=is_again, is_local=is_local: _job(one, is_again, is_local))  # type: ignore[misc]
+        builder.add(one.line, lambda one=one, run=run, is_local=is_local: _job(one, run, is_local))  # type: ignore[misc]
     return builder.finish()
 
 
@@ -209,8 +211,8 @@ type_notes = list[tuple[str, str, str]]
 """What was corrected of a job, as arguments of ``NodeTraceBuilder.note``."""
 
 
-def _job(one: _Allocation, is_again: bool, is_local: bool | None) -> dict[str, Any]:
-    """One job in the terms of ``NodeTraceBuilder``."""
+def _job(one: _Allocation, run: int, is_local: bool | None) -> dict[str, Any]:
+    """One job in the terms of ``NodeTraceBuilder``, or a component of one. ``run``: how often it has run before."""
     row, notes = one.row, type_notes()
     submit_s, wait_s, run_s = _times(row, is_local, notes)
     units, cores = _count(row, "NNodes"), _count(row, "NCPUS")
@@ -230,7 +232,8 @@ def _job(one: _Allocation, is_again: bool, is_local: bool | None) -> dict[str, A
         "queue": row.get("Partition", ""),
         "user": row.get("User", ""),
         "text": " ".join(row[name] for name in ("JobName", "Account", "Partition") if row.get(name)),
-        "ignored": _ignored(row, is_again),
+        "ignored": _ignored(row, run > 0),
+        "component_of": (row["JobID"].partition("+")[0], run) if "+" in row["JobID"] else (),
         "notes": notes,
     }
 
@@ -290,7 +293,6 @@ def _ignored(row: type_row, is_again: bool) -> tuple[str, ...]:
     """What the job states and no replay looks at."""
     states = {
         "are tasks of an array": "_" in row["JobID"],
-        "are parts of a heterogeneous job, which start together": "+" in row["JobID"],
         "are later runs of a requeued job": is_again,
         "belong to a reservation": bool(row.get("Reservation")),
         "wait for a preceding job": row.get("Dependency", "") not in ("", "(null)"),

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from cluster_agent.scheduler.job_columns import Int64s, Jobs
 from cluster_agent.scheduler.recorded import Recorded, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
@@ -51,7 +52,7 @@ def warm_on(nodes: Nodes, path: str, state: MachineState, trace: NodeTrace) -> t
         run_s[row] = lasted_s if job.end_s is not None else max(int(run_s[row]), lasted_s)
         request_s[row] = max(int(request_s[row]), lasted_s)
         starts.append(Start(job.start_s, row))
-        on[row] = _placed(path, job, len(nodes))
+        on[row] = _placed(path, job, len(nodes), _units(jobs, row))
     jobs = replace(jobs, run_s=run_s, request_s=request_s)
     trace = replace(trace, jobs=jobs, findings=findings)
     start = NodeStart(Recorded(sorted(starts), state.t0_s), on)
@@ -60,12 +61,21 @@ def warm_on(nodes: Nodes, path: str, state: MachineState, trace: NodeTrace) -> t
     return trace, start
 
 
-def _placed(path: str, job: StateJob, nodes: int) -> Placed:
+def _units(jobs: Jobs, row: int) -> list[int]:
+    """Of each component of the job."""
+    units = jobs.units[[row]] if jobs.components is None else jobs.components.units[jobs.components.rows(row)]
+    return list(map(int, units))
+
+
+def _placed(path: str, job: StateJob, nodes: int, units: list[int]) -> Placed:
+    """``units``: of each component, whose nodes follow one another."""
     names = [int(name) if name.isdecimal() and int(name) < nodes else -1 for name in job.nodes]
     if len(names) != job.width or -1 in names:
         raise StateError(f"{path}: job {job.job} has {job.width} units: give nodes, from 0 to {nodes - 1}, for each")
-    units = sorted(Counter(names).items())
-    return Placed(np.array([node for node, _ in units]), np.array([count for _, count in units]))
+    ends = np.cumsum(units).tolist()
+    of = [sorted(Counter(names[end - own : end]).items()) for own, end in zip(units, ends, strict=True)]
+    rows = [row for own in of for row in own]
+    return Placed(np.array([node for node, _ in rows]), np.array([count for _, count in rows]))
 
 
 def _without_room(nodes: Nodes, trace: NodeTrace, start: NodeStart) -> str | None:
@@ -76,8 +86,16 @@ def _without_room(nodes: Nodes, trace: NodeTrace, start: NodeStart) -> str | Non
     steps += [(one.start_s + int(jobs.run_s[one.job]), 0, one.job) for one in start.recorded.starts]
     for at_s, is_start, job in sorted(steps):
         on = start.on[job]
-        free[on.node] += (-1 if is_start else 1) * on.count[:, None] * jobs.need[job][: free.shape[1]]
+        for need, own in _apart(jobs, job, on):
+            free[own.node] += (-1 if is_start else 1) * own.count[:, None] * need[: free.shape[1]]
         if is_start and (free[on.node] < 0).any():
             node = int(on.node[(free[on.node] < 0).any(axis=1)][0])
             return f"job {jobs.number[job]} has no room on node {node} at {at_s} s: correct its nodes or times"
     return None
+
+
+def _apart(jobs: Jobs, job: int, on: Placed) -> list[tuple[Int64s, Placed]]:
+    """What a unit needs, and where they are, of each component."""
+    if jobs.components is None:
+        return [(jobs.need[job], on)]
+    return [(jobs.components.need[row], own) for row, own in jobs.components.apart(job, on)]

@@ -24,11 +24,14 @@ Row = tuple[int, int, int, int, int, int, int, float | None]
 """(submit, run, request, units, and of all units cores, GPUs, MICs, watts)"""
 
 
-def trace_of(rows: Sequence[Row]) -> NodeTrace:
+def trace_of(rows: Sequence[Row], job: Sequence[int] = ()) -> NodeTrace:
+    """``job``: of each row the number of the job of which it is a component, from 1; 0: it is a job."""
     builder = NodeTraceBuilder("rows", "", is_strict=True)
     names = ("submit_s", "run_s", "request_s", "units", "cores", "gpus", "mics", "watts")
     for at, row in enumerate(rows, 1):
         values = dict(zip(names, row, strict=True), name=str(at), queue="", memory_kib=0, wait_s=0)
+        if job and job[at - 1]:
+            values["component_of"] = (str(job[at - 1]),)
         builder.add(at, lambda values=values: values)  # type: ignore[misc]
     return builder.finish()
 

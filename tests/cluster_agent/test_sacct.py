@@ -291,9 +291,15 @@ def test_runs_that_were_requeued_count_and_what_never_started_does_not(text: Pat
     ]
 
 
-def test_parts_of_a_heterogeneous_job_are_counted_as_not_modelled(text: Path) -> None:
-    trace = read(text, row("399"), row("400+0"), row("400+0.0"), row("400+1"))
-    assert trace.not_modelled() == {"are parts of a heterogeneous job, which start together": 2}
+def test_the_components_of_a_heterogeneous_job_are_one_job(text: Path) -> None:
+    rows = [row("399"), row("400+0", NNodes="1", NCPUS="4"), row("400+0.0"), row("400+1", NNodes="2", NCPUS="32")]
+    trace = read(text, *rows, row("400+0", NNodes="1", NCPUS="4"), row("400+1", NNodes="2", NCPUS="32"))
+    assert trace.not_modelled() == {"are later runs of a requeued job": 1}
+    assert trace.jobs.name == ("399", "400", "400"), "the second is its second run"
+    assert trace.jobs.components is not None
+    assert trace.jobs.components.count.tolist() == [1, 2, 2]
+    assert trace.jobs.components.units.tolist()[1:] == [1, 2] * 2
+    assert trace.jobs.components.need[1:3, 0].tolist() == [4, 16]
 
 
 HOUR = "2025-06-01T10:00:00|2025-06-01T10:00:10|2025-06-01T11:00:10"

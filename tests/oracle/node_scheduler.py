@@ -69,10 +69,10 @@ class NodeScheduler(UnderACap):
     def end(self, job: int) -> None:
         """Free the job's room and watts; the source of power estimates learns its power."""
         del self._end_s[job], self._started_s[job]
-        for node in self.placed[job].node.tolist():
+        for node in set(self.placed[job].node.tolist()):
             self._jobs_on[node] -= 1
             self._idle_s[node] = None
-        self._give(self.placed[job], self.jobs.need[job], self.free)
+        self._change(job, self.placed[job], self.free, 1)
         if self._power is not None and self.jobs.knows_watts[job]:
             self._power.learn(job, float(self.jobs.watts[job]))
             for waiting in self._waiting_like(job):
@@ -107,7 +107,8 @@ class NodeScheduler(UnderACap):
                 self._start(now_s, job, placed)
                 if reserved is not None and now_s + self._estimate_s[job] + self._longest_s > reserved.from_s:
                     uw = max(self._admitted_uw[job], self._boot_uw[job])
-                    reserved.taken_by(placed, self.jobs.need[job], uw)
+                    self._change(job, placed, reserved.spare, -1)
+                    reserved.spare_uw -= uw
                 started.append(job)
             elif self.composition.backfill == "none":
                 break
@@ -163,14 +164,14 @@ class NodeScheduler(UnderACap):
         return placed
 
     def _start(self, now_s: int, job: int, placed: Placed) -> None:
-        self._take(placed, self.jobs.need[job], self.free)
+        self._change(job, placed, self.free, -1)
         self.placed[job] = placed
         self._started_s[job] = now_s
         self._begins_s[job] = max([now_s, *(self._on_s[node] for node in placed.node.tolist())])
         self._end_s[job] = self._begins_s[job] + int(self._estimate_s[job])
         self._counted_uw[job] = self._admitted_uw[job]
         self._boot_uw[job] = self._booting_uw(placed)
-        for node in placed.node.tolist():
+        for node in set(placed.node.tolist()):
             self._jobs_on[node] += 1
         if self.composition.power is not None and self.composition.power.is_metered:
             self._unmetered.append(job)
@@ -221,7 +222,7 @@ class NodeScheduler(UnderACap):
         ended = 0
         for time_s in sorted({*self._end_s.values(), *self.cap.changes(now_s, horizon_s)}):
             while ended < len(running) and self._end_s[running[ended]] <= time_s:
-                self._give(self.placed[running[ended]], self.jobs.need[running[ended]], free)
+                self._change(running[ended], self.placed[running[ended]], free, 1)
                 ended += 1
             spare_uw = self.left_uw(time_s, span_s) - uw
             if spare_uw < 0:
@@ -229,7 +230,7 @@ class NodeScheduler(UnderACap):
             placed = self._place(free, head)
             spare_uw -= max(self._booting_uw(placed) - uw, 0)
             if placed is not None and spare_uw >= 0:
-                self._take(placed, self.jobs.need[head], free)
+                self._change(head, placed, free, -1)
                 return Reservation(time_s, free, spare_uw)
         return None
 
@@ -252,20 +253,30 @@ class NodeScheduler(UnderACap):
         """Of the nodes that boot for a job there."""
         return sum(
             drawn_uw(self.groups[node].boot_j / max(switch_s(self.groups[node])[1], 1))
-            for node in (placed.node.tolist() if placed is not None else ())
+            for node in (set(placed.node.tolist()) if placed is not None else ())
             if self._on_s[node] > self._now_s and not self._jobs_on[node]
         )
 
     def _place(self, room: Int64s, job: int) -> Placed | None:
-        """Nodes for all units, or None. Equal situations give equal nodes."""
-        need, units = self.jobs.need[job], int(self.jobs.units[job])
+        """Nodes for the units of all components, each next to those before it, or None."""
+        room, found = room.copy(), []
+        for need, units, within in self._requests(job):
+            placed = self._place_units(room, need, units, within)
+            if placed is None:
+                return None
+            room[placed.node] -= placed.count[:, None] * need
+            found.append(placed)
+        return Placed(*(np.concatenate([getattr(one, name) for one in found]) for name in ("node", "count")))
+
+    def _place_units(self, room: Int64s, need: Int64s, units: int, within: int) -> Placed | None:
+        """Equal situations give equal nodes."""
         is_needed = need > 0
         fits = (
             (room[:, is_needed] // need[is_needed]).min(axis=1)
             if is_needed.any()
             else np.full(len(room), units, np.int64)
         )
-        if within := int(self.jobs.within[job]):
+        if within:
             fits = np.where(self._group_bit & within, fits, 0)
         if int(fits.sum()) < units:
             return None
@@ -284,13 +295,20 @@ class NodeScheduler(UnderACap):
         used = count > 0
         return Placed(node[used], count[used])
 
-    @staticmethod
-    def _take(placed: Placed, need: Int64s, room: Int64s) -> None:
-        room[placed.node] -= placed.count[:, None] * need
+    def _change(self, job: int, placed: Placed, room: Int64s, sign: int) -> None:
+        """Unit by unit: each takes what its component needs."""
+        nodes = np.repeat(placed.node, placed.count).tolist()
+        needs = [need for need, units, _ in self._requests(job) for _ in range(units)]
+        for node, need in zip(nodes, needs, strict=True):
+            room[node] += sign * need
 
-    @staticmethod
-    def _give(placed: Placed, need: Int64s, room: Int64s) -> None:
-        room[placed.node] += placed.count[:, None] * need
+    def _requests(self, job: int) -> list[tuple[Int64s, int, int]]:
+        """What a unit needs, how many units, and the groups of nodes, of each component of the job."""
+        jobs, parts = self.jobs, self.jobs.components
+        if parts is None:
+            return [(jobs.need[job], int(jobs.units[job]), int(jobs.within[job]))]
+        rows = [row for row in range(len(parts.units)) if parts.first[job] <= row < parts.first[job] + parts.count[job]]
+        return [(parts.need[row], int(parts.units[row]), int(parts.within[row])) for row in rows]
 
 
 ACCELERATOR_RANK = {GPUS: 2, MICS: 1}
@@ -304,8 +322,3 @@ class Reservation:
         self.from_s = from_s
         self.spare = spare
         self.spare_uw = spare_uw
-
-    def taken_by(self, placed: Placed, need: Int64s, uw: int) -> None:
-        """A job that was started now will still run then."""
-        self.spare[placed.node] -= placed.count[:, None] * need
-        self.spare_uw -= uw

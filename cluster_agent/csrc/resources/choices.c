@@ -104,7 +104,8 @@ static int64_t length_s(const ways_t *w, int32_t job, int32_t row)
 ask_t choices_ask(const scheduler_t *s, int32_t job, int32_t row)
 {
     const ways_t *w = &s->on_nodes->model.ways;
-    return (ask_t){.units = w->rows[row].nodes, .uw = w->rows[row].uw, .length_s = length_s(w, job, row), .need = ONE_PLACE};
+    return (ask_t){.units = w->rows[row].nodes, .uw = w->rows[row].uw, .length_s = length_s(w, job, row),
+                   .n = 1, .need = ONE_PLACE};
 }
 
 int choices_any_fits(const scheduler_t *s)

@@ -45,27 +45,31 @@ struct list_plan {
     int64_t n_found, *first;
     int32_t *count;
     node_room_t *candidates;
-    ask_t refused[REFUSED]; /* of this instant, by nodes: room only shrinks until the next */
+    ask_t refused[REFUSED]; /* of this instant, by nodes, of one component: room only shrinks until the next */
     int32_t n_refused;
 };
 
 int64_t list_plan_most_placed(const list_situation_t *of)
 {
-    int64_t most = of->model.n_nodes; /* room to try one more job */
-    for (int32_t i = 0; i < of->n_waiting; i++) /* a job is on no more nodes than it has units */
-        most += of->model.units[i] < of->model.n_nodes ? of->model.units[i] : of->model.n_nodes;
+    const node_model_t *m = &of->model;
+    int64_t most = (int64_t)m->n_nodes * (m->component ? m->most_components : 1); /* room to try one more job */
+    for (int32_t i = 0; i < list_plan_components(of); i++) /* a component is on no more nodes than it has units */
+        most += m->units[i] < m->n_nodes ? m->units[i] : m->n_nodes;
     return most;
+}
+
+int32_t list_plan_components(const list_situation_t *of)
+{
+    int32_t last = of->n_waiting - 1;
+    return of->model.component && last >= 0 ? of->model.component[last] + of->model.n_components[last] : of->n_waiting;
 }
 
 ask_t list_plan_ask(const list_situation_t *of, int32_t position)
 {
-    const node_model_t *model = &of->model;
-    return (ask_t){
-        .units = model->units[position],
-        .uw = model->admitted_uw[position],
-        .length_s = of->span_s[position],
-        .need = model->need + (int64_t)position * NODE_KINDS,
-    };
+    ask_t ask = node_room_ask(&of->model, position);
+    ask.uw = of->model.admitted_uw[position];
+    ask.length_s = of->span_s[position];
+    return ask;
 }
 
 list_plan_t *list_plan_new(const list_situation_t *of)
@@ -75,7 +79,7 @@ list_plan_t *list_plan_new(const list_situation_t *of)
         return NULL;
     p->of = *of;
     p->room = column(&p->memory, of->model.n_nodes * NODE_KINDS, sizeof *p->room);
-    p->runs = column(&p->memory, of->n_running + of->n_waiting, sizeof *p->runs);
+    p->runs = column(&p->memory, of->n_running + list_plan_components(of), sizeof *p->runs);
     p->left = column(&p->memory, of->n_waiting, sizeof *p->left);
     p->start_s = column(&p->memory, of->n_waiting, sizeof *p->start_s);
     p->first = column(&p->memory, of->n_waiting, sizeof *p->first);
@@ -173,10 +177,23 @@ static int watts_fit(const list_plan_t *p, int64_t at_s, int64_t end_s, int64_t 
 static int is_hopeless(const list_plan_t *p, const ask_t *ask)
 {
     for (int32_t i = 0; i < p->n_refused; i++) {
-        int is_less = ask->units < p->refused[i].units;
+        int is_less = ask->n > 1 || ask->units < p->refused[i].units;
         for (int32_t kind = 0; kind < NODE_KINDS; kind++)
             is_less |= ask->need[kind] < p->refused[i].need[kind];
         if (!is_less)
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether all nodes together have too little. */
+static int is_more_than_all(const list_plan_t *p, const ask_t *ask)
+{
+    for (int32_t kind = 0; kind < NODE_KINDS; kind++) {
+        int64_t wanted = ask->n > 1 ? 0 : ask->need[kind] * ask->units;
+        for (int32_t k = 0; ask->n > 1 && k < ask->n; k++)
+            wanted += ask->need[(int64_t)k * NODE_KINDS + kind] * ask->each[k];
+        if (wanted > p->all[kind])
             return 1;
     }
     return 0;
@@ -196,15 +213,12 @@ static int start(list_plan_t *p, int64_t at_s, int32_t job)
         return 0;
     if (!watts_fit(p, at_s, end_s, ask.uw))
         return 0;
-    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        if (ask.need[kind] * ask.units > p->all[kind])
-            return 0;
-    if (is_hopeless(p, &ask))
+    if (is_more_than_all(p, &ask) || is_hopeless(p, &ask))
         return 0;
     placed_t *found = p->found + p->n_found;
     int32_t count = node_room_find(&p->of.model, p->room, &ask, NULL, p->candidates, found);
     if (!count) {
-        if (p->n_refused < REFUSED)
+        if (p->n_refused < REFUSED && ask.n == 1)
             p->refused[p->n_refused++] = ask;
         return 0;
     }
@@ -212,8 +226,19 @@ static int start(list_plan_t *p, int64_t at_s, int32_t job)
     p->first[job] = p->n_found;
     p->count[job] = count;
     p->n_found += count;
-    p->runs[p->n_runs] = (runs_t){.end_s = end_s, .uw = ask.uw, .need = ask.need, .placed = found, .count = count};
-    change(p, &p->runs[p->n_runs++], -1);
+    for (int32_t k = 0; k < ask.n; k++) {
+        int32_t own = node_room_of(&ask, k, found, count);
+        p->runs[p->n_runs] = (runs_t){
+            .end_s = end_s,
+            .uw = k ? 0 : ask.uw,
+            .need = ask.need + (int64_t)k * NODE_KINDS,
+            .placed = found,
+            .count = own,
+        };
+        change(p, &p->runs[p->n_runs++], -1);
+        found += own;
+        count -= own;
+    }
     p->running_uw += ask.uw;
     return 1;
 }

@@ -7,7 +7,8 @@
 
 #include "resources/node_model.h"
 
-/* What it starts from. `model` has the waiting jobs by their position. The columns belong to the caller. */
+/* What it starts from. `model` has the waiting jobs by their position. A running job with several components is as many
+ * running jobs, the first of which draws its watts. The columns belong to the caller. */
 typedef struct {
     node_model_t model;
     int32_t n_waiting, n_running;

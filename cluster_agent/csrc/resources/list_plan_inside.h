@@ -8,6 +8,9 @@
 /* At most so many rows of nodes have all waiting jobs together, with room to try one more. */
 int64_t list_plan_most_placed(const list_situation_t *situation);
 
+/* How many components have all waiting jobs. */
+int32_t list_plan_components(const list_situation_t *situation);
+
 /* What the job at this position asks of nodes. */
 ask_t list_plan_ask(const list_situation_t *situation, int32_t position);
 

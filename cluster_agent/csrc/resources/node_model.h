@@ -1,6 +1,7 @@
 /*
  * Machines that are counted by nodes, and what their jobs take: so many equal units of cores, GPUs, cards and memory, each
- * on one node, and watts, which together stay below a cap that changes at known times.
+ * on one node, and watts, which together stay below a cap that changes at known times. A job may have several components
+ * of such units, which start together; most have one.
  *
  * cluster_agent/scheduler/unlike_nodes/ says what the words mean. Where a job can run in several ways (configurations/),
  * each way is a row of need: nodes, watts and time. Such nodes are alike and are one group, whose places are counted.
@@ -63,13 +64,17 @@ typedef struct {
     const int64_t *has;            /* per node and kind */
     caps_t caps;
     ways_t ways;
-    /* per job, where it has one way */
+    /* per component, where a job has one way */
     const int64_t *units;
     const int64_t *need;           /* and kind: of one unit */
+    const uint64_t *within;        /* the groups of nodes that it may be on; 0: all; NULL: each may be on every node */
+    const uint64_t *group;         /* per node: its group, as a bit; only with these */
+    int32_t most_components;       /* of a job */
+    /* per job */
+    const int32_t *component;      /* its first; NULL: each job has one, of its own number */
+    const int32_t *n_components;
     const int64_t *admitted_uw;    /* read when the job is tried; may change until it starts */
     int64_t *counted_uw;           /* of running jobs: as admitted, or what the caller has written since */
-    const uint64_t *group;         /* per node: its group, as a bit. NULL: every job may be on every node */
-    const uint64_t *within;        /* per job: the groups of nodes that it may be on; 0: all */
     uint8_t *was_moved;            /* per job, filled in: whether it waited, or was elsewhere, for that */
     /* Where two jobs may share a node, which has two cores then, its shares (sharing.c). */
     int32_t n_kinds;               /* of jobs; 0: a job is not slowed by others */

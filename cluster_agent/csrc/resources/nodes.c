@@ -31,7 +31,8 @@ int32_t scheduler_set_nodes(scheduler_t *s, const node_model_t *model)
     u->room = column(&s->memory, n_values, sizeof *u->room);
     u->in_order = column(&s->memory, n, sizeof *u->in_order);
     u->candidates = column(&s->memory, model->n_nodes, sizeof *u->candidates);
-    u->found = column(&s->memory, model->n_nodes, sizeof *u->found);
+    int64_t most = (int64_t)model->n_nodes * greatest(model->most_components, 1);
+    u->found = column(&s->memory, most, sizeof *u->found);
     u->first = column(&s->memory, n, sizeof *u->first);
     u->count = column(&s->memory, n, sizeof *u->count);
     if (model->idle_off_s) {
@@ -55,13 +56,32 @@ int32_t scheduler_set_nodes(scheduler_t *s, const node_model_t *model)
     return model->ways.n_tables ? choices_new(s) : 0;
 }
 
+int32_t scheduler_has_nodes_for(const node_model_t *model, int32_t job)
+{
+    const ask_t ask = node_room_ask(model, job);
+    memory_t memory = {0};
+    int64_t n_values = (int64_t)model->n_nodes * NODE_KINDS;
+    int64_t *room = column(&memory, n_values, sizeof *room);
+    node_room_t *candidates = column(&memory, model->n_nodes, sizeof *candidates);
+    placed_t *found = column(&memory, (int64_t)model->n_nodes * ask.n, sizeof *found);
+    int32_t fits = -1;
+
+    if (!memory.is_short) {
+        memcpy(room, model->has, (size_t)n_values * sizeof *room);
+        fits = node_room_find(model, room, &ask, NULL, candidates, found) > 0;
+    }
+    memory_free(&memory);
+    return fits;
+}
+
 /****************************************************************
  * What a job takes
  ****************************************************************/
 
-static const int64_t *need_of(const on_nodes_t *u, int32_t job)
+/* The components of a job, whatever it draws and however long it runs. */
+static ask_t components_of(const on_nodes_t *u, int32_t job)
 {
-    return u->choices ? ONE_PLACE : u->model.need + (int64_t)job * NODE_KINDS;
+    return u->choices ? (ask_t){.n = 1, .need = ONE_PLACE} : node_room_ask(&u->model, job);
 }
 
 static ask_t ask_of(const scheduler_t *s, int32_t job, int32_t row)
@@ -69,13 +89,10 @@ static ask_t ask_of(const scheduler_t *s, int32_t job, int32_t row)
     const node_model_t *m = &s->on_nodes->model;
     if (s->on_nodes->choices)
         return choices_ask(s, job, row);
-    return (ask_t){
-        .units = m->units[job],
-        .uw = m->admitted_uw[job],
-        .length_s = s->estimate_s[job],
-        .need = need_of(s->on_nodes, job),
-        .within = m->within ? m->within[job] : 0,
-    };
+    ask_t ask = node_room_ask(m, job);
+    ask.uw = m->admitted_uw[job];
+    ask.length_s = s->estimate_s[job];
+    return ask;
 }
 
 /****************************************************************
@@ -83,20 +100,29 @@ static ask_t ask_of(const scheduler_t *s, int32_t job, int32_t row)
  ****************************************************************/
 
 /* Whether the job would have room, on a node outside of its groups, if it might be on all nodes. */
-static int is_moved(on_nodes_t *u, const int64_t *room, const ask_t *ask)
+static int is_moved(on_nodes_t *u, int64_t *room, const ask_t *ask)
 {
     ask_t anywhere = *ask;
-    anywhere.within = 0;
-    int32_t count = node_room_find(&u->model, room, &anywhere, u->is_cold, u->candidates, u->found);
-    for (int32_t i = 0; i < count; i++)
-        if (!(u->model.group[u->found[i].node] & ask->within))
-            return 1;
+    anywhere.within = NULL;
+    int32_t count = node_room_find(&u->model, room, &anywhere, u->is_cold, u->candidates, u->found), i = 0;
+    for (int32_t k = 0; k < ask->n && count; k++)
+        for (int32_t end = i + node_room_of(ask, k, u->found + i, count - i); i < end; i++)
+            if (ask->within[k] && !(u->model.group[u->found[i].node] & ask->within[k]))
+                return 1;
     return 0;
+}
+
+static int is_within(const ask_t *ask)
+{
+    int is_any = 0;
+    for (int32_t k = 0; ask->within && k < ask->n; k++)
+        is_any |= ask->within[k] != 0;
+    return is_any;
 }
 
 /* Finds nodes for all units, those of a plan if it has chosen them. How many these are; 0: there is no room, or a plan
  * keeps the job waiting. */
-static int32_t place(on_nodes_t *u, const int64_t *room, int32_t job, const ask_t *ask)
+static int32_t place(on_nodes_t *u, int64_t *room, int32_t job, const ask_t *ask)
 {
     const node_model_t *model = &u->model;
     if (model->is_deferred && model->is_deferred[job])
@@ -108,9 +134,18 @@ static int32_t place(on_nodes_t *u, const int64_t *room, int32_t job, const ask_
     if (model->is_deferred && model->planned_count[job])
         return u->n_found = node_room_as_chosen(room, ask, model->planned + model->planned_first[job],
                                                 model->planned_count[job], u->found);
-    if (ask->within && !model->was_moved[job])
+    if (is_within(ask) && !model->was_moved[job])
         model->was_moved[job] = is_moved(u, room, ask);
     return u->n_found = node_room_find(model, room, ask, u->is_cold, u->candidates, u->found);
+}
+
+/* Whether another component of the job is on the node of this row, above it. */
+static int is_again(const on_nodes_t *u, int32_t row)
+{
+    int32_t i = u->model.component ? 0 : row;
+    while (i < row && u->found[i].node != u->found[row].node)
+        i++;
+    return i < row;
 }
 
 /* Of the nodes found, those that boot for the job. */
@@ -118,7 +153,7 @@ static int64_t boot_uw(const on_nodes_t *u)
 {
     int64_t uw = 0;
     for (int32_t i = 0; u->is_cold && i < u->n_found; i++)
-        if (u->is_cold[u->found[i].node] && !u->jobs_on[u->found[i].node])
+        if (u->is_cold[u->found[i].node] && !u->jobs_on[u->found[i].node] && !is_again(u, i))
             uw += u->model.boot_uw[u->found[i].node];
     return uw;
 }
@@ -179,7 +214,8 @@ static int take(scheduler_t *s, int32_t job, int64_t uw)
     on_nodes_t *u = s->on_nodes;
     if (keep(s, job, u->found, u->n_found) < 0)
         return -1;
-    node_room_change(need_of(u, job), u->free, u->found, u->n_found, -1);
+    const ask_t ask = components_of(u, job);
+    node_room_change_all(&ask, u->free, u->found, u->n_found, -1);
     if (!u->choices)
         u->in_order[u->n_in_order++] = job;
     if (u->model.counted_uw)
@@ -235,7 +271,8 @@ static void give_back(scheduler_t *s, int32_t job)
             i++;
         memmove(u->in_order + i, u->in_order + i + 1, (size_t)(--u->n_in_order - i) * sizeof *u->in_order);
     }
-    node_room_change(need_of(u, job), u->free, u->placed + u->first[job], u->count[job], 1);
+    const ask_t ask = components_of(u, job);
+    node_room_change_all(&ask, u->free, u->placed + u->first[job], u->count[job], 1);
     occupy_nodes(s, job, -1);
     if (u->sharing)
         sharing_changes(s, job, -1);
@@ -326,7 +363,8 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
     while ((at_s = sums_earliest_s(s, at_s, &ends, &ask)) < INT64_MAX) {
         for (; given < ends; given++) {
             int32_t job = s->running[given].job;
-            node_room_change(need_of(u, job), u->spare, u->placed + u->first[job], u->count[job], 1);
+            const ask_t ended = components_of(u, job);
+            node_room_change_all(&ended, u->spare, u->placed + u->first[job], u->count[job], 1);
         }
         u->spare_uw = sums_least_left_uw(s, ends, at_s, &ask) - ask.uw;
         if (place(u, u->spare, head->job, &ask)) {
@@ -341,7 +379,7 @@ static void reserve(scheduler_t *s, int64_t now_s, const waiting_t *head, offer_
         offer->widest = u->choices && choices_alone(s, now_s, head->job) ? -1 : offer->widest;
         return;
     }
-    node_room_change(ask.need, u->spare, u->found, u->n_found, -1);
+    node_room_change_all(&ask, u->spare, u->found, u->n_found, -1);
     offer->reserved.at_s = at_s;
     offer->late_s = at_s - now_s;
 }
@@ -372,7 +410,7 @@ static int start_behind(scheduler_t *s, int64_t now_s, const waiting_t *next, of
     if (is_late && uw > u->spare_uw)
         return 0;
     if (is_late) {
-        node_room_change(ask.need, u->spare, u->found, u->n_found, -1);
+        node_room_change_all(&ask, u->spare, u->found, u->n_found, -1);
         u->spare_uw -= uw;
     }
     int started = start(s, now_s, job, row, &ask);

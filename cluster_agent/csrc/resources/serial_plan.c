@@ -17,23 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
 #include "resources/list_plan_inside.h"
+#include "resources/span_line.h"
 #include "search.h"
-
-enum { WATTS = NODE_KINDS, COLUMNS }; /* of a span: the kinds; microwatts, in the line of all */
-
-typedef struct {
-    int64_t from_s; /* until the next begins */
-    int64_t left[COLUMNS];
-} span_t;
-
-typedef struct {
-    span_t *spans; /* the first begins now, the last never ends */
-    int32_t count, capacity;
-    span_t *before; /* without any job of the order */
-    int32_t n_before;
-} line_t;
 
 /* What a job that is placed has found on a node. */
 typedef struct {
@@ -46,8 +32,6 @@ typedef struct {
 typedef struct {
     int64_t from_s, units;
 } more_t;
-
-enum { AT_BEGIN = 1, AT_END = 2 }; /* where a job has split a span of a line */
 
 struct serial_plan {
     memory_t memory;
@@ -66,106 +50,6 @@ struct serial_plan {
     look_t *looks;     /* per node */
     more_t *more;      /* per node */
 };
-
-/****************************************************************
- * Lines
- ****************************************************************/
-
-static int line_new(memory_t *memory, line_t *line, int64_t now_s, const int64_t *left)
-{
-    line->capacity = 8;
-    line->spans = column(memory, line->capacity, sizeof *line->spans);
-    if (!line->spans)
-        return -1;
-    line->count = 1;
-    line->spans[0] = (span_t){.from_s = now_s};
-    memcpy(line->spans[0].left, left, NODE_KINDS * sizeof *left);
-    return 0;
-}
-
-/* The span that contains `at_s`. */
-static int32_t line_at(const line_t *line, int64_t at_s)
-{
-    return FIRST(i, 1, line->count, line->spans[i].from_s > at_s) - 1;
-}
-
-/* The span that begins at `at_s`, if need be a new one; -1: no memory. */
-static int32_t line_split(memory_t *memory, line_t *line, int64_t at_s)
-{
-    int32_t i = line_at(line, at_s);
-    if (line->spans[i].from_s == at_s)
-        return i;
-    if (line->count == line->capacity) {
-        span_t *spans = resized(memory, line->spans, 2 * line->capacity, sizeof *spans);
-        memory->is_short |= !spans;
-        if (!spans)
-            return -1;
-        line->spans = spans;
-        line->capacity *= 2;
-    }
-    memmove(line->spans + i + 2, line->spans + i + 1, (size_t)(line->count - i - 1) * sizeof *line->spans);
-    line->spans[i + 1] = line->spans[i];
-    line->spans[i + 1].from_s = at_s;
-    line->count++;
-    return i + 1;
-}
-
-/* Where it has split a span. */
-static uint8_t line_take(memory_t *memory, line_t *line, int64_t from_s, int64_t to_s, const int64_t *taken)
-{
-    int32_t before = line->count, i = line_split(memory, line, from_s), between = line->count;
-    int32_t end = line_split(memory, line, to_s);
-    for (; i >= 0 && i < end; i++)
-        for (int32_t kind = 0; kind < COLUMNS; kind++)
-            line->spans[i].left[kind] -= taken[kind];
-    return (uint8_t)((between > before ? AT_BEGIN : 0) | (line->count > between ? AT_END : 0));
-}
-
-static void line_join(line_t *line, int32_t i)
-{
-    line->count--;
-    memmove(line->spans + i, line->spans + i + 1, (size_t)(line->count - i) * sizeof *line->spans);
-}
-
-/* The line as it was before the last job that is in it took this. */
-static void line_give(line_t *line, int64_t from_s, int64_t to_s, const int64_t *taken, uint8_t split)
-{
-    int32_t begin = line_at(line, from_s), i = begin;
-    for (; i < line->count && line->spans[i].from_s < to_s; i++)
-        for (int32_t kind = 0; kind < COLUMNS; kind++)
-            line->spans[i].left[kind] += taken[kind];
-    if (split & AT_END)
-        line_join(line, i);
-    if (split & AT_BEGIN)
-        line_join(line, begin);
-}
-
-/* What is left all the time from span `i` to `to_s`; returns the last span before that. */
-static int32_t line_least(const line_t *line, int32_t i, int64_t to_s, int64_t *least)
-{
-    memcpy(least, line->spans[i].left, NODE_KINDS * sizeof *least);
-    while (i + 1 < line->count && line->spans[i + 1].from_s < to_s) {
-        i++;
-        for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-            if (line->spans[i].left[kind] < least[kind])
-                least[kind] = line->spans[i].left[kind];
-    }
-    return i;
-}
-
-static void line_keep(memory_t *memory, line_t *line)
-{
-    line->before = column(memory, line->count, sizeof *line->before);
-    line->n_before = line->count;
-    if (line->before)
-        memcpy(line->before, line->spans, (size_t)line->count * sizeof *line->before);
-}
-
-static void line_reset(line_t *line)
-{
-    line->count = line->n_before;
-    memcpy(line->spans, line->before, (size_t)line->count * sizeof *line->spans);
-}
 
 /****************************************************************
  * The machine with the running jobs alone
@@ -251,12 +135,31 @@ static int64_t line_earliest(const line_t *line, int32_t i, int64_t at_s, int64_
     return at_s;
 }
 
-/* What a span needs to have left for so many units, which draw `uw`. */
-static void wanted_for(const ask_t *ask, int64_t units, int64_t uw, int64_t *wanted)
+/* What a component takes as so many units. */
+static void amount(const ask_t *ask, int32_t component, int64_t units, int64_t uw, int64_t *taken)
 {
     for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        wanted[kind] = ask->need[kind] > 0 ? units * ask->need[kind] : INT64_MIN;
-    wanted[WATTS] = uw;
+        taken[kind] = units * ask->need[(int64_t)component * NODE_KINDS + kind];
+    taken[WATTS] = uw;
+}
+
+/* What the whole job takes. */
+static void amount_of_all(const ask_t *ask, int64_t *taken)
+{
+    int64_t more[COLUMNS];
+    amount(ask, 0, ask->each[0], ask->uw, taken);
+    for (int32_t k = 1; k < ask->n; k++) {
+        amount(ask, k, ask->each[k], 0, more);
+        for (int32_t kind = 0; kind < COLUMNS; kind++)
+            taken[kind] += more[kind];
+    }
+}
+
+/* What a span needs to have left for that: of what is not taken it may have less than nothing. */
+static void wanted_for(int64_t *taken)
+{
+    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
+        taken[kind] = taken[kind] > 0 ? taken[kind] : INT64_MIN;
 }
 
 /* How many units have room on the node from `at_s` on, if it may be more than none. */
@@ -334,32 +237,50 @@ static int64_t release_s(const serial_plan_t *p, int32_t job)
     return p->of.release_s ? p->of.release_s[job] : 0;
 }
 
+/* The same for several components: each is looked for next to those before it. */
+static int32_t nodes_together(serial_plan_t *p, int64_t at_s, const ask_t *ask)
+{
+    for (int32_t node = 0; node < p->of.model.n_nodes; node++) {
+        const line_t *line = &p->nodes[node];
+        line_least(line, line_at(line, at_s), at_s + ask->length_s, p->room + (int64_t)node * NODE_KINDS);
+    }
+    return node_room_find(&p->of.model, p->room, ask, NULL, p->candidates, p->found + p->n_found);
+}
+
+/* When a span begins next, on any node; INT64_MAX: never. There a job with several components tries again. */
+static int64_t next_span_s(const serial_plan_t *p, int64_t at_s)
+{
+    int64_t next_s = INT64_MAX;
+    for (int32_t node = 0; node < p->of.model.n_nodes; node++) {
+        const line_t *line = &p->nodes[node];
+        int32_t i = line_at(line, at_s) + 1;
+        if (i < line->count && line->spans[i].from_s < next_s)
+            next_s = line->spans[i].from_s;
+    }
+    return next_s;
+}
+
 /* The earliest start from `from_s` on, INT64_MAX: never; its nodes are found. */
 static int64_t earliest(serial_plan_t *p, int32_t job, int64_t from_s)
 {
     const ask_t ask = list_plan_ask(&p->of, job);
-    int64_t in_sum[COLUMNS], on_node[COLUMNS], missing;
-    wanted_for(&ask, ask.units, ask.uw, in_sum);
-    wanted_for(&ask, 1, INT64_MIN, on_node);
+    int64_t in_sum[COLUMNS], on_node[COLUMNS], missing = 0;
+    amount_of_all(&ask, in_sum);
+    wanted_for(in_sum);
+    amount(&ask, 0, 1, INT64_MIN, on_node);
+    wanted_for(on_node);
     memset(p->looks, 0, (size_t)p->of.model.n_nodes * sizeof *p->looks);
     if (release_s(p, job) > from_s)
         from_s = release_s(p, job);
-    for (; from_s < INT64_MAX; from_s = enough_s(p, &ask, missing)) {
+    for (; from_s < INT64_MAX; from_s = ask.n > 1 ? next_span_s(p, from_s) : enough_s(p, &ask, missing)) {
         from_s = line_earliest(&p->all, line_at(&p->all, from_s), from_s, ask.length_s, in_sum);
         if (from_s == INT64_MAX || (p->of.until_s && from_s >= p->of.until_s))
             break;
-        p->count[job] = nodes_at(p, from_s, &ask, on_node, &missing);
+        p->count[job] = ask.n > 1 ? nodes_together(p, from_s, &ask) : nodes_at(p, from_s, &ask, on_node, &missing);
         if (p->count[job])
             return from_s;
     }
     return INT64_MAX;
-}
-
-static void amount(const ask_t *ask, int64_t units, int64_t uw, int64_t *taken)
-{
-    for (int32_t kind = 0; kind < NODE_KINDS; kind++)
-        taken[kind] = units * ask->need[kind];
-    taken[WATTS] = uw;
 }
 
 static void take(serial_plan_t *p, int32_t job)
@@ -367,29 +288,32 @@ static void take(serial_plan_t *p, int32_t job)
     const ask_t ask = list_plan_ask(&p->of, job);
     int64_t from_s = p->start_s[job], to_s = from_s + ask.length_s, taken[COLUMNS];
 
-    amount(&ask, ask.units, ask.uw, taken);
+    amount_of_all(&ask, taken);
     p->split_all[job] = line_take(&p->memory, &p->all, from_s, to_s, taken);
-    p->first[job] = p->n_found;
+    int64_t i = p->first[job] = p->n_found;
     p->n_found += p->count[job];
-    for (int64_t i = p->first[job]; i < p->n_found; i++) {
-        amount(&ask, p->found[i].count, 0, taken);
-        p->split[i] = line_take(&p->memory, &p->nodes[p->found[i].node], from_s, to_s, taken);
-    }
+    for (int32_t k = 0; k < ask.n; k++)
+        for (int64_t end = i + node_room_of(&ask, k, p->found + i, (int32_t)(p->n_found - i)); i < end; i++) {
+            amount(&ask, k, p->found[i].count, 0, taken);
+            p->split[i] = line_take(&p->memory, &p->nodes[p->found[i].node], from_s, to_s, taken);
+        }
 }
 
-/* The reverse, of the last job that took. */
+/* The reverse, of the last job that took. Where two of its components are on one node, the first has split the spans. */
 static void give(serial_plan_t *p, int32_t job)
 {
     const ask_t ask = list_plan_ask(&p->of, job);
     int64_t from_s = p->start_s[job], to_s = from_s + ask.length_s, taken[COLUMNS];
 
-    amount(&ask, ask.units, ask.uw, taken);
+    amount_of_all(&ask, taken);
     line_give(&p->all, from_s, to_s, taken, p->split_all[job]);
-    for (int64_t i = p->first[job]; i < p->n_found; i++) {
-        amount(&ask, p->found[i].count, 0, taken);
-        line_give(&p->nodes[p->found[i].node], from_s, to_s, taken, p->split[i]);
-    }
-    p->n_found = p->first[job];
+    for (int32_t k = ask.n - 1; k >= 0; k--)
+        for (int64_t left = ask.each[k]; left > 0;) {
+            const placed_t *one = &p->found[--p->n_found];
+            amount(&ask, k, one->count, 0, taken);
+            line_give(&p->nodes[one->node], from_s, to_s, taken, p->split[p->n_found]);
+            left -= one->count;
+        }
 }
 
 /****************************************************************

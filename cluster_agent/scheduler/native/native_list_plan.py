@@ -45,11 +45,7 @@ class CListPlan:
         if running.placed:
             table[:, 0] = np.concatenate([placed.node for placed in running.placed])
             table[:, 1] = np.concatenate([placed.count for placed in running.placed])
-        columns = {
-            "units": ("int64_t", queue.units.astype(np.int64)),
-            "need": ("int64_t", with_places(situation.need, 0)),
-            "admitted_uw": ("int64_t", _uw(queue.watts)),
-        }
+        columns = {**_requests(situation), "admitted_uw": ("int64_t", _uw(queue.watts))}
         others = {
             "free": ("int64_t", with_places(situation.free, 1)),
             "span_s": ("int64_t", queue.estimate_s),
@@ -67,6 +63,8 @@ class CListPlan:
         self._kept["placed"] = ffi.from_buffer("placed_t[]", table)
         model = {name: self._kept[name] for name in columns}
         model |= {"n_nodes": len(situation.free), "placing": code("PLACE", situation.placing)}
+        if situation.components is not None:
+            model["most_components"] = situation.components.most
         self._c_cap = c_caps(situation.cap)
         model["caps"] = self._c_cap[0][0]
         fields = {name: self._kept[name] for name in (*others, "placed")}
@@ -113,6 +111,20 @@ class CSerialPlan(CListPlan):
         found = float(lib.serial_plan_cost(self._plan, ffi.new("int32_t[]", order), len(order), bound))
         checked(-1 if found < 0 else 0)
         return found
+
+
+def _requests(situation: Situation) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+    """What the waiting jobs take of nodes, as columns of ``node_model_t``."""
+    components = situation.components
+    if components is None:
+        units = situation.queue.units.astype(np.int64)
+        return {"units": ("int64_t", units), "need": ("int64_t", with_places(situation.need, 0))}
+    return {
+        "units": ("int64_t", components.units),
+        "need": ("int64_t", with_places(components.need, 0)),
+        "component": ("int32_t", components.first),
+        "n_components": ("int32_t", components.count),
+    }
 
 
 def _of_late(queue: Queue, late: Float64s | None) -> dict[str, tuple[str, npt.NDArray[Any]]]:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster_agent._native import ffi
+from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.idle_off import switch_s
 from cluster_agent.scheduler.job_columns import Float64s, Int32s, Int64s, Jobs
-from cluster_agent.scheduler.native.native_tables import c_caps, code, pointer
-from cluster_agent.scheduler.policy_phases import Composition, Queue
+from cluster_agent.scheduler.native.native_tables import c_caps, checked, code, pointer
+from cluster_agent.scheduler.policy_phases import Composition, Placing, Queue
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap, drawn_uw, whole_uw
 from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.queue import served
 from cluster_agent.scheduler.rules import est
+from cluster_agent.scheduler.unlike_nodes.components import Components
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed, PowerSource, allowed_w
 from cluster_agent.scheduler.unlike_nodes.node_jobs import CORES, GPUS, MEMORY, MICS, Nodes, with_places
 
@@ -69,14 +70,14 @@ class CUnlike:
         self._admitting = composition.power or Power()
         self._power = power
         self._total = table(jobs.total())
+        components = jobs.components
         self._unmetered: list[int] = []
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
         self.c_cap = c_caps(cap)
         columns = {
             "has": with_places(nodes.has, 1),
-            "units": jobs.units,
-            "need": table(with_places(jobs.need, 0)),
+            **_requests(jobs, table),
             "admitted_uw": self._admitted_uw,
             "counted_uw": self._counted_uw,
         }
@@ -85,8 +86,9 @@ class CUnlike:
         } | _idle_off(composition, nodes)
         self.was_moved = np.zeros(len(jobs), np.uint8)
         """Which jobs waited, or were placed on other nodes, since they may be on some groups of nodes alone."""
-        if jobs.within.any():
-            groups = {"group": nodes.group_bit, "within": table(np.ascontiguousarray(jobs.within))}
+        within = jobs.within if components is None else components.within
+        if within.any():
+            groups = {"group": nodes.group_bit, "within": table(np.ascontiguousarray(within))}
             self._columns |= {name: pointer("uint64_t", column) for name, column in groups.items()}
             self._columns["was_moved"] = pointer("uint8_t", self.was_moved)
         placing = code("PLACE", composition.placing or "first")
@@ -105,6 +107,9 @@ class CUnlike:
         if shared is not None:
             self._columns |= shared.columns()
         given = {"n_nodes": len(nodes), "placing": placing, "caps": self.c_cap[0][0]}
+        if components is not None:
+            self._columns |= _lists(components)
+            given["most_components"] = components.most
         self.c = ffi.new("node_model_t *", given | self._columns)
 
     @property
@@ -185,6 +190,26 @@ class CUnlike:
             self.submitted(job)
         self.meter()
         self._ended, self._submitted, self._known = len(ended), submitted, sorted(waits)
+
+
+def _requests(jobs: Jobs, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """What components take of nodes; those of a job that has equal units are one."""
+    of = jobs if jobs.components is None else jobs.components
+    return {"units": of.units, "need": table(with_places(of.need, 0))}
+
+
+def _lists(components: Components) -> dict[str, Any]:
+    """Which components are a job's."""
+    columns = {"component": components.first, "n_components": components.count}
+    return {name: pointer("int32_t", np.ascontiguousarray(column, np.int32)) for name, column in columns.items()}
+
+
+def alone(jobs: Jobs, nodes: Nodes, placing: Placing) -> bool:
+    """Whether the engine finds nodes for the first of these jobs if nobody else runs."""
+    unlike = CUnlike(Composition(placing=placing), jobs, nodes, UNCAPPED)
+    fits: int = lib.scheduler_has_nodes_for(unlike.c, 0)
+    checked(fits)
+    return fits > 0
 
 
 def _chosen(on: Mapping[int, Placed], jobs: int) -> dict[str, Any]:

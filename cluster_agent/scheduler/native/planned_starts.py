@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -106,31 +106,51 @@ class PlannedStarts:
             self._first[job], self._count[job] = first, len(table)
             first += len(table)
 
+    def _rows(self, job: int) -> Iterator[_Row]:
+        components = self._jobs.components
+        if components is None:
+            yield _Row(job, self._jobs.need[job], self._placed[job], is_first=True)
+            return
+        for row, own in components.apart(job, self._placed[job]):
+            yield _Row(job, components.need[row], own, is_first=row == components.first[job])
+
     def _situation(self, queue: Queue, now_s: int) -> Situation:
         count = ffi.new("int32_t *")
         found = lib.scheduler_in_order(self._scheduler, count)
         running = list(found[0 : count[0]])
         self._placed = {job: self._placed.get(job) or placed(self._scheduler, job) for job in running}
-        job, free = np.array(running, np.int64), self._has.copy()
-        for one in running:
-            free[self._placed[one].node] -= self._placed[one].count[:, None] * self._jobs.need[one]
-        end_s = [max(int(lib.scheduler_expected_end(self._scheduler, one)), now_s + 1) for one in running]
+        rows, free = [row for job in running for row in self._rows(job)], self._has.copy()
+        for one in rows:
+            free[one.placed.node] -= one.placed.count[:, None] * one.need
+        job = np.array([one.job for one in rows], np.int64)
+        end_s = [max(int(lib.scheduler_expected_end(self._scheduler, one.job)), now_s + 1) for one in rows]
+        components = self._jobs.components
         return Situation(
             now_s=now_s,
             queue=queue,
             need=self._jobs.need[queue.job],
+            components=None if components is None else components.only(queue.job.astype(np.int64)),
             running=RunningOnNodes(
                 job=job,
                 end_s=np.array(end_s, np.int64),
-                watts=self._counted_uw[job] / UW,
-                need=self._jobs.need[job],
-                placed=tuple(self._placed[one] for one in running),
+                watts=np.array([one.is_first for one in rows], np.bool_) * self._counted_uw[job] / UW,
+                need=np.array([one.need for one in rows], np.int64).reshape(len(rows), free.shape[1]),
+                placed=tuple(one.placed for one in rows),
             ),
             free=free,
             cap=self.cap,
             placing=self._composition.placing or "first",
             shared=self._shared,
         )
+
+
+class _Row(NamedTuple):
+    """A component of a running job."""
+
+    job: int
+    need: Int64s
+    placed: Placed
+    is_first: bool
 
 
 def planned_starts(

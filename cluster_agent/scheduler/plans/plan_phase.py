@@ -22,6 +22,7 @@ from cluster_agent.scheduler.power_cap import PowerCap
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.policy_phases import Placing, Queue
+    from cluster_agent.scheduler.unlike_nodes.components import Components
     from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
     from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
 
@@ -30,7 +31,8 @@ STOP_SHARE: Final = 0.8
 
 
 class RunningOnNodes(msgspec.Struct, frozen=True):
-    """The running jobs as columns, in the order of their starts."""
+    """The running jobs as columns, in the order of their starts. A job of several components has a row for each, the
+    first with its watts."""
 
     job: Int64s
     end_s: Int64s  # expected, later than now
@@ -51,6 +53,8 @@ class Situation(msgspec.Struct, frozen=True):
     cap: PowerCap
     placing: Placing
     """How the engine chooses nodes for a start without any."""
+    components: Components | None = None
+    """Of the queue, by position, where a job has units that differ; a start names their nodes in this order."""
     shared: Shared | None = None
     """Of all jobs, by their numbers, where nodes have two shares."""
 

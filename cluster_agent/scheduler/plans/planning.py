@@ -178,8 +178,16 @@ def _is_place(situation: Situation, position: int, placed: Placed) -> bool:
     node, count = np.asarray(placed.node), np.asarray(placed.count)
     is_whole = node.shape == count.shape and node.ndim == 1 and node.dtype.kind == count.dtype.kind == "i"
     is_known = is_whole and len(node) > 0 and node.min() >= 0 and node.max() < len(situation.free)
-    is_once = is_known and len(np.unique(node)) == len(node) and bool((count > 0).all())
-    return bool(is_once and count.sum() == int(situation.queue.units[position]))
+    is_some = is_known and (count > 0).all() and count.sum() == int(situation.queue.units[position])
+    if not is_some or situation.components is None:
+        return bool(is_some) and _are_once(node)
+    apart = list(situation.components.apart(position, Placed(node, count)))
+    units = situation.components.units
+    return all(own.count.sum() == units[row] and _are_once(own.node) for row, own in apart)
+
+
+def _are_once(node: Int64s) -> bool:
+    return len(np.unique(node)) == len(node)
 
 
 def _fits_alone(situation: Situation, position: int, placed: Placed | None) -> bool:
@@ -189,5 +197,9 @@ def _fits_alone(situation: Situation, position: int, placed: Placed | None) -> b
         return False
     if placed is None:
         return True
-    needed = placed.count[:, None] * situation.need[position]
-    return bool((needed <= situation.free[placed.node]).all())
+    if situation.components is None:
+        return bool((placed.count[:, None] * situation.need[position] <= situation.free[placed.node]).all())
+    free = situation.free.copy()
+    for row, own in situation.components.apart(position, placed):
+        free[own.node] -= own.count[:, None] * situation.components.need[row]
+    return bool((free[placed.node] >= 0).all())

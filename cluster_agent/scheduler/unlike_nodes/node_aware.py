@@ -16,13 +16,16 @@ easy     it gets a reservation of nodes and watts, at the earliest time at which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, get_args
 
 import msgspec
+import numpy as np
 
 from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.policy_phases import Placing
 from cluster_agent.scheduler.power_cap import PowerCap, drawn_uw, whole_uw
 from cluster_agent.scheduler.power_phases import Predictor
+from cluster_agent.scheduler.unlike_nodes.components import room_for
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 
 
@@ -50,14 +53,22 @@ def allowed_w(jobs: Jobs, job: int, cap: PowerCap) -> float:
 
 def impossible(jobs: Jobs, nodes: Nodes, cap: PowerCap) -> Sequence[tuple[int, str]]:
     """The jobs that could not run even alone, and why."""
-    found = []
+    found, group_bit = [], nodes.group_bit
     for job in range(len(jobs)):
-        need, units = jobs.need[job], int(jobs.units[job])
-        is_needed = need > 0
-        has = nodes.has if not jobs.within[job] else nodes.has[(nodes.group_bit & jobs.within[job]) > 0]
-        fits = (has[:, is_needed] // need[is_needed]).min(axis=1).sum() if is_needed.any() else units
-        if fits < units:
+        if jobs.components is not None and jobs.components.count[job] > 1:
+            fits = _fit_together(jobs, nodes, job)
+        else:
+            room = room_for(nodes.has, jobs.need[job], group_bit, int(jobs.within[job]))
+            fits = bool(room.sum() >= jobs.units[job])
+        if not fits:
             found.append((job, "jobs too large for the machine's nodes"))
         elif drawn_uw(float(jobs.watts[job])) > whole_uw(allowed_w(jobs, job, cap)):
             found.append((job, "jobs that draw more than the cap ever allows"))
     return found
+
+
+def _fit_together(jobs: Jobs, nodes: Nodes, job: int) -> bool:
+    """Whether the engine finds nodes for all components of the job if nobody else runs, however it places them."""
+    from cluster_agent.scheduler.native.native_unlike import alone  # only here: few jobs have several components
+
+    return all(alone(jobs.only(np.array([job])), nodes, placing) for placing in get_args(Placing))
