@@ -18,6 +18,7 @@ from cluster_agent.commands.nodes import json_option, socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.fabric.ask import Place, ask
 from cluster_agent.fabric.people import Request
+from cluster_agent.jobs.component_nodes import requested_nodes
 from cluster_agent.jobs.job import STATES, Job, Partner
 from cluster_agent.serve.people_protocol import (
     MOST_ROWS,
@@ -193,6 +194,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("ended", _when(row.ended_s)),
         ("walltime", shown(row.walltime_s)),
         ("attempts", f"{row.attempts}" + (f", lost {job.losses} times" if job.losses else "")),
+        *([("components", requested_nodes(job.spec))] if job.spec.components else []),
         ("exit status", "-" if row.status is None else str(row.status)),
         ("tag", in_words(row.tag, row.tag_source)),
         ("energy", _energy(row)),

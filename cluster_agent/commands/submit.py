@@ -20,6 +20,7 @@ from cluster_agent.errors import WrongUseError, without_types
 from cluster_agent.fabric.ask import ask
 from cluster_agent.fabric.people import MAX_REQUEST
 from cluster_agent.jobs.job import LATEST_S, LONGEST_S
+from cluster_agent.scheduler.unlike_nodes.components import MOST_COMPONENTS
 from cluster_agent.serve.people_protocol import Submit
 from cluster_agent.sharing.gpu_jobs import floor_of
 from foundation.shell.duration import ChangeOfClockError, seconds, unix_s
@@ -40,6 +41,24 @@ NEEDS_THE_HEAD: Final = (
     "name", "eco", "share", "exclusive", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue",
     "array", "reservation",
 )  # fmt: skip
+
+
+SEPARATOR: Final = ":"
+"""Between the components of a job, as Slurm's `srun` and `sbatch` have it."""
+NONE_OF_ITS_OWN: Final = {"cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0}
+"""Of a job whose components say what they request."""
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-N", "--nodes", type=click.IntRange(1), default=1)
+@click.option("-t", "--time", "walltime", default="")
+@click.option("--cores", type=click.IntRange(0), default=0)
+@click.option("--gpus", type=click.IntRange(0), default=0)
+@click.option("--mics", type=click.IntRange(0), default=0)
+@click.option("--memory", type=click.FloatRange(0), default=0.0)
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+def component(**given: Any) -> None:
+    """What a component of a job may say after a colon. All end with the job, whose walltime is the longest."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -108,6 +127,8 @@ def submit(context: click.Context, /, **given: Any) -> int:
     """Queue a job: `submit [OPTIONS] -- COMMAND...` or `submit [OPTIONS] --script FILE`. It runs once on each of its
     nodes.
 
+    `submit -N 1 --gpus 2 : -N 4 --cores 8 -- COMMAND...` is one job of components that start together.
+
     The first lines of a script may contain options, `#NODECTL --nodes 2 --time 2h`; those given here win.
 
     With --dispatch there is no queue: this command finds nodes, stays until the job is over, and exits with 1 if it
@@ -119,7 +140,8 @@ def submit(context: click.Context, /, **given: Any) -> int:
     for name, value in _options_of(script, given["script"]).items():
         if context.get_parameter_source(name) in (ParameterSource.DEFAULT, None):
             given[name] = value
-    request = _request(_spec(given, script))
+    components, given["command"] = _components(given)
+    request = _request(_spec(given, script) | components)
     if given["dispatch"]:
         return _dispatched(request, given)
     if given["array"]:
@@ -127,6 +149,24 @@ def submit(context: click.Context, /, **given: Any) -> int:
     job = ask(given["socket"], request)
     echo(json_text({"job": job}) if given["as_json"] else f"job {job}")
     return 0
+
+
+def _components(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The components, each after a colon behind the options of the job, and the command. No field: there is one."""
+    names = ("nodes", "cores", "gpus", "mics", "memory")
+    found, words = [{name: given[name] for name in names}], tuple(given["command"])
+    while words[:1] == (SEPARATOR,):
+        with component.make_context("submit", list(words[1:])) as context:
+            words = tuple(context.params["rest"])
+            found.append(dict(context.params))
+    if len(found) == 1:
+        return {}, words
+    if len(found) > MOST_COMPONENTS:
+        raise WrongUseError(f"{len(found)} components: a job may have {MOST_COMPONENTS}")
+    times = [given["walltime"], *(one["walltime"] for one in found[1:] if one["walltime"])]
+    given["walltime"] = max(times, key=seconds)
+    own = [{"memory_gb" if name == "memory" else name: one[name] for name in names} for one in found]
+    return {"components": own, "nodes": sum(one["nodes"] for one in own), **NONE_OF_ITS_OWN}, words
 
 
 def _array(request: Submit, given: dict[str, Any]) -> int:
@@ -145,6 +185,8 @@ def _array(request: Submit, given: dict[str, Any]) -> int:
 
 def _dispatched(request: Submit, given: dict[str, Any]) -> int:
     """Be the task manager of this job."""
+    if request.components:
+        raise WrongUseError("components are for the cluster agent's queue, not for --dispatch: submit one job for each")
     wrong = next((name for name in NEEDS_THE_HEAD if given[name]), "")
     if wrong:
         raise WrongUseError(f"--{wrong.replace('_', '-')} is for the cluster agent's queue, not for --dispatch")

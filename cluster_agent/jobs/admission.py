@@ -12,7 +12,8 @@ import msgspec
 
 from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError, no_such_node
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.component_nodes import distributed, requested_nodes
+from cluster_agent.jobs.job import Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S
 from cluster_agent.scheduler.policy_phases import (
@@ -104,17 +105,29 @@ def check_shares(job: Job, shares: bool) -> None:
         raise WrongUseError("the policy chooses who is next to whom, and cannot keep to a node: choose another policy")
     if shares and share == "exclusive" and job.spec.halves:
         raise WrongUseError("half a node, and nobody on the other half: request whole nodes, or --share")
+    if shares and job.spec.components:
+        raise WrongUseError("components requested, but the policy has jobs share alike nodes: submit them one by one")
+
+
+def check_components(spec: JobSpec, configurations: Collection[str]) -> None:
+    """``WrongUseError`` for components where the policy chooses how many nodes a job has."""
+    if configurations:
+        raise WrongUseError(
+            f"{len(spec.components)} components requested, but the partition's policy chooses a job's nodes itself:"
+            " submit them as jobs of their own"
+        )
 
 
 def check_runs(job: Job, nodes: Collection[Node]) -> None:
     """``WrongUseError`` if too few nodes can run the job, by what they have and what they have declared to run."""
     spec, able = job.spec, runners(job, nodes)
-    if len(able) >= spec.nodes:
+    if len(distributed(spec, able)) >= spec.nodes:
         return
     if spec.requested and all(node.has is None for node in nodes):
         raise WrongUseError(
             f"{spec.requested} per node requested, but the partition's policy takes all nodes as alike: leave that out"
         )
+    _check_nodes_of_components(job, able)
     if (of_queue := sum(node.serves(spec.queue) for node in nodes)) < spec.nodes:
         raise WrongUseError(f"{spec.nodes} nodes requested, but queue {spec.queue} has {of_queue}")
     having = sum(has_resources(job, node) for node in nodes)
@@ -128,6 +141,22 @@ def check_runs(job: Job, nodes: Collection[Node]) -> None:
     if not refusing:
         raise WrongUseError(f"{spec.nodes} nodes requested, but only {len(able)} emulated ones run `{spec.command[0]}`")
     raise WrongUseError(_why_refused(job, refusing))
+
+
+def _check_nodes_of_components(job: Job, able: list[Node]) -> None:
+    """``WrongUseError`` if there are too few nodes for one of the job's components, or for all at once."""
+    components = job.spec.components
+    if not components or any(node.has is None for node in able):
+        return
+    for number, one in enumerate(components, 1):
+        having = sum(one.fits(node.has) for node in able if node.has is not None)
+        if having < one.nodes:
+            raise WrongUseError(
+                f"component {number} of {len(components)}: {one.in_words} requested, but the partition has {having}"
+            )
+    raise WrongUseError(
+        f"{requested_nodes(job.spec)} requested, but the partition has no such {job.spec.nodes} nodes at once"
+    )
 
 
 def _check_user(job: Job, nodes: Collection[Node]) -> None:

@@ -296,13 +296,16 @@ def _table(jobs: Sequence[Job], cores: int, cores_of: Mapping[str, int]) -> str:
         days, rest_s = divmod(spec.walltime_s, 86400)
         limit = f"{days}-{rest_s // 3600:02}:{rest_s // 60 % 60:02}:{rest_s % 60:02}"
         state = "COMPLETED" if job.state == "done" else "FAILED"
-        tres = f"node={spec.nodes}" + (f",gres/gpu={spec.gpus * spec.nodes}" if spec.gpus else "")
-        memory = f"{round(spec.memory_gb * 1024)}Mn" if spec.memory_gb else ""
         times = (_iso(submit_s), _iso(start_s), _iso(start_s + _run_s(job)), _run_s(job), limit)
         name = "".join(one if one.isprintable() and one != "|" else " " for one in job.title)
-        allocated = sum(cores_of.get(node, cores) for node in job.nodes) or spec.nodes * max(spec.cores, cores)
-        row = (job.id, name, job.uid, *times, state, spec.nodes, allocated, memory, tres)
-        lines.append("|".join(map(str, row)))
+        for number, one in enumerate(spec.requests):
+            tres = f"node={one.nodes}" + (f",gres/gpu={one.gpus * one.nodes}" if one.gpus else "")
+            memory = f"{round(one.memory_gb * 1024)}Mn" if one.memory_gb else ""
+            nodes = [node for rank, node in enumerate(job.nodes) if spec.on_rank(rank) == number]
+            allocated = sum(cores_of.get(node, cores) for node in nodes) or one.nodes * max(one.cores, cores)
+            mark = f"{job.id}+{number}" if spec.components else job.id
+            row = (mark, name, job.uid, *times, state, one.nodes, allocated, memory, tres)
+            lines.append("|".join(map(str, row)))
     return "\n".join(lines) + "\n"
 
 

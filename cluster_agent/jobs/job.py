@@ -11,12 +11,14 @@ end was requested, or some nodes' parts have ended. A job is ``lost`` when a nod
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from cluster_agent.scheduler.switches.limit_rules import LONGEST_QUEUE
+from cluster_agent.scheduler.unlike_nodes.components import MOST_COMPONENTS
 from foundation.wire.job_messages import HOOK_S, JobPart, JobStart, PartEnergy, filled, standard_output
 
 State: TypeAlias = Literal["queued", "starting", "running", "ending", "done", "failed", "cancelled", "timeout", "lost"]
@@ -32,6 +34,9 @@ LONGEST_S: Final = 10 * 366 * 86_400
 LATEST_S: Final = 4_102_444_800
 """Ours: no job is to begin later, at the end of 2099 (UTC)."""
 
+COMPONENT: Final = "NODECTL_COMPONENT"
+"""In the environment of a heterogeneous job: which of its components, from 0, has the node."""
+
 LONGEST_NAME: Final = 96
 """Ours: characters of a job's name."""
 
@@ -44,6 +49,38 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 Numbers: TypeAlias = Annotated[list[Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]], Meta(max_length=1000)]
 """Jobs by their number, as SQLite numbers rows."""
+
+
+class Component(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """So many nodes of a job, each of which has at least these cores, GPUs, MICs and memory."""
+
+    nodes: Annotated[int, Meta(ge=1)] = 1
+    cores: Count = 0
+    gpus: Count = 0
+    mics: Count = 0
+    memory_gb: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
+
+    @property
+    def per_node(self) -> tuple[int, int, int, int]:
+        """Cores, GPUs, MICs and KiB of memory that a node must have; every job needs a core."""
+        return max(self.cores, 1), self.gpus, self.mics, round(self.memory_gb * KIB_PER_GB)
+
+    def fits(self, has: tuple[int, int, int, int]) -> bool:
+        """Whether a node that has this is enough."""
+        return all(need <= one for need, one in zip(self.per_node, has, strict=True))
+
+    @property
+    def requested(self) -> str:
+        """The same in words; empty: any node does."""
+        counts = [(self.cores, "core"), (self.gpus, "GPU"), (self.mics, "MIC")]
+        words = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
+        return ", ".join([*words, *([f"{self.memory_gb:g} GB"] if self.memory_gb else [])])
+
+    @property
+    def in_words(self) -> str:
+        """With its nodes."""
+        of = f" with {self.requested}" if self.requested else ""
+        return f"{self.nodes} node{'s' if self.nodes > 1 else ''}{of}"
 
 
 class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +124,9 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of nodes, if it wants an odd number of these; 0: whole nodes."""
     begin_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
     """Until this time (Unix seconds), too; 0: it may begin at once."""
+    components: Annotated[list[Component], Meta(max_length=MOST_COMPONENTS)] = []
+    """What starts together, of a heterogeneous job; then ``nodes`` is their sum, and cores to memory are theirs. Empty:
+    the job is one, of its own."""
 
     @property
     def shares(self) -> int:
@@ -94,22 +134,25 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.halves or 2 * self.nodes
 
     @property
-    def per_node(self) -> tuple[int, int, int, int]:
-        """Cores, GPUs, MICs and KiB of memory that a node must have; every job needs a core."""
-        return max(self.cores, 1), self.gpus, self.mics, round(self.memory_gb * KIB_PER_GB)
+    def requests(self) -> list[Component]:
+        """Its components, or what it requests as one."""
+        own = Component(self.nodes, self.cores, self.gpus, self.mics, self.memory_gb)
+        return self.components or [own]
+
+    def on_rank(self, rank: int) -> int:
+        """The component that has the node of this rank: the nodes of one follow those of the one before it."""
+        ends = list(accumulate(one.nodes for one in self.requests))
+        return next((at for at, end in enumerate(ends) if rank < end), len(ends) - 1)
 
     def fits(self, has: tuple[int, int, int, int]) -> bool:
-        """Whether a node that has this is enough."""
-        return all(need <= one for need, one in zip(self.per_node, has, strict=True))
+        """Whether a node that has this is enough for any component."""
+        return any(one.fits(has) for one in self.requests)
 
     @property
     def requested(self) -> str:
-        """The same in words; empty: any node does."""
-        if not (self.cores or self.gpus or self.mics or self.memory_gb):
-            return ""
-        counts = [(self.cores, "core"), (self.gpus, "GPU"), (self.mics, "MIC")]
-        words = [f"{count} {name}{'s' if count > 1 else ''}" for count, name in counts if count]
-        return ", ".join([*words, *([f"{self.memory_gb:g} GB"] if self.memory_gb else [])])
+        """What a node must have, in words; empty: any node does."""
+        words = [one.requested for one in self.requests]
+        return " or ".join(one or "1 core" for one in words) if any(words) else ""
 
 
 METHOD: Final = "energy as nodes report it"
@@ -314,6 +357,8 @@ class Job(msgspec.Struct):
         env = spec.env
         if self.configured is not None:
             env = {**env, "NODECTL_CORES": str(self.configured.cores)}
+        if spec.components:
+            env = {**env, COMPONENT: str(spec.on_rank(rank))}
 
         return JobStart(
             job=self.id, attempt=self.attempt, uid=self.uid, command=spec.command, script=spec.script,

@@ -23,7 +23,8 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.admission import can_run, check_job, check_live, check_runs, check_shares
+from cluster_agent.jobs.admission import can_run, check_components, check_job, check_live, check_runs, check_shares
+from cluster_agent.jobs.component_nodes import distributed
 from cluster_agent.jobs.engine_side.engine_rows import EngineRows
 from cluster_agent.jobs.engine_side.free_nodes import FreeNodes
 from cluster_agent.jobs.engine_side.placeholders import Outage, Placeholders
@@ -145,6 +146,11 @@ class Partition:
         switches.check_queue(spec.queue)
         if on and switches.has_partitions:
             spec = replace(spec, queue=self._queue_of(on[0]))
+        if spec.components:
+            check_components(spec, self.watts.configurations)
+            spec = replace(
+                spec, nodes=sum(one.nodes for one in spec.components), cores=0, gpus=0, mics=0, memory_gb=0.0
+            )
         job = Job(
             id=0, uid=uid, user=user, spec=spec, submitted_s=self._now(), queued_s=self._now(), on=list(on),
             full_power=full_power, group=group,
@@ -433,7 +439,7 @@ class Partition:
     def _call_back(self) -> None:
         """Queue the jobs again that were set aside and for which nodes are free now."""
         for job in list(self._rows.aside):
-            if len(self._free.of(job)) >= job.spec.nodes:
+            if len(distributed(job.spec, self._free.of(job))) >= job.spec.nodes:
                 self._rows.aside.remove(job)
                 self._rows.fresh.append(job)
 

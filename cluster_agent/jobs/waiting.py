@@ -17,6 +17,7 @@ from datetime import datetime
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import has_resources
+from cluster_agent.jobs.component_nodes import distributed, requested_nodes
 from cluster_agent.jobs.job import Job, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
@@ -144,6 +145,8 @@ def why_waiting(
         if (requested := job.spec.requested) not in idle_of:
             idle_of[requested] = sum(has_resources(job, node) for node in ready)
         idle = idle_of[requested]
+        if job.spec.components and not distributed(job.spec, ready):  # not for all of them at once
+            idle = min(idle, job.spec.nodes - 1)
         if place == 0:
             having = [node for node in nodes if has_resources(job, node)]
             why[job.id] = _of_head(job, idle, having, runs, now_s)
@@ -186,6 +189,8 @@ def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Ru
     if job.spec.nodes <= idle:
         return "first in the queue: about to start"
     words = f"first in the queue: {_needs(job, idle)}"
+    if job.spec.components:
+        return f"{words}; its components start together"
     missing = job.spec.nodes - idle
     for end_s, free, what in _coming(nodes, runs, now_s):
         missing -= free
@@ -197,6 +202,8 @@ def _of_head(job: Job, idle: int, nodes: Collection[Node], runs: Mapping[int, Ru
 
 def _needs(job: Job, idle: int) -> str:
     number, requested = job.spec.nodes, job.spec.requested
+    if job.spec.components:
+        return f"needs {requested_nodes(job.spec)}, and {idle} of these {number} {'is' if idle == 1 else 'are'} idle"
     what = f"node{'s' if number > 1 else ''}{f' with {requested}' if requested else ''}"
     return f"needs {number} {what}, and {idle} {'is' if idle == 1 else 'are'} idle"
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from cluster_agent.cluster import Machine, NodeGroup
-from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.jobs.job import Component, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
 from cluster_agent.scheduler.native.native_replay import Engine
@@ -66,7 +66,8 @@ class Counts:
         return {}
 
     def nodes_for(self, scheduler: NativeScheduler, row: int, free: Sequence[Node], width: int) -> Sequence[Node]:
-        """The nodes of a job that starts; too few if too few of those that it could have are free."""
+        """The nodes of a job that starts, component after component; too few if too few of those that it could have are
+        free."""
         return free[:width]
 
     def counts_on(self, scheduler: NativeScheduler, row: int) -> Mapping[str, int]:
@@ -116,7 +117,7 @@ def _at_lowest(group: NodeGroup) -> NodeGroup:
     return msgspec.structs.replace(group, **levels)
 
 
-def busy_mw(group: NodeGroup, spec: JobSpec) -> int:
+def busy_mw(group: NodeGroup, spec: Component | JobSpec) -> int:
     """What a busy node of the group draws at most, with the accelerators that a job requests."""
     return mw(busiest_w(group) + spec.gpus * group.gpu_w + spec.mics * group.mic_w)
 

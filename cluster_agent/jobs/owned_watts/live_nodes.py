@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from itertools import accumulate
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,11 +22,13 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.job import KIB_PER_GB, Job, JobSpec
+from cluster_agent.jobs.component_nodes import distributed, scarcest_first
+from cluster_agent.jobs.job import KIB_PER_GB, Component, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.owned_watts.live_counts import Counts, busy_mw, mw
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.components import Components
 from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES, Nodes
 from cluster_agent.scheduler.world import LiveJobs, World
 
@@ -61,30 +64,41 @@ class NodeCounts(Counts):
             watts=np.zeros(rows, np.float64),
             knows_watts=np.ones(rows, np.bool_),
             max_wait_s=np.zeros(rows, np.int64),
+            components=Components.growing(rows, PLACES + 1),
         )
+        self._spec: dict[int, JobSpec] = {}  # by row
         nodes = Nodes(np.array([has(one) for one in group.values()] or [NOTHING], np.int64))
         super().__init__(World(msgspec.structs.replace(live, jobs=jobs), nodes=nodes), composition)
 
     def add(self, row: int, job: Job) -> None:
         """Without a request for cores it counts those of the smallest node that it could have."""
-        self._fill(row, job.spec.nodes, self._need(job.spec), job.spec.nodes * self._most_above_mw(job.spec) / 1000)
+        if job.spec.components:
+            self._spec[row] = job.spec
+        self._fill(row, self._requests(job.spec), self._most_mw(job.spec) / 1000)
 
     def adopted(self, row: int, job: Job, now_s: int) -> dict[str, Any]:
         """Where the job is. Another policy or machine file may have given it nodes that it would not get now: it counts
         no less than the caps of these."""
-        own_mw = sum(self._above_mw(name, job.spec) for name in job.nodes)
-        watts = max(own_mw, len(job.nodes) * self._most_above_mw(job.spec)) / 1000
-        self._fill(row, len(job.nodes), self._need(job.spec), watts)
+        spec, count = job.spec, len(job.nodes)
+        own_mw = sum(self._above_mw(name, one) for name, one in zip(job.nodes, _of_ranks(spec, count), strict=True))
+        if count == spec.nodes:
+            self._fill(row, self._requests(spec), max(own_mw, self._most_mw(spec)) / 1000)
+            return {"nodes": self.at(self._as_the_engine(spec, job.nodes))}
+        first = spec.requests[0]
+        self._fill(row, [(count, self._need(first))], max(own_mw, count * self._most_above_mw(first)) / 1000)
         return {"nodes": self.at(job.nodes)}
 
     def occupy(self, row: int, names: Sequence[str], shares: Sequence[int] = ()) -> dict[str, Any]:
         """The row takes these nodes, and draws no more than idle ones."""
-        self._fill(row, len(names), [*NOTHING, 1], 0.0)
+        self._fill(row, [(len(names), [*NOTHING, 1])], 0.0)
         return {"nodes": self.at(names)}
 
     def busy_mw(self, job: Job, name: str) -> int:
         """The cap of a node with this job; of a node that the machine file does not have, its MOP."""
-        return 0 if self._group.get(name) is None else self._idle_mw[name] + self._above_mw(name, job.spec)
+        if self._group.get(name) is None:
+            return 0
+        rank = job.nodes.index(name) if name in job.nodes else 0
+        return self._idle_mw[name] + self._above_mw(name, job.spec.requests[job.spec.on_rank(rank)])
 
     def at(self, names: Iterable[str]) -> list[int]:
         """Their places in the engine."""
@@ -93,6 +107,8 @@ class NodeCounts(Counts):
     def nodes_for(self, scheduler: NativeScheduler, row: int, free: Sequence[Node], width: int) -> Sequence[Node]:
         """Where the policy has placed it, else others that are free: the policy does not know what nodes run, nor of
         jobs that name theirs."""
+        if (spec := self._spec.get(row)) is not None:
+            return self._components_for(scheduler, row, free, spec)
         placed = set(scheduler.placed(row).node.tolist())
         own = [node for node in free if self._at[node.name] in placed]
         if len(own) == width:
@@ -101,29 +117,78 @@ class NodeCounts(Counts):
             scheduler.place(row, self.at(node.name for node in free[:width]))
         return free[:width]
 
-    def _fitting(self, spec: JobSpec) -> list[NodeGroup]:
+    def _components_for(
+        self, scheduler: NativeScheduler, row: int, free: Sequence[Node], spec: JobSpec
+    ) -> Sequence[Node]:
+        by_place = {self._at[node.name]: node for node in free}
+        placed = scheduler.placed(row).node.tolist()
+        if by_place.keys() >= {*placed}:
+            return self._as_the_job(spec, [by_place[place] for place in placed])
+        found = distributed(spec, free)
+        if found:
+            scheduler.place(row, self.at(self._as_the_engine(spec, [node.name for node in found])))
+        return found
+
+    def _engine_order(self, spec: JobSpec) -> list[int]:
+        """The components in the order in which the engine looks for their nodes."""
+        return scarcest_first(spec, [has(group) for group in self._group.values()])
+
+    def _as_the_engine(self, spec: JobSpec, names: Sequence[str]) -> list[str]:
+        """The nodes of the job in that order of its components."""
+        of = _apart(names, [one.nodes for one in spec.requests])
+        return [name for at in self._engine_order(spec) for name in of[at]]
+
+    def _as_the_job(self, spec: JobSpec, nodes: Sequence[Node]) -> list[Node]:
+        """The reverse."""
+        order = self._engine_order(spec)
+        of = dict(zip(order, _apart(nodes, [spec.requests[at].nodes for at in order]), strict=True))
+        return [node for at in sorted(of) for node in of[at]]
+
+    def _requests(self, spec: JobSpec) -> list[tuple[int, list[int]]]:
+        requests = spec.requests
+        return [(requests[at].nodes, self._need(requests[at])) for at in self._engine_order(spec)]
+
+    def _most_mw(self, spec: JobSpec) -> int:
+        return sum(one.nodes * self._most_above_mw(one) for one in spec.requests)
+
+    def _fitting(self, spec: Component) -> list[NodeGroup]:
         return [group for group in self._groups if spec.fits(has(group))]
 
-    def _above_mw(self, name: str, spec: JobSpec) -> int:
+    def _above_mw(self, name: str, spec: Component) -> int:
         """What the node draws in such a job, more than an idle one; 0 of a node of no group."""
         group = self._group[name]
         return 0 if group is None else max(busy_mw(group, spec) - self._idle_mw[name], 0)
 
-    def _most_above_mw(self, spec: JobSpec) -> int:
+    def _most_above_mw(self, spec: Component) -> int:
         """The most of any node on which the job could run; of a group that has no nodes here, as its file says."""
         least_mw, fitting = self._least_mw, self._fitting(spec)
         return max([0, *(busy_mw(one, spec) - least_mw.get(one.name, mw(one.idle_w)) for one in fitting)])
 
-    def _need(self, spec: JobSpec) -> list[int]:
+    def _need(self, spec: Component) -> list[int]:
         cores, *others = spec.per_node
         fitting = self._fitting(spec)
         if not spec.cores and fitting:
             cores = min(group.cores for group in fitting)
         return [cores, *others, 1]
 
-    def _fill(self, row: int, units: int, need: list[int], watts: float) -> None:
+    def _fill(self, row: int, requests: Sequence[tuple[int, list[int]]], watts: float) -> None:
         assert self.engine.unlike is not None
-        self.engine.unlike.add(row, units, need, watts)
+        self.engine.unlike.add(row, requests, watts)
+
+
+Named = TypeVar("Named")
+
+
+def _apart(names: Sequence[Named], counts: Sequence[int]) -> list[Sequence[Named]]:
+    """So many of them, one after the other."""
+    ends = accumulate(counts)
+    return [names[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def _of_ranks(spec: JobSpec, count: int) -> list[Component]:
+    """The component of each of so many nodes."""
+    requests = spec.requests
+    return [requests[0]] * count if len(requests) == 1 else [requests[spec.on_rank(rank)] for rank in range(count)]
 
 
 def check_hosts(machine: Machine) -> None:

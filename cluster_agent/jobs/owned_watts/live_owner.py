@@ -19,6 +19,7 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import has_resources
+from cluster_agent.jobs.component_nodes import distributed
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
@@ -250,9 +251,10 @@ class Owner:
 
     def fits(self, job: Job, nodes: Collection[Node]) -> bool:
         """Whether the partition has nodes for it, which another machine file may have taken away."""
-        return job.spec.nodes <= sum(
-            node.serves(job.spec.queue) and (not self.places_jobs or has_resources(job, node)) for node in nodes
-        )
+        able = [
+            node for node in nodes if node.serves(job.spec.queue) and (not self.places_jobs or has_resources(job, node))
+        ]
+        return len(distributed(job.spec, able)) >= job.spec.nodes
 
     def most_nodes(self, job: Job) -> int:
         """How many nodes a job may get at most: a share of each of twice as many, where it may share."""

@@ -135,11 +135,14 @@ class CUnlike:
         order = served(self._rule, queue, now_s)
         return order[self.planned.tried(queue, order, now_s)]
 
-    def add(self, job: int, units: int, need: Sequence[int], watts: float) -> None:
-        """Fill in a row of a table that grows."""
-        self.jobs.units[job], self.jobs.need[job] = units, need
+    def add(self, job: int, requests: Sequence[tuple[int, Sequence[int]]], watts: float) -> None:
+        """Fill in a row of a table that grows: (units, need of one) of each component."""
+        assert self.jobs.components is not None
+        self.jobs.components.fill(job, requests)
+        units, total = sum(one for one, _ in requests), sum(one * np.array(need) for one, need in requests)
+        self.jobs.units[job], self.jobs.need[job] = units, -(-total // max(units, 1))
         self.admitted_w[job], self._admitted_uw[job] = watts, drawn_uw(watts)
-        self._total[job] = self.jobs.need[job] * units
+        self._total[job] = total
 
     # --- watts that are predicted
 

@@ -47,6 +47,22 @@ class Components(msgspec.Struct, frozen=True):
         number = np.arange(len(units)) - np.repeat(first, counts)
         return cls(first, counts, number, units, need, np.zeros(len(units), np.int64))
 
+    @classmethod
+    def growing(cls, jobs: int, kinds: int) -> Components:
+        """Of a table that is filled in job by job. The first ``jobs`` rows are of jobs with one component, each at its
+        own number, and those of the others follow; memory is taken only where a row is written."""
+        rows = jobs * (1 + MOST_COMPONENTS)
+        units, within, number = (np.zeros(rows, np.int64) for _ in range(3))
+        first, count = np.arange(jobs, dtype=np.int32), np.ones(jobs, np.int32)
+        return cls(first, count, number, units, np.zeros((rows, kinds), np.int64), within)
+
+    def fill(self, job: int, requests: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Of ``growing``: (units, need of one) of each component of the job, which may be filled in again."""
+        first = job if len(requests) == 1 else len(self.count) + MOST_COMPONENTS * job
+        self.first[job], self.count[job] = first, len(requests)
+        for row, (units, need) in enumerate(requests, first):
+            self.units[row], self.need[row] = units, need
+
     @property
     def job(self) -> Int64s:
         """Of each row."""
@@ -54,8 +70,12 @@ class Components(msgspec.Struct, frozen=True):
 
     @property
     def most(self) -> int:
-        """Components of a job."""
-        return int(self.count.max(initial=1))
+        """Components of a job; of a table that grows, as many as one may have."""
+        return MOST_COMPONENTS if self._is_growing else int(self.count.max(initial=1))
+
+    @property
+    def _is_growing(self) -> bool:
+        return len(self.units) > int(self.count.sum())
 
     def rows(self, job: int) -> slice:
         """Of this job."""
@@ -72,8 +92,10 @@ class Components(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
     def total(self) -> Int64s:
-        """``total[job, resource]`` over all components."""
+        """``total[job, resource]`` over all components; 0 of a table that grows."""
         found = np.zeros((len(self.count), self.need.shape[1]), np.int64)
+        if self._is_growing:
+            return found
         np.add.at(found, self.job, self.need * self.units[:, None])
         return found
 
