@@ -131,7 +131,7 @@ class Budgeted(Fake):
 
     def _drawn_mw(self, name: str) -> int:
         """By a node without a job its MOP; by one with a job what that draws, at most as much as is planned."""
-        one = self.partition.runs.on(self.partition.nodes[name])
+        one = next(iter(self.partition.runs.on(self.partition.nodes[name])), None)
         if one is None or one.parts[name].last is None:
             return self.declared(name).mop_mw
         return min(true_mw(one.job.uid), self.partition.watts.counts.busy_mw(one.job, name))

@@ -63,7 +63,7 @@ class Different(Budgeted):
         return self.partition.submit(1000 + TITLES.index(title) % 2, "someone", spec)
 
     def _drawn_mw(self, name: str) -> int:
-        one = self.partition.runs.on(self.partition.nodes[name])
+        one = next(iter(self.partition.runs.on(self.partition.nodes[name])), None)
         if one is None or one.parts[name].last is None:
             return self.declared(name).mop_mw
         drawn_mw = 68_000 + 6_000 * TITLES.index(one.job.title) + 337 * (one.job.id % 11)
