@@ -17,6 +17,7 @@ NAMES = (
     "twin_fit",
     "twin_bandwidth",
     "twin_uncore",
+    "corun",
     "gpu_slices",
     "sweep_cost",
     "agent_cost",
