@@ -23,7 +23,7 @@ from cluster_agent.jobs.owned_watts.live_halves import read_live_pairs
 from cluster_agent.replay.replay_files import arguments
 from cluster_agent.scheduler.policies import registry
 from cluster_agent.serve.config import JobSettings
-from foundation.wire.job_messages import JobPart, JobStart
+from foundation.wire.job_messages import JobPart
 from tests.live.fakes import EASY, Fake
 
 TABLE = """application,batch_size,partner,partner_batch_size,steps_per_s,partner_steps_per_s
@@ -265,4 +265,3 @@ def test_the_replay_of_what_a_partition_exports_decides_as_it_did(rule: str, tmp
 
 def test_every_rule_runs_live() -> None:
     assert registry.runs_live(registry.policy("shared"))
-    assert JobStart.__struct_fields__[-1] == "half"
