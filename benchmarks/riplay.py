@@ -50,8 +50,8 @@ PUBLISHED: Final = {0.8: "idle < shut < dvfs", 0.6: "idle < shut < dvfs", 0.4: "
 
 WITHIN: Final = {"mean_wait_s": 0.05, "energy_j": 0.03}
 HEADINGS: Final = (
-    "cell", "started", "wait s", "replay", "late replay", "energy kWh", "replay", "late replay", "work", "energy",
-    "kWh above cap, late replay's", "delay s", "load",
+    "cell", "started", "wait s", "off replay", "off late replay", "energy kWh", "off replay", "off late replay",
+    "work node-h, late replay's", "of no cap", "energy of no cap", "kWh above cap, late replay's", "delay s", "load",
 )  # fmt: skip
 
 
@@ -144,11 +144,12 @@ def table(begins: str, kept: dict[str, Any]) -> str:
         own, plain, late = one["riplay"], one["plain"], one["late"]
         off = {key: [f"{100 * (own[key] / other[key] - 1):+.1f} %" if other[key] else "" for other in (plain, late)]
                for key in WITHIN}  # fmt: skip
+        work = f"{own['work_node_h']:.1f}, {late['work_node_h']:.1f}"
         shares = [f"{100 * own[key] / base[key]:.1f} %" if base else "" for key in ("work_node_h", "energy_j")]
         above = f"{own['over_cap_ws'] / 3.6e6:.1f}, {late['over_cap_ws'] / 3.6e6:.1f}"
         rows.append((
             what.removeprefix(begins), f"{own['started']} of {own['jobs']}", f"{own['mean_wait_s']:.0f}",
-            *off["mean_wait_s"], f"{own['energy_j'] / 3.6e6:.1f}", *off["energy_j"], *shares, above,
+            *off["mean_wait_s"], f"{own['energy_j'] / 3.6e6:.1f}", *off["energy_j"], work, *shares, above,
             f"{own['start_delay_s']:.1f}", f"{own['load'][0]:.0f}",
         ))  # fmt: skip
     return render(HEADINGS, rows) + "".join(f"\n{line}" for line in orders(begins, kept))
