@@ -7,6 +7,9 @@ window (``cluster_agent.budget.scored_tags``). Judged: mixes with other seeds, a
 seven tenths of the clock. *Rule*: the tag that the node's agent had for most of the run. *Clear*: of the programs that
 are not within ``NEAR`` of a mark, since those a small error puts on the other side.
 
+``--ceiling`` prints what can be known at all from such counters: trees on forty thousand programs, without noise, also
+with half of the counters' error, and where the least sure ones get no tag. It needs scikit-learn and a minute.
+
 ``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model``.
 """
 
@@ -47,6 +50,8 @@ FIRST_TRAIN, FIRST_JUDGE = 2001, 1001
 LOWER: Final = 0.7
 NEAR: Final = 0.03
 REQUIRED: Final = 0.95
+CEILING_TRAIN, CEILING_JUDGE = 40_000, 8_000
+COVERED: Final = (1.0, 0.9, 0.8, 0.7)
 RIDGE: Final = 1e-3
 
 
@@ -154,6 +159,49 @@ def judged(weights: np.ndarray, machine: str, programs: str, is_free: bool, runs
     )  # fmt: skip
 
 
+def counted(machine: str, count: int, seed: int, bias: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of so many mixes of the twin's kind (``twin.physics.families.mixed_cpu``), without noise and for as long as one
+    likes: what its counters show at the highest clock, by phase, in figures for a learner; and which tag is true."""
+    random, has_stalls = np.random.default_rng(seed), machine == MACHINES[0]
+    figures, truths = [], []
+    for _ in range(count):
+        phases = int(random.integers(3, 7))
+        beta = random.uniform(0.05, 0.95, phases)
+        share = np.exp(random.uniform(np.log(2.0), np.log(20.0), phases))
+        share /= share.sum()
+        ipc = np.maximum(0.3 + 1.6 * beta + random.uniform(-0.3, 0.3, phases), 0.2)
+        traffic = np.maximum((1.0 - beta) * 5.0 + random.uniform(-1.0, 1.0, phases), 0.1)
+        error = random.choice((-1.0, 1.0), (4, phases)) * random.uniform(bias / 2, bias, (4, phases))
+        seen = np.clip(beta * (1.0 + error[0]), 0.01, 0.99)  # as in twin.physics.curves.cpu_tables
+        shown_ipc = ipc * (1.0 + 1.5 * error[2])
+        shown_traffic = traffic * (1.0 - seen) / np.maximum(1.0 - beta, 0.01) * (1.0 + error[3])
+        columns = [shown_ipc, shown_traffic, *([1.0 - seen] if has_stalls else [])]
+        row = [float(phases)]
+        for column in columns:
+            order, mean = np.argsort(column), float((share * column).sum())
+            until = np.cumsum(share[order])
+            places = [min(int(np.searchsorted(until, part)), phases - 1) for part in (0.25, 0.5, 0.75)]
+            row += [mean, float(np.sqrt((share * (column - mean) ** 2).sum())), column.min(), column.max()]
+            row += [column[order[place]] for place in places] + [float((share * column**2).sum())]
+            row += [float((share * column * other).sum()) for other in columns if other is not column]
+        figures.append(row)
+        truths.append(int(((share * beta).sum() > np.array(MARKS)).sum()))
+    return np.array(figures), np.array(truths)
+
+
+def ceiling(machine: str, bias: float) -> list[tuple[float, float]]:
+    """For shares of all programs, how many tags of the surest ones are right: boosted trees that learned from
+    ``CEILING_TRAIN`` programs, near what any rule could know from such counters."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
+
+    made = HistGradientBoostingClassifier(max_iter=200, learning_rate=0.08, l2_regularization=1.0, random_state=1)
+    made.fit(*counted(machine, CEILING_TRAIN, 1, bias))
+    figures, truths = counted(machine, CEILING_JUDGE, 2, bias)
+    chances = made.predict_proba(figures)
+    right, order = chances.argmax(axis=1) == truths, np.argsort(-chances.max(axis=1))
+    return [(part, float(right[order[: int(part * len(order))]].mean())) for part in COVERED]
+
+
 MODEL: Final = '''"""Tags from counters. EMULATED: learned from programs of the twin (benchmarks/learned_tags.py)."""
 
 from cluster_agent.prediction.models import Model, NothingToSayError
@@ -192,7 +240,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_tags", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="some tens of programs")
     parser.add_argument("--write", type=Path, metavar="FILE.py", help="keep the model")
+    parser.add_argument("--ceiling", action="store_true", help="only what can be known at all")
     options = parser.parse_args(argv)
+    if options.ceiling:
+        for machine in MACHINES:
+            for bias in (BIAS, BIAS / 2):
+                each = ", ".join(f"{right:.1%} of {part:.0%}" for part, right in ceiling(machine, bias))
+                print(f"EMULATED counters of {machine}, error {bias:.0%}: right {each}", flush=True)
+        return 0
     counts = (3 * QUICK, QUICK) if options.quick else (TRAIN, JUDGE)
     train, judge = (
         [f"mixed-cpu:{first + number}" for number in range(count)]

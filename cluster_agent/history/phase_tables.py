@@ -99,7 +99,7 @@ class PhaseTables:
             self._forgotten = msgspec.json.decode(self._list.read_bytes(), type=_Forgotten)
         self._wanted: dict[int, set[str]] = {}
         self._sent: deque[float] = deque(maxlen=AT_ONCE)
-        self._asked_s: dict[str, float] = {}
+        self._reminded_s: dict[str, float] = {}
         self._saved_s, self._is_unsaved = 0.0, False
 
     def hear(self, now_s: float, messages: Iterable[FromNode]) -> None:
@@ -124,9 +124,9 @@ class PhaseTables:
             return
         for node in nodes:
             done = self._forgotten.done.get(node, 0)
-            is_due = done < self._forgotten.last and now_s - self._asked_s.get(node, -AGAIN_S) >= AGAIN_S
+            is_due = done < self._forgotten.last and now_s - self._reminded_s.get(node, -AGAIN_S) >= AGAIN_S
             if is_due and self._may(now_s):
-                self._asked_s[node] = now_s
+                self._reminded_s[node] = now_s
                 number, digests = self._next(done)
                 self._send(node, PhasesForget(number, digests))
 
@@ -164,7 +164,7 @@ class PhaseTables:
         except OSError as error:
             raise ClusterError(f"{self._list}: cannot be written: {error.strerror}; try again") from None
         known = sorted(set(nodes))
-        self._asked_s.clear()
+        self._reminded_s.clear()
         self.step(now_s, known)
         if not digests:
             return f"no phases of {user}'s programs are kept"
@@ -212,7 +212,7 @@ class PhaseTables:
         forgotten = self._forgotten
         if forgotten.done.get(message.node, 0) < message.number <= forgotten.last:
             forgotten.done[message.node] = message.number
-            self._asked_s.pop(message.node, None)
+            self._reminded_s.pop(message.node, None)
             self._is_unsaved = True
 
     def _next(self, done: int) -> tuple[int, list[str]]:

@@ -365,7 +365,7 @@ class Job(msgspec.Struct):
             workdir=spec.workdir, output=filled(spec.output or standard_output(len(self.nodes)), *named),
             error=filled(spec.error, *named), env=env,
             walltime_s=self.walltime_s, grace_s=spec.grace_s, prolog=spec.prolog, epilog=spec.epilog, rank=rank,
-            nodes=self.nodes, tag=spec.tag, half=self.halves.get(node, -1), keeps_phases=True,
+            nodes=self.nodes, tag=spec.tag, half=self.halves.get(node, -1),
         )  # fmt: skip
 
 

@@ -29,6 +29,10 @@ STEP: Final = 0.005
 """Ours: by how much of its error a share is corrected with each job. A larger one swings with bursts of
 jobs, whose errors all come at once."""
 
+LEAST_SHARE: Final = -0.08
+"""Ours, chosen as ``STEP``: how far a share may go below 0. There the band is all that was seen, and what was missed is
+not forgotten: without that, bursts of jobs outside were forgotten as soon as the first one inside came."""
+
 USERS_KEPT: Final = 10_000
 
 Key: TypeAlias = tuple[str | None, str]
@@ -68,14 +72,14 @@ class _Ratios:
         self._above = _within(self._above + step * (self._target - (ratio > band.high)))
 
     def band(self, key: Key) -> Band:
-        count = len(self._sorted)
-        high = min(math.ceil((count + 1) * (1 - self._above) - 1e-9), count) - 1
-        low = max(math.floor((count + 1) * self._below + 1e-9), 1) - 1
+        count, below, above = len(self._sorted), max(self._below, 0.0), max(self._above, 0.0)
+        high = min(math.ceil((count + 1) * (1 - above) - 1e-9), count) - 1
+        low = max(math.floor((count + 1) * below + 1e-9), 1) - 1
         return Band(self._sorted[min(low, high)], self._sorted[high], key)
 
 
 def _within(share: float) -> float:
-    return min(max(share, 0.0), 0.5)
+    return min(max(share, LEAST_SHARE), 0.5)
 
 
 class Bands:

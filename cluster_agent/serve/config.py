@@ -213,6 +213,10 @@ class JobSettings(msgspec.Struct, frozen=True):
             " night`, or with nodes of their own `batch=n[01-12] debug=n[13-16]`. For policies as `limits`."
         ),
     ] = ""
+    share_phases: Annotated[
+        bool,
+        Meta(description="Whether a node gets phases of a user's program on GPUs that other nodes have measured."),
+    ] = False
     tag_model: Annotated[
         str,
         Meta(

@@ -40,7 +40,7 @@ from cluster_agent.serve.config import JobSettings
 from cluster_agent.serve.node_meter import NodeMeter
 from cluster_agent.store.job_store import JobStore
 from foundation.steady_clock import steady_time
-from foundation.wire.job_messages import JobQuery, Message, NodeJobs
+from foundation.wire.job_messages import JobQuery, JobStart, Message, NodeJobs
 from foundation.wire.power_messages import Report
 
 TURN_GAP_S: Final = 0.05
@@ -372,6 +372,8 @@ class JobService:
         if self._live is not None:
             outbox, self._live.outbox = self._live.outbox, []
             for name, message in outbox:
+                if isinstance(message, JobStart) and self._settings.share_phases:
+                    message = msgspec.structs.replace(message, keeps_phases=True)
                 self._send(name, message)
 
     def _follow(self, live: Partition) -> None:

@@ -6,8 +6,8 @@ When the job ends, the node of rank 0 sends what it has measured (``PhasesKept``
 what it could have known. Only jobs whose ``JobStart`` says so take part, so an older cluster agent gets none of these.
 
 A job is named by its number, never by its program: the cluster agent knows what it has started, and where. A node that
-lies about what it has measured is believed within ``problem_of``; what comes from elsewhere counts so little that a run
-looks for itself before it relies on it (``nodectl.policies.parts.gpu_memory.at_second_hand``).
+lies about what it has measured is believed within ``problem_of``, for jobs of that user and program alone, and in part
+(``nodectl.policies.parts.gpu_memory.at_second_hand``).
 
 ``PhasesForget`` is repeated until ``PhasesForgotten`` answers: each node deletes what programs of a user have left.
 """

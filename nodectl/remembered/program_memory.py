@@ -9,8 +9,9 @@
 A job begins and ends where the agent says so (``name``): a command that it runs, or the cluster's only job on this
 node. Else the GPUs show it: one has ended when none has worked for ``REST_S``.
 
-A job of the cluster whose program has no phases here begins with those that another node has measured on such a card,
-if they come within ``TRY_S`` of work (``nodectl.member.phase_exchange``); at its end other nodes get what it measured.
+For a job of the cluster whose program has no phases here, those that another node has measured on such a card come by
+the cluster agent (``nodectl.member.phase_exchange``). They are recalled in the same way, once the first phase looks
+like one of them: the other node may have lied. At the end of the job other nodes get what it measured.
 
 The disk is written in a thread: the loop enforces caps and must not wait for it.
 """
@@ -116,22 +117,19 @@ class ProgramMemory:
         is_recalled = has_begun and self._begin(program)
         if self._others:
             self._forget(self._others)
-            is_recalled |= self._is_running and self._look_elsewhere(self._others, sample.elapsed_s)
+            self._look_elsewhere(self._others, sample.elapsed_s)
         return is_recalled or (self._is_running and not is_idle and self._work(sample))
 
-    def _look_elsewhere(self, others: PhaseExchange, elapsed_s: float) -> bool:
-        """What other nodes have measured of this program; true: it was recalled."""
+    def _look_elsewhere(self, others: PhaseExchange, elapsed_s: float) -> None:
+        """What other nodes have measured of this program is a candidate: it is recalled if what runs looks like it."""
         if self._worked_s > TRY_S:
             others.give_up()
-        is_recalled = False
         for hardware, table in others.found(elapsed_s):
             card = next((one for one in self._cards if one.key.hardware == hardware and one.own is None), None)
             if card is not None and not card.is_forgotten:
                 table = replace(table, phases=tuple(at_second_hand(table.phases)))
                 card.own = Remembered(card.key, (table,))
-                self._recall(card, card.key, 0, table)
-                is_recalled = True
-        return is_recalled
+                card.candidates = [(card.key, 0, table)]
 
     def _forget(self, others: PhaseExchange) -> None:
         """Delete what is to be deleted on all nodes."""
@@ -224,8 +222,7 @@ class ProgramMemory:
         runs = f"{table.runs} run{'s' if table.runs > 1 else ''}"
         of = f"of {key.program}" if key.program else "of a program without a name that looks like this one"
         how = f", measured on {table.node}" if table.node else ""
-        if self._worked_s > 0 and not table.node:
-            how = f", recognised after {self._worked_s:.0f} s"
+        how += "" if self._worked_s == 0 else f", recognised after {self._worked_s:.0f} s"
         self._log(f"phases: begins with {len(table.phases)} of {runs} {of} on {key.card} ({key.digest}){how}")
 
     def _end(self) -> None:

@@ -21,6 +21,7 @@ from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings
 from cluster_agent.serve.server import Server
 from foundation.phase_files import PhaseFiles
 from lab.cluster_demo.emulated_partition import free_port
+from lab.emulated import emulated_jobs
 from lab.emulated.emulated_jobs import TwinJobs
 from lab.emulated.emulated_node import NodePlan, node_config
 from lab.emulated.watts import node_watts
@@ -48,7 +49,7 @@ class Head:
         settings = Settings(
             listen=self.url, keys=str(at / "keys"), store=str(at / "a.db"), socket=str(self.socket), mode="cap",
             budget=BudgetSettings(w=2.5 * watts.tdp_w), nodes=NodeSettings(tdp_w=watts.tdp_w, failing_together=0),
-            jobs=JobSettings("easy"),
+            jobs=JobSettings("easy", share_phases=True),
         )  # fmt: skip
         self._over, self.said = threading.Event(), list[str]()
         self._thread = threading.Thread(target=self._run, args=(settings,), daemon=True)
@@ -87,7 +88,7 @@ class Node:
     """An emulated node as a member of the cluster. ``said``: what its agent has logged of phases."""
 
     def __init__(self, head: Head, name: str) -> None:
-        self.head, self.state, self.said = head, head.at / name, list[str]()
+        self.head, self.state, self.said, self.job_j = head, head.at / name, list[str](), 0.0
         plan = NodePlan(name, MACHINE, node_watts(MACHINE), head.url, head.at / "keys", head.at / "node.toml")
         config, self._open = node_config(plan, str(self.state)), ExitStack()
         self.twin = Twin(MACHINE, seed=5)
@@ -115,18 +116,21 @@ class Node:
                     return
                 look_s = time.monotonic() + LOOK_S
             assert time.monotonic() < end_s, (self.said, self.head.said)
+            before_j, has_job = self._gpus_j(), self._jobs.job() is not None
             self._agent.tick()
-            if self._jobs.job() is None:
+            if has_job:
+                self.job_j += self._gpus_j() - before_j
+            else:
                 time.sleep(IDLE_TICK_S)
 
     def run_job(self) -> float:
         """Joules that its GPUs draw for a job."""
-        before_j = self._gpus_j()
+        self.job_j = 0.0
         job = self.head.ask(
             "submit", "--time", "10min", "-D", str(self.head.at), "--", "twin-workload", "easywave", f"{WORK_S}s"
         )["job"]
         self.until(lambda: self.head.ask("jobs", str(job))["row"]["state"] == "done")
-        return self._gpus_j() - before_j
+        return self.job_j
 
     def _gpus_j(self) -> float:
         return sum(joules for part, joules in self.twin.parts_j().items() if part.startswith("gpu-"))
@@ -143,6 +147,9 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert main(["keys", "new", "n1", "n2", "--role", "node", "--dir", keys]) == 0
     (tmp_path / "node.toml").write_text('[cpu_policy]\nname = "none"\n')
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # counters of one program err in one way, on whichever node
+    alike = emulated_jobs.load_workload
+    monkeypatch.setattr(emulated_jobs, "load_workload", lambda *given, **named: alike(*given, **{**named, "seed": 3}))
     with Head(tmp_path, capsys) as made:
         yield made
 

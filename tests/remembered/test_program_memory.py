@@ -199,13 +199,15 @@ def found(job: int = 7, attempt: int = 1, card: Card = CARD) -> PhasesFound:
 
 def test_what_this_node_has_not_it_requests_until_it_comes_and_begins_with_it(tmp_path: Path) -> None:
     link = Link()
-    node = Node(tmp_path, "a", link=link)
+    node = Node(tmp_path, "a", 250.5, link)
     node.work(6)
     assert link.of(PhasesWanted) == [PhasesWanted("n1", 7, 1, [CARD])] * 2
     link.down = [found(job=8), found(attempt=2), found(card=Card("another", "1", 1.0)), found()]
-    assert node.work(10) == 1
+    assert node.work(5) == 0, "nothing was measured yet"
+    node.policy.measured = True
+    assert node.work(5) == 1
     assert node.policy.recalled == [250.0] and len(link.of(PhasesWanted)) == 2
-    assert "4 runs of a" in node.said[0] and "measured on n9" in node.said[0]
+    assert "4 runs of a" in node.said[0] and "measured on n9, recognised after" in node.said[0]
     node.policy.fits = 0.9
     node.work(40)
     assert [(table.runs, table.node) for table in node.tables("a")] == [(5, "")]
@@ -215,11 +217,12 @@ def test_what_this_node_has_not_it_requests_until_it_comes_and_begins_with_it(tm
 
 def test_what_comes_from_elsewhere_counts_as_one_look(tmp_path: Path) -> None:
     link = Link()
-    node, got = Node(tmp_path, "a", link=link), list[KeptPhase]()
+    node, got = Node(tmp_path, "a", 250.5, link), list[KeptPhase]()
+    node.policy.measured = True
     node.policy.recall = lambda card, phases: got.extend(phases)  # type: ignore[method-assign]
     link.down = [found()]
-    node.work(1)
-    assert got[0].blocks == (3.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
+    node.work(2)
+    assert got[0].blocks == (90.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
 
 
 def test_nothing_is_requested_or_sent_where_the_cluster_agent_keeps_nothing_or_phases_are_here(tmp_path: Path) -> None:
@@ -233,6 +236,13 @@ def test_nothing_is_requested_or_sent_where_the_cluster_agent_keeps_nothing_or_p
     node.work(40)
     node.memory.end()
     assert link.sent == [], "it had phases, and the first node of the job sends what they measure"
+
+
+def test_what_comes_from_elsewhere_and_does_not_look_like_what_runs_is_not_used(tmp_path: Path) -> None:
+    link = Link()
+    node = Node(tmp_path, "a", 260.0, link)
+    node.policy.measured, link.down = True, [found()]
+    assert node.work(70) == 0 and node.policy.recalled == []
 
 
 def test_what_comes_after_a_minute_of_work_is_too_late(tmp_path: Path) -> None:
