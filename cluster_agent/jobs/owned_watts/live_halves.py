@@ -151,7 +151,7 @@ class HalfCounts(Counts):
 
     def _fill(self, row: int, units: int, kind: int, floor: float) -> None:
         assert self.engine.unlike is not None
-        self.engine.unlike.add(row, units, [1, 0, 0, 0], 0.0)
+        self.engine.unlike.add(row, [(units, [1, 0, 0, 0])], 0.0)
         self._shared.kind[row], self._shared.floor[row] = kind, floor
 
 
