@@ -41,6 +41,7 @@ NAMES = (
     "eurora_capped",
     "planned_capped",
     "bridi_tables",
+    "plan_orders",
     "profit",
     "dardis",
     "elastic",

@@ -42,7 +42,7 @@ int power_new(scheduler_t *s, const power_model_t *model)
     s->decisions = power_decisions;
     p->limit_s = column(m, n, sizeof *p->limit_s);
     p->extra_uw = column(m, n, sizeof *p->extra_uw);
-    p->later_uw = column(m, n, sizeof *p->later_uw);
+    p->later_uw = model->rescales ? column(m, n, sizeof *p->later_uw) : p->extra_uw;
     p->woken = column(m, n, sizeof *p->woken);
     p->has_handed_over = column(m, n, sizeof *p->has_handed_over);
     p->ledger.falls = column(m, n, sizeof *p->ledger.falls);
@@ -222,6 +222,24 @@ static int64_t away_uw(const scheduler_t *s, const plan_row_t *row)
     return away ? (row->off_uw + row->switching_uw) / away : 0;
 }
 
+int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int64_t length_s, int32_t level,
+                          int32_t lowest)
+{
+    double slower = p->model.slowdown[level];
+    int64_t end_s = since_s + (int64_t)ceil(((double)length_s - done_s) * slower - 1e-9);
+    if (!p->model.rescales || level >= lowest || p->row + 1 == p->n_rows || end_s <= p->rows[p->row + 1].from_s)
+        return end_s;
+    int64_t next_s = p->rows[p->row + 1].from_s;
+    done_s += (double)(next_s - since_s) / slower;
+    return next_s + (int64_t)ceil(((double)length_s - done_s) * p->model.slowdown[lowest] - 1e-9);
+}
+
+int64_t power_lowest_uw(const scheduler_t *s, int32_t job)
+{
+    const power_t *p = s->power;
+    return s->jobs.width[job] * extra_uw(p, job, lowest_of(p, job));
+}
+
 int64_t power_ends_by(const scheduler_t *s, int32_t job, int64_t length_s)
 {
     return power_lowered_end(s->power, s->since_s[job], s->done_s[job], length_s, s->level[job],
@@ -232,17 +250,19 @@ void power_count(scheduler_t *s, int32_t job, int32_t level)
 {
     power_t *p = s->power;
     int64_t width = s->jobs.width[job];
-    int32_t later = p->model.rescales ? (int32_t)greatest(level, lowest_of(p, job)) : level;
     p->extra_uw[job] = width * extra_uw(p, job, level);
-    p->later_uw[job] = width * extra_uw(p, job, later);
     p->running_uw += p->extra_uw[job];
+    if (!p->model.rescales)
+        return;
+    p->later_uw[job] = width * extra_uw(p, job, (int32_t)greatest(level, lowest_of(p, job)));
     p->running_later_uw += p->later_uw[job];
 }
 
 static void discount(power_t *p, int32_t job)
 {
     p->running_uw -= p->extra_uw[job];
-    p->running_later_uw -= p->later_uw[job];
+    if (p->model.rescales)
+        p->running_later_uw -= p->later_uw[job];
 }
 
 /* What the meter counts (meter.c), as watts of the highest frequency: a microwatt more makes up for rounding. */

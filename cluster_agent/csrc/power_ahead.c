@@ -24,7 +24,7 @@ typedef struct {
 /* What the running jobs that are left will draw at the point of the search. */
 static int64_t running_uw(const power_t *p, const search_t *at)
 {
-    return at->row == p->row ? at->running_uw : at->running_later_uw;
+    return at->row == p->row || !p->model.rescales ? at->running_uw : at->running_later_uw;
 }
 
 /* What will be left under the cap of a row from at_s on, when running jobs draw `running_uw`. */
@@ -131,7 +131,8 @@ static void search_from(scheduler_t *s, int64_t now_s, int64_t to_s, int64_t cha
         for (; next_end(s, now_s, at) <= to_s && at->ended < s->n_running; at->ended++) {
             const running_t *one = &s->running[at->ended];
             at->running_uw -= p->extra_uw[one->job];
-            at->running_later_uw -= p->later_uw[one->job];
+            if (p->model.rescales)
+                at->running_later_uw -= p->later_uw[one->job];
             at->drawn_uw -= p->extra_uw[one->job];
             for (int32_t k = p->row; k < p->n_rows; k++) { /* most rows leave all on: the job's columns are not read */
                 int is_all_on = p->rows[k].kept >= s->composition.processors;

@@ -64,8 +64,8 @@ struct power {
     int64_t *limit_s;    /* when it is ended at the latest, at its present frequency */
     int64_t *extra_uw;   /* planned power above idle; of running jobs */
     int64_t running_uw;  /* the sum of those */
-    int64_t *later_uw;   /* the same with which they count in later rows, to which they may be lowered */
-    int64_t running_later_uw;
+    int64_t *later_uw;   /* as they count in later rows; extra_uw itself, unless they can be lowered for these */
+    int64_t running_later_uw; /* only if they can */
     int64_t *metered_uw; /* only if it meters: the model's job_plan_uw, of running jobs what they were seen to draw */
     uint8_t *is_metered;
     int32_t n_beyond;    /* running jobs on nodes that should be off in the present row */
@@ -121,17 +121,8 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
 
 /* When a job ends at the latest that has done done_s of length_s since since_s, if it is lowered to its lowest frequency
  * as soon as the next row begins. Whatever is done to it instead, it ends no later. */
-static inline int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int64_t length_s,
-                                        int32_t level, int32_t lowest)
-{
-    double slower = p->model.slowdown[level];
-    int64_t end_s = since_s + (int64_t)ceil(((double)length_s - done_s) * slower - 1e-9);
-    if (!p->model.rescales || level >= lowest || p->row + 1 == p->n_rows || end_s <= p->rows[p->row + 1].from_s)
-        return end_s;
-    int64_t next_s = p->rows[p->row + 1].from_s;
-    done_s += (double)(next_s - since_s) / slower;
-    return next_s + (int64_t)ceil(((double)length_s - done_s) * p->model.slowdown[lowest] - 1e-9);
-}
+int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int64_t length_s, int32_t level,
+                          int32_t lowest);
 
 /* The row with the fewest processors on among those that begin before `end_s`, the first of equals. */
 static inline int32_t power_narrowest_row(const power_t *p, int32_t from, int64_t end_s)
@@ -143,11 +134,13 @@ static inline int32_t power_narrowest_row(const power_t *p, int32_t from, int64_
     return narrowest;
 }
 
+/* What the job draws above idle at its lowest frequency. */
+int64_t power_lowest_uw(const scheduler_t *s, int32_t job);
+
 /* With how much the job counts in later rows that counts with busy_uw in the present one. */
 static inline int64_t power_later_uw(const scheduler_t *s, int32_t job, int64_t busy_uw)
 {
-    const power_t *p = s->power;
-    return p->model.rescales ? s->jobs.width[job] * extra_uw(p, job, lowest_of(p, job)) : busy_uw;
+    return s->power->model.rescales ? power_lowest_uw(s, job) : busy_uw;
 }
 
 /* power_ahead.c */

@@ -88,6 +88,35 @@ def test_each_job_gets_its_earliest_start_over_its_whole_span(rows: list[Row], c
         assert schedules.cost(front) == sum(expected[job] - situation.now_s for job in front)
 
 
+@pytest.mark.parametrize("kind", [CListPlan, CSerialPlan])
+@given(rows=node_rows(10), cap=caps(), draw=st.randoms(use_true_random=False))
+@settings(max_examples=10, deadline=None)
+def test_the_end_of_the_last_job_costs_and_cuts_a_schedule_no_earlier_than_it_may(
+    kind: type[CListPlan], rows: list[Row], cap: PowerCap, draw: Random
+) -> None:
+    for situation in draw.sample(found := situations_of(on_four_nodes(rows, cap), cap), min(2, len(found))):
+        order, weight = list(range(len(situation.queue.job))), weights(situation, "wait")
+        draw.shuffle(order)
+        start_s = kind(situation, weight).start_s(order)
+        last_s = int((start_s + situation.queue.estimate_s).max()) - situation.now_s
+        schedules, waits_s = kind(situation, weight, end_weight=2.0), int((start_s - situation.now_s).sum())
+        cost = schedules.cost(order)
+        assert cost == waits_s + 2.0 * last_s
+        assert schedules.cost(order, cost) == float("inf") and schedules.cost(order, cost + 0.5) == cost
+
+
+@pytest.mark.parametrize("decoder", ["list", "serial"])
+def test_with_joules_the_last_job_ends_as_early_as_it_can(decoder: Decoder) -> None:
+    """Four short jobs of one node each before a long one leave three nodes idle while that runs; by waits they do."""
+    rows = [(0, 10, 10, 1, 16, 0, 0, 1.0)] * 4 + [(0, 40, 40, 1, 16, 0, 0, 1.0)]
+    ends = {
+        objective: max(at_s + row[1] for at_s, row in zip(starts(policy, trace_of(rows)), rows, strict=True))
+        for objective in ("wait", "joules")
+        for policy in [f"planned:objective={objective},decoder={decoder},rule=est"]
+    }
+    assert ends == {"wait": 50, "joules": 40}
+
+
 @given(rows=node_rows(10), cap=caps(), draw=st.randoms(use_true_random=False))
 @settings(max_examples=10, deadline=None)
 def test_a_schedule_does_not_depend_on_the_orders_before_it(rows: list[Row], cap: PowerCap, draw: Random) -> None:

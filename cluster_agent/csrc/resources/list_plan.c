@@ -275,12 +275,18 @@ double list_plan_cost_of(const list_situation_t *of, int32_t position, int64_t a
     return of->weight[position] * wait_s(of, at_s) + late;
 }
 
+double list_plan_cost_of_end(const list_situation_t *of, int64_t end_s)
+{
+    return of->end_weight > 0.0 ? of->end_weight * wait_s(of, end_s) : 0.0;
+}
+
 double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
 {
     const list_situation_t *of = &p->of;
     double cost = 0.0, waiting = 0.0; /* of those that have started; weight of those that wait */
     double never = 0.0;               /* what those cost more that never start */
     int32_t n_left = of->n_waiting;
+    int64_t end_s = of->now_s;
 
     begin(p, order);
     for (int32_t i = 0; i < n_left; i++)
@@ -297,6 +303,8 @@ double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
                 continue;
             }
             cost += list_plan_cost_of(of, job, at_s);
+            if (at_s + of->span_s[job] > end_s)
+                end_s = at_s + of->span_s[job];
             waiting -= of->weight[job];
         }
         n_left = kept;
@@ -304,11 +312,13 @@ double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
         for (int32_t i = 0; of->late && at_s == INT64_MAX && i < n_left; i++)
             never += of->late[p->left[i]];
         double at_least = n_left > 0 ? cost + waiting * wait_s(of, at_s) + never : cost;
+        at_least += list_plan_cost_of_end(of, n_left > 0 && at_s > end_s ? at_s : end_s);
         if (n_left > 0 && at_least >= bound)
             return INFINITY;
         if (at_s == INT64_MAX)
             return at_least;
     }
+    cost += list_plan_cost_of_end(of, end_s);
     return cost < bound ? cost : INFINITY;
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     const double *weight;        /* what a second of its wait costs */
     const int64_t *due_s;        /* only with `late`: a later start costs that, too; NULL: it does not */
     const double *late;
+    double end_weight;           /* what each second costs until the last of the schedule's jobs ends */
     const int64_t *release_s;    /* no start is before it; NULL: each may start now */
     int64_t until_s;             /* no start is at or after it; 0: time is long enough for all */
     int32_t is_strict;           /* list_plan: no job overtakes another that is released */

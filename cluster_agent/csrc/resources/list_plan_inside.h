@@ -17,4 +17,7 @@ ask_t list_plan_ask(const list_situation_t *situation, int32_t position);
 /* What it costs that the job at this position starts then; INT64_MAX: never, which counts as ten years. */
 double list_plan_cost_of(const list_situation_t *situation, int32_t position, int64_t at_s);
 
+/* What it costs that the last of the jobs ends then; INT64_MAX: one never starts. */
+double list_plan_cost_of_end(const list_situation_t *situation, int64_t end_s);
+
 #endif

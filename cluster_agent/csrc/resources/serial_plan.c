@@ -399,6 +399,7 @@ double serial_plan_cost(serial_plan_t *p, const int32_t *order, int32_t count, d
 {
     double cost = 0.0, rest = 0.0; /* of those that are placed; the least of those that are not */
     int32_t kept = 0;
+    int64_t end_s = p->of.now_s;
 
     while (kept < count && kept < p->n_done && p->order[kept] == order[kept] &&
            p->since_s[kept] == release_s(p, order[kept]))
@@ -414,10 +415,14 @@ double serial_plan_cost(serial_plan_t *p, const int32_t *order, int32_t count, d
         cost += list_plan_cost_of(&p->of, job, p->start_s[job]);
         if (p->memory.is_short)
             return -1.0;
-        if (cost + rest >= bound)
+        if (p->start_s[job] == INT64_MAX)
+            end_s = INT64_MAX;
+        else if (end_s < p->start_s[job] + p->of.span_s[job])
+            end_s = p->start_s[job] + p->of.span_s[job];
+        if (cost + rest + list_plan_cost_of_end(&p->of, end_s) >= bound)
             return INFINITY;
     }
-    return cost;
+    return cost + list_plan_cost_of_end(&p->of, end_s);
 }
 
 const int64_t *serial_plan_start_s(const serial_plan_t *p)

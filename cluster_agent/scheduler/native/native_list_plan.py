@@ -25,7 +25,8 @@ class CListPlan:
     """The schedules of orders of a situation's queue. ``weight``: per position, what a second of the job's wait
     costs. ``late``: with what each costs more that starts after the wait that its queue promises. ``release_s``: no job
     starts before it; the column is read at each schedule, and may change between them. ``until_s``: no job starts then
-    or later. ``is_strict``: in a list, no job overtakes another that is released."""
+    or later. ``is_strict``: in a list, no job overtakes another that is released. ``end_weight``: what each second
+    costs until the last job ends."""
 
     DECODER: ClassVar = "list"
 
@@ -37,6 +38,7 @@ class CListPlan:
         release_s: Int64s | None = None,
         until_s: int | None = None,
         is_strict: bool = False,
+        end_weight: float = 0.0,
     ) -> None:
         queue, running = situation.queue, situation.running
         self._situation = situation
@@ -70,7 +72,7 @@ class CListPlan:
         fields = {name: self._kept[name] for name in (*others, "placed")}
         fields |= {"model": model, "now_s": situation.now_s}
         fields |= {"n_waiting": len(queue.job), "n_running": len(running.job)}
-        fields |= {"until_s": until_s or 0, "is_strict": is_strict}
+        fields |= {"until_s": until_s or 0, "is_strict": is_strict, "end_weight": end_weight}
         new, free, self._start_s, self._placed_on = (
             getattr(lib, f"{self.DECODER}_plan_{name}") for name in ("new", "free", "start_s", "placed")
         )

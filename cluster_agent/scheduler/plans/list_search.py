@@ -28,10 +28,15 @@ from cluster_agent.scheduler.rules import RULES, promised_s
 
 Decoder: TypeAlias = Literal["list", "serial", "both"]
 
-Objective: TypeAlias = Literal["wait", "slowdown", "promise", "late"]
+Objective: TypeAlias = Literal["wait", "slowdown", "promise", "late", "joules"]
 """The weight of a job's wait: 1; 1 / its estimate (bounded slowdown); 1 / the wait that its queue promises (WQT of
-Bridi, ch. 4). ``late`` (ours): as ``promise``, and each job that waits for longer than promised costs one more. Joules
-are no objective: a job that runs at one level draws the same whenever it starts."""
+Bridi, ch. 4). ``late`` (ours): as ``promise``, and each job that waits for longer than promised costs one more.
+``joules`` (ours): what nodes draw without a job until the last job of the plan ends. Jobs that run at one level draw
+the same whenever they start, so these joules grow with that end alone, which is what costs; of equal ends the lowest
+sum of waits counts."""
+
+TIE: Final = 1e-9
+"""Ours: what a second of a wait costs with ``joules``, where a second of the end costs 1."""
 
 TAU_S: Final = 60
 """The tau of bounded slowdown in the published figures for Eurora."""
@@ -49,6 +54,8 @@ def weights(situation: Situation, objective: Objective) -> Float64s:
     queue = situation.queue
     if objective == "wait":
         return np.ones(len(queue.job))
+    if objective == "joules":
+        return np.full(len(queue.job), TIE)
     if objective == "slowdown":
         return 1.0 / np.maximum(queue.estimate_s, TAU_S)
     return 1.0 / promised_s(queue)
@@ -63,7 +70,7 @@ def list_search(objective: Objective, seed: int = 0, decoder: Decoder = "list", 
         firsts = first_orders(situation, weight)
         found = []
         for kind in _DECODERS[decoder]:
-            schedules = kind(situation, weight, late)
+            schedules = kind(situation, weight, late, end_weight=float(objective == "joules"))
             found.append((schedules, _searched(schedules, firsts, budget, random.Random(seed), front)))
         best, order = found[0] if len(found) == 1 else min(found, key=lambda one: one[0].cost(one[1]))
         return best.plan(order)
