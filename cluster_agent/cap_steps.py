@@ -7,7 +7,7 @@ until the next, the last one for ever:
     7200,10800,1200000,0                 0,1500000
     ...                                  43200,900000
 
-A third column of steps, ``cores``, may say how many cores are to be in use; a cap has no use for it.
+A third column of steps, ``cores``, may say how many cores are to be in use (``cores_of``); a cap has no use for it.
 
 Times are seconds of the job log. ``announced_s`` (optional) is when the cap becomes known; without it everything is
 known from the start. Steps with empty watts lift the cap.
@@ -15,9 +15,9 @@ known from the start. Steps with empty watts lift the cap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import floor
+from math import ceil, floor
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,9 @@ FOREVER_S: Final = 2**62
 WINDOWS: Final = ("from_s", "to_s", "watts")
 STEPS: Final = ("from_s", "watts")
 PROFILE: Final = (*STEPS, "cores")
+MOST_CORES: Final = 2**31
+MOST_STEPS: Final = 100_000
+"""Ours: lines of a profile of cores."""
 
 
 class Cap(msgspec.Struct, frozen=True):
@@ -52,25 +55,20 @@ def read_bytes(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in a path
-        raise WrongUseError(f"{path}: cannot read the caps: {getattr(error, 'strerror', None) or error}") from None
+        raise WrongUseError(f"{path}: cannot read the steps: {getattr(error, 'strerror', None) or error}") from None
 
 
 def caps_of(path: str, content: bytes) -> list[Cap]:
     """As ``read_caps``, of the file ``path`` with this content."""
-    (first_line, header), *rows = _rows(path, content) or [(1, [])]
-    names = tuple(word.strip() for word in header)
     known = [(*form, *more) for form in (WINDOWS, STEPS) for more in ((), ("announced_s",))]
-    if names not in (*known, PROFILE):
-        wanted = " or ".join(",".join(form) for form in known[::2])
-        raise WrongUseError(f"{path}:{first_line}: the first line must be {wanted}[,announced_s]")
+    wanted = f"{' or '.join(','.join(form) for form in known[::2])}[,announced_s]"
+    names, rows = _table(path, content, (*known, PROFILE), wanted)
     caps: list[Cap] = []
-    for number, row in rows:
-        where = f"{path}:{number}"
-        cap = _cap(_numbers(where, names, row))
+    for where, values in rows:
+        cap = _cap(values)
         if caps and "to_s" not in names:  # a step ends where the next begins
             caps[-1] = replace(caps[-1], to_s=cap.from_s)
-            if cap.from_s <= caps[-1].from_s:
-                raise WrongUseError(f"{where}: from_s {cap.from_s} is not after that of the line above; sort the lines")
+            _check_order(where, caps[-1].from_s, cap.from_s)
         elif caps and cap.from_s < caps[-1].to_s:
             raise WrongUseError(
                 f"{where}: from_s {cap.from_s} is before the end of the window above; sort or join them"
@@ -78,6 +76,24 @@ def caps_of(path: str, content: bytes) -> list[Cap]:
         _check_times(where, cap)
         caps.append(cap)
     return [cap for cap in caps if cap.watts < float("inf")]
+
+
+def cores_of(path: str, content: bytes) -> tuple[tuple[int, int], ...]:
+    """(Second, cores, rounded up) of each line of a profile with this content; errors as of ``read_caps``. Its watts
+    may be empty."""
+    steps: list[tuple[int, int]] = []
+    for where, values in _table(path, content, (PROFILE,), ",".join(PROFILE))[1]:
+        from_s, cores = int(values["from_s"]), ceil(values["cores"])
+        if cores >= MOST_CORES:
+            raise WrongUseError(f"{where}: cores cannot be {cores}: give a number below {MOST_CORES}")
+        if steps:
+            _check_order(where, steps[-1][0], from_s)
+        steps.append((from_s, cores))
+    if not steps:
+        raise WrongUseError(f"{path}: the profile has no line below its names")
+    if len(steps) > MOST_STEPS:
+        raise WrongUseError(f"{path}: {len(steps)} lines, and a profile of cores has at most {MOST_STEPS}; give fewer")
+    return tuple(steps)
 
 
 def as_kept(caps: Sequence[Cap], settle_s: float, aside_w: float) -> list[Cap]:
@@ -102,19 +118,36 @@ def as_kept(caps: Sequence[Cap], settle_s: float, aside_w: float) -> list[Cap]:
     return kept
 
 
+def _table(
+    path: str, content: bytes, known: Sequence[tuple[str, ...]], wanted: str
+) -> tuple[tuple[str, ...], Iterator[tuple[str, dict[str, float]]]]:
+    """The columns, which must be some that are ``known``, and of each line where it is and its numbers."""
+    (first_line, header), *rows = _rows(path, content) or [(1, [])]
+    names = tuple(word.strip() for word in header)
+    if names not in known:
+        raise WrongUseError(f"{path}:{first_line}: the first line must be {wanted}")
+    wheres = ((f"{path}:{number}", row) for number, row in rows)
+    return names, ((where, _numbers(where, names, row)) for where, row in wheres)
+
+
 def _rows(path: str, content: bytes) -> list[tuple[int, list[str]]]:
     """The lines that are neither empty nor comments, with their numbers."""
     try:
         lines = fields_by_line(foreign_text(content))
         return [(number, row) for number, row in lines if any(row) and row[0][:1] != "#"]
     except OSError as error:
-        raise WrongUseError(f"{path}: cannot read the caps: {error.strerror}") from None
+        raise WrongUseError(f"{path}: cannot read the steps: {error.strerror}") from None
 
 
 def _cap(values: Mapping[str, float]) -> Cap:
     """The cap of one line, with an end or, of a step, without."""
     to_s, announced_s = int(values.get("to_s", FOREVER_S)), int(values.get("announced_s", 0))
     return Cap(int(values["from_s"]), to_s, values["watts"], announced_s)
+
+
+def _check_order(where: str, before_s: int, from_s: int) -> None:
+    if from_s <= before_s:
+        raise WrongUseError(f"{where}: from_s {from_s} is not after that of the line above; sort the lines")
 
 
 def _check_times(where: str, cap: Cap) -> None:

@@ -24,20 +24,16 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cluster_agent.cap_steps import PROFILE, read_bytes
+from cluster_agent.cap_steps import MOST_CORES, cores_of, read_bytes
 from cluster_agent.errors import WrongUseError
 from foundation.digest import sha256_hex
 from foundation.shell.extension import Origin
-from foundation.shell.plain_text import TextError, fields_by_line, foreign_text
 
 Steps: TypeAlias = Sequence[tuple[int, int]]
 """(Second, cores) in order of time; each counts until the next."""
 
 LOOK_S: Final = 5.0
 EVERY_NODE: Final = 2**62
-
-MOST_CORES = 2**31
-MOST_STEPS = 100_000
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -88,37 +84,6 @@ def kept(keep_idle: str | None, keep_on: str | None) -> Kept:
         origin = None if path is None else Origin(path, sha256_hex(content))
         found.append((() if path is None else cores_of(path, content), origin))
     return Kept(nodes, found[0][0], found[1][0], found[1][1] or found[0][1])
-
-
-def cores_of(path: str, content: bytes) -> tuple[tuple[int, int], ...]:
-    """The steps of a profile with this content; ``WrongUseError`` names file and line."""
-    try:
-        lines = [(at, row) for at, row in fields_by_line(foreign_text(content)) if any(row) and row[0][:1] != "#"]
-    except TextError as error:
-        raise WrongUseError(f"{path}: cannot read the profile: {error.strerror}") from None
-    if not lines or tuple(word.strip() for word in lines[0][1]) != PROFILE:
-        raise WrongUseError(f"{path}: a profile of cores begins with the line {','.join(PROFILE)}")
-    steps: list[tuple[int, int]] = []
-    for number, row in lines[1:]:
-        step = _step(f"{path}:{number}", row)
-        if steps and step[0] <= steps[-1][0]:
-            raise WrongUseError(f"{path}:{number}: {step[0]} s is not after the line above; sort the lines")
-        steps.append(step)
-    if not steps:
-        raise WrongUseError(f"{path}: the profile has no line below its names")
-    if len(steps) > MOST_STEPS:
-        raise WrongUseError(f"{path}: {len(steps)} lines, and a profile of cores has at most {MOST_STEPS}; give fewer")
-    return tuple(steps)
-
-
-def _step(where: str, row: list[str]) -> tuple[int, int]:
-    try:
-        from_s, _, cores = (float(text) for text in row)
-    except ValueError:
-        raise WrongUseError(f"{where}: not {','.join(PROFILE)}, e.g. 3600,42000,960") from None
-    if not (0 <= from_s < 2**53 and 0 <= cores < MOST_CORES):
-        raise WrongUseError(f"{where}: seconds and cores are numbers from 0; correct the line")
-    return int(from_s), ceil(cores)
 
 
 def ahead(steps: Steps, lead_s: int) -> list[tuple[int, int]]:

@@ -33,7 +33,7 @@ def test_it_prints_the_measures_of_a_replay_and_writes_them(tmp_path: Path, caps
         (["--machine", "eurora"], "--machine eurora: one kind of nodes with watts is needed, such as curie-fat"),
         (["--cap", "900"], "--cap 900: the idle machine draws 1170 W: no core can be busy"),
         (["--cap", "-1"], "--cap -1: give watts above 0"),
-        (["--profile", "none.csv"], "none.csv: cannot read the caps"),
+        (["--profile", "none.csv"], "none.csv: cannot read the steps"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cluster_agent.cap_steps import cores_of
 from cluster_agent.cluster import load_machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.kept_on import Kept, ahead, cores_of, kept, value_at
+from cluster_agent.kept_on import Kept, ahead, kept, value_at
 from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.native.governor import Watts
 from cluster_agent.scheduler.native.native_replay import NativeReplay
@@ -113,13 +114,14 @@ def test_a_long_profile_with_a_long_lead_is_quick() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("from_s,watts\n0,5\n", "begins with the line from_s,watts,cores"),
-        ("from_s,watts,cores\n0,5\n", ":2: not from_s,watts,cores"),
-        ("from_s,watts,cores\n0,5,x\n", ":2: not from_s,watts,cores"),
-        ("from_s,watts,cores\n0,5,-1\n", ":2: seconds and cores are numbers from 0"),
-        ("from_s,watts,cores\n9,5,1\n9,5,2\n", ":3: 9 s is not after the line above"),
+        ("from_s,watts\n0,5\n", "p.csv:1: the first line must be from_s,watts,cores$"),
+        ("from_s,watts,cores\n0,5\n", ":2: 2 values for the 3 columns"),
+        ("from_s,watts,cores\n0,5,x\n", ":2: cores cannot be 'x': a number is needed"),
+        ("from_s,watts,cores\n0,5,-1\n", ":2: cores cannot be -1: give a number from 0"),
+        ("from_s,watts,cores\n0,5,3e9\n", ":2: cores cannot be 3000000000: give a number below 2147483648"),
+        ("from_s,watts,cores\n9,5,1\n9,5,2\n", ":3: from_s 9 is not after that of the line above"),
         ("from_s,watts,cores\n", "has no line below its names"),
-        ("", "begins with the line"),
+        ("", "the first line must be"),
     ],
 )
 def test_a_wrong_profile_is_refused_in_one_line(text: str, problem: str) -> None:

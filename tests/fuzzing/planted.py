@@ -239,6 +239,12 @@ FAULTS: Final[dict[str, tuple[type_fault, ...]]] = {
         (CAPS, "if cap.to_s <= cap.from_s:", "if False:"),
         (CAPS, "if len(row) != len(header):", "if False:"),
     ),
+    "profile of cores": (
+        MARK, WIDE,
+        (CAPS, "if cores >= MOST_CORES:", "if False:"),
+        (CAPS, "if from_s <= before_s:", "if False:"),
+        (CAPS, "ceil(values[\"cores\"])", "floor(values[\"cores\"])"),
+    ),
     "budget": (
         MARK, WIDE,
         (BUDGET, "except (ValueError, OverflowError):", "except OverflowError:"),

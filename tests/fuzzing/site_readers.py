@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster_agent.campaigns.campaign_grid import read_campaign
-from cluster_agent.cap_steps import FOREVER_S, read_caps
+from cluster_agent.cap_steps import FOREVER_S, MOST_CORES, cores_of, read_caps
 from cluster_agent.cluster import MOST_W, load_machine
 from cluster_agent.errors import ClusterError
 from cluster_agent.replay import plan_file
@@ -44,6 +44,13 @@ def _caps(path: Path) -> Any:
     sound(all(0 <= one.from_s < one.to_s <= FOREVER_S and 0 <= one.watts < math.inf for one in caps), "no cap")
     sound(all(one.to_s <= after.from_s for one, after in itertools.pairwise(caps)), "two caps at once")
     return [[one.from_s, one.to_s, one.watts, one.announced_s] for one in caps]
+
+
+def _cores(path: Path) -> Any:
+    steps = cores_of(str(path), path.read_bytes())
+    sound(all(before[0] < after[0] for before, after in itertools.pairwise(steps)), "steps out of order")
+    sound(all(0 <= at_s <= FOREVER_S and 0 <= cores < MOST_CORES for at_s, cores in steps), "no cores")
+    return steps
 
 
 def _schedule(path: Path) -> Any:
@@ -222,6 +229,9 @@ def of_sites() -> dict[str, Reader]:
         "caps": Reader(
             ("from_s,watts\n0,20000\n100,15000\n200,\n", "from_s,to_s,watts,announced_s\n7200,10800,1200,0\n"),
             _caps, trouble, ",",
+        ),
+        "profile of cores": Reader(
+            ("from_s,watts,cores\n0,20000,960\n3600,,1.5\n# night\n7200,0,0\n",), _cores, trouble, ",",
         ),
         "budget": Reader(
             ("time,watts\n2030-01-31T08:00:00+01:00,12000\n2030-02-01T08:00:00+01:00,9000\n", "1e9,500\n2e9,600\n"),
