@@ -3,7 +3,8 @@
 ``firmware_faults`` breaks one group at a time, so another one contradicts it. Here all sensors of two or three groups
 lie alike: a common scale, offset, delay or freeze, and sensors of two domains that change places. What no sound sensor
 contradicts is not found, and is published: the true watts that stay hidden, over the cap, and the hottest die.
-``--long``: power and activity times a factor for 4,000 slots (2 s). ``--air``: sound sensors instead, whose inlet jumps
+``--long``: power and activity times a factor for 4,000 slots (2 s). ``--bound``: the same under a load and a cap that
+never change, until the guard's own step shows it, at most 95 s. ``--air``: sound sensors instead, whose inlet jumps
 by up to 10 K and whose cooling by up to a fifth.
 
 All results are emulated.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,20 @@ from typing import Final
 import msgspec
 
 from benchmarks.experiment import save
-from benchmarks.firmware_faults import CRITICAL_C, GROUPS, LATE, POWER0, STEPS, UNIT, Case, Outcome, loads, run, sound
+from benchmarks.firmware_faults import (
+    CRITICAL_C,
+    GROUPS,
+    LATE,
+    POWER0,
+    STEPS,
+    UNIT,
+    Case,
+    Outcome,
+    joined,
+    loads,
+    run,
+    sound,
+)
 from twin.pulp.plant import CORES, DOMAIN_CORES, Fault, Plant
 
 ALL: Final = {"t": GROUPS["temperatures, all"], "a": GROUPS["activity, all"], "p": GROUPS["power, all"]}
@@ -30,6 +45,8 @@ ONE: Final = {"t": GROUPS["temperatures, domain"], "a": GROUPS["activity, domain
 LOADS: Final = ("class 2", "mixture", "light to heavy")
 ONSETS: Final = ("before the start", LATE)
 LONG_SLOTS: Final = 4_000
+BOUND_SLOTS: Final = 190_000
+LOOK_SLOTS: Final = 100
 FACTORS: Final = (0.5, 0.7, 0.8, 0.9)
 HIDDEN: Final = 1.05
 """Of the cap: less is no excess."""
@@ -139,6 +156,29 @@ def long_cases() -> list[Case]:
     ]
 
 
+def bound_cases() -> list[Case]:
+    """Power and activity times a factor, under caps that stay as they are."""
+    plain = Case("power and activity", "common", "", Fault.SCALED, 0.0, "class 2", STEPS[0], LATE, slots=BOUND_SLOTS)
+    caps = [step for step in STEPS if step[1]]
+    return [replace(plain, variant=f"x {factor}", step=step) for factor in (0.7, 0.8, 0.9) for step in caps]
+
+
+def until_found(case: Case) -> str:
+    """A line: when an alarm has come, and the highest power until then, over the cap."""
+    rig = joined(loads()[case.load][1], zlib.crc32(repr(case).encode()), 4.0)
+    rig.plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
+    cap_w = rig.cap(case.step[1])
+    rig.host.advance_slots(5_000)
+    break_together(rig.plant, case)
+    worst, slots = 0.0, 0
+    while slots < case.slots and not rig.host.view().guard_alarms:
+        rig.host.advance_slots(LOOK_SLOTS)
+        slots += LOOK_SLOTS
+        worst = max(worst, float(rig.plant.power_w[0]) / cap_w)
+    how = "found after" if rig.host.view().guard_alarms else "not found in"
+    return f"{case.variant} under {cap_w:.0f} W: {worst:.2f} of the cap, {how} {slots / 2000:.1f} s"
+
+
 def moving_air(seed: int) -> tuple[int, int, float]:
     """``sound`` in air that changes."""
     return sound((seed, 5_000), is_air_moving=True)
@@ -157,11 +197,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks firmware_faults_together", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every eleventh case")
     parser.add_argument("--long", action="store_true", help="power and activity together for two seconds instead")
+    parser.add_argument("--bound", action="store_true", help="how long they stay hidden where nothing else moves")
     parser.add_argument("--air", action="store_true", help="a million sound slots while the air changes instead")
     parser.add_argument("--processes", type=int, default=2, help="how many cases at a time")
     options = parser.parse_args(arguments)
     if options.air:
         return _sound_in_moving_air(options.processes)
+    if options.bound:
+        with multiprocessing.get_context("fork").Pool(options.processes) as pool:
+            for line in pool.imap(until_found, bound_cases()):
+                print(line, flush=True)
+        return 0
     chosen = long_cases() if options.long else cases()[:: 11 if options.quick else 1]
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
         outcomes = pool.map(outcome, chosen, chunksize=5)

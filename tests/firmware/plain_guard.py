@@ -9,7 +9,18 @@ from tests.firmware.plain_chip import CORES, DOMAIN_CORES, DOMAINS, FREQ, FREQ_M
 
 SUM, MODEL, CAP, HEAT, FROZEN = 1, 2, 4, 8, 16
 FAULT, UNLIMITED = -(2**31), 2**31 - 1
-SLOTS = {"sum": 4, "model": 6, "cap": 5, "heat": 8, "failed": 3, "frozen": 3, "odd": 8, "scatter": 4, "leak": 16}
+SLOTS = {
+    "sum": 4,
+    "model": 6,
+    "cap": 5,
+    "heat": 8,
+    "failed": 3,
+    "frozen": 3,
+    "odd": 8,
+    "scatter": 4,
+    "leak": 16,
+    "answer": 8,
+}
 """In a row, until a contradiction is a fault."""
 HOLD, HOLD_MAX = 2000, 65_536
 SAFE_UW = 100_000_000
@@ -28,6 +39,8 @@ class PlainGuard:
         self.failed = [False] * CORES
         self.heat: list[int] | None = None  # silicon, copper, sink, ambient; in 1/256 mK
         self.heat_slots = 0
+        self.slow_expected = self.slow_mean = self.moved = self.answered = self.sound = 0
+        self.quiet = self.own_step = 0
         self._rows: dict[tuple[str, int], int] = {}
         hottest = leak_factor(358_150)
         rungs = [(FREQ_MIN, 0), *((freq, level) for level, freq in enumerate(FREQ))]
@@ -88,6 +101,9 @@ class PlainGuard:
         faults |= self._caps([measured, *powers[1:]], caps)
         faults |= self._heat(len(sound), mean, (sum(models) if measured == FAULT else measured) // 1000)
         self._hold(faults)
+        self._plan_step(measured)
+        if self.own_step:
+            return [FREQ_MIN] * DOMAINS
         if not self.hold:
             return [FREQ[-1]] * DOMAINS
         package = self._safe(min(caps[0] or SAFE_UW, SAFE_UW), CORES)
@@ -157,6 +173,7 @@ class PlainGuard:
         silicon += (silicon_at - silicon) >> 3
         copper += (copper_at - copper) * 5 >> 9
         sink += (ambient + sink_over - sink) >> 14
+        faults |= HEAT if self._answer(sound, mean * 256, silicon + copper) else 0
         ahead = mean * 256 - sink - silicon - copper if sound else 0
         self.heat_slots += 1
         if self.heat_slots <= 400:
@@ -172,6 +189,34 @@ class PlainGuard:
                 ambient = bounded(ambient + (ahead >> 8), low - 256_000, high)
         self.heat = [silicon, copper, sink, ambient]
         return faults | (HEAT if self._lasts("heat", 0, so=is_low or ambient < low) else 0)
+
+    def _answer(self, sound: int, mean: int, expected: int) -> bool:
+        """Whether the die moves by more than measured power explains, against slow averages of both."""
+        is_new = sound != self.sound or self.heat_slots < 400
+        self.sound = sound
+        if is_new:
+            self.slow_expected, self.slow_mean, self.moved, self.answered = expected, mean, 0, 0
+            return False
+        self.slow_expected += (expected - self.slow_expected) >> 7
+        self.slow_mean += (mean - self.slow_mean) >> 7
+        move, answer = (
+            bounded(one >> 13, -1600, 1600) for one in (expected - self.slow_expected, mean - self.slow_mean)
+        )
+        if abs(move) > 15:
+            self.moved += move * move - (self.moved >> 8)
+            self.answered += move * answer - (self.answered >> 8)
+        self.moved -= self.moved >> 14
+        self.answered -= self.answered >> 14
+        is_more = self.answered > self.moved + self.moved // 8 + 16_384
+        return self._lasts("answer", 0, so=self.moved > 250_000 and is_more)
+
+    def _plan_step(self, measured: int) -> None:
+        """A step of its own, 128 slots long, once none has come for 131,072."""
+        self.quiet = 0 if self.moved > 250_000 else min(self.quiet + 1, 131_072)
+        if self.own_step:
+            self.own_step -= 1
+        elif self.quiet == 131_072 and measured > 30_000_000:
+            self.own_step, self.quiet = 128, 0
 
     def _hold(self, faults: int) -> None:
         if faults and not self.hold:

@@ -120,6 +120,41 @@ def test_temperatures_that_freeze_while_the_sink_warms_under_an_unchanging_load_
     assert plant.temperature_c[:CORES].max() < 70.0
 
 
+def test_power_and_activity_that_read_too_low_together_are_found_by_the_heat_of_the_next_step() -> None:
+    host, plant = joined(CLASSES[2])
+    cap(host, 60.0)
+    host.advance_slots(1000)
+    for sensors in (POWERS, ACTIVITIES):
+        break_sensors(plant, sensors, Fault.SCALED, 0.75)
+    host.advance_slots(1000)
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0], "nothing moves"
+    assert plant.power_w[0] > 1.3 * 60
+    cap(host, 150.0)
+    host.advance_slots(100)
+    assert must(host, TELEMETRY, 0x9)[1] == HEAT
+    host.advance_slots(10)
+    assert plant.power_w[0] <= 100.0
+
+
+def test_where_nothing_moves_the_guard_makes_a_step_of_its_own() -> None:
+    """A minute and more of the controller's time, since so long it waits."""
+    host, plant = joined(CLASSES[2])
+    cap(host, 120.0)
+    host.advance_slots(1000)
+    for sensors in (POWERS, ACTIVITIES):
+        break_sensors(plant, sensors, Fault.SCALED, 0.75)
+    host.advance_slots(130_000)
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+    clocks = []
+    for _ in range(400):
+        host.advance_slots(128)
+        clocks.append(int(host.wires["freq_khz"].max()))
+        if must(host, TELEMETRY, 0x9)[1]:
+            break
+    assert must(host, TELEMETRY, 0x9)[1] == HEAT
+    assert min(clocks) == 400_000
+
+
 def test_temperatures_that_are_steady_to_the_millikelvin_are_no_fault() -> None:
     host, plant = joined(0.0)
     plant.settle(np.full(CORES, 0.3))

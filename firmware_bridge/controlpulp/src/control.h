@@ -34,6 +34,9 @@ struct guard {
     int32_t recent_cap_uw[2][POWER_DOMAINS];
     bool has_caps, has_heat;
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
+    int32_t slow_expected, slow_mean;      /* filtered: silicon and copper, mean temperature; 1/256 mK */
+    int32_t moved, answered, sound;        /* squares of moves of the one; times those of the other; sound sensors */
+    int32_t answer_slots, quiet_slots, step_slots; /* no step for so long; so long goes our own step on */
     int32_t warm, warm_at_change[CORES];   /* sink above the ambient by power alone; when a reading last changed */
     int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
     int32_t slow_uw[CORES];                           /* filtered again, as copper warms */

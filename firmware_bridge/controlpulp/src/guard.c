@@ -12,7 +12,8 @@
  *     CAP     measured power above 33/32 of a cap, whatever the model says; without a cap, above 9/8 of 9 W for each core
  *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C;
  *             or measured power is above the model's by 1/32 of it and 1/8 of its leakage: leakage grows by 3 % for each
- *             kelvin, so it shows that all temperatures read too low since the start, which no thermal model can
+ *             kelvin, so it shows that all temperatures read too low since the start, which no thermal model can;
+ *             or the die answers steps of power by 1/8 more than measured power explains (answers_otherwise)
  *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the millikelvin
  *             while the core's power changed or the sink should have moved by 2 K, or 8 K below what the mean and the
  *             core's power let expect
@@ -23,11 +24,14 @@
  *     silicon -> 18/1024 P, copper -> 63/1024 P, S -> A + 153/1024 P      mK, P in mW; 4 ms, 51 ms, 8 s
  *
  * S and the ambient A follow the readings while these are within 5 K of the model. Beyond that the model goes on alone,
- * since no heat sink changes so fast. Readings above the model are no fault here: the law follows them. Nobody knows how
+ * since no heat sink changes so fast. Steady readings above the model are no fault: the law follows them. Nobody knows how
  * warm the copper was before the start, so for START_SLOTS S follows the readings alone.
  *
  * Safe level. The highest clock at which the heaviest known load on a chip at 85 C stays within the caps and within
  * SAFE_UW. It depends on no sensor. It ends SAFE_SLOTS slots after the last fault; each further alarm doubles that time.
+ *
+ * Own steps. Power and activity that read too low by one factor look like warm air, but for their answers to steps. Where
+ * none has come for STEP_AFTER, the guard makes one: the lowest clocks for STEP_SLOTS.
  *
  * Invariant. The guard only lowers the targets of the law.
  *
@@ -58,6 +62,15 @@
 
 #define FROZEN_WARM (2000 * 256)    /* ours */
 #define HEAT_TOLERANCE (5000 * 256) /* all in 1/256 mK */
+#define MOVE_LEAST 15         /* all ours: 0.5 K, in 32 mK; less is noise and other cores */
+#define MOVE_MOST 1600        /* 256 squares of it fit */
+#define MOVED_LEAST 250000    /* 2 K for 64 slots */
+#define ANSWER_MARGIN 16384   /* 1/16 of the least */
+#define FADE_SHIFT 14         /* what was seen counts for 8 s */
+#define ANSWER_SLOTS 8
+#define STEP_AFTER 131072     /* 65.5 s */
+#define STEP_SLOTS 128        /* 64 ms, a thousandth of it */
+#define STEP_UW 30000000      /* less cannot answer by enough */
 #define AMBIENT_FIRST (298150 * 256)
 #define AMBIENT_LOW (278150 * 256)
 #define AMBIENT_HIGH (328150 * 256)
@@ -209,6 +222,48 @@ static void check_caps(struct guard *g, const struct sensors *in, int32_t measur
     g->has_caps = true;
 }
 
+/*
+ * Whether the die answers steps of power with other heat than the measured power explains. Air moves the heat sink alone,
+ * and slowly, so what the mean temperature does against its own slow average is the answer of silicon and copper.
+ */
+static bool answers_otherwise(struct guard *g, int32_t sound, int32_t mean)
+{
+    int32_t expected = g->silicon + g->copper;
+    bool is_other = sound != g->sound; /* another mean */
+    g->sound = sound;
+    if (is_other || g->start_slots < START_SLOTS) {
+        g->slow_expected = expected;
+        g->slow_mean = mean;
+        g->moved = g->answered = 0;
+        return false;
+    }
+    g->slow_expected += (expected - g->slow_expected) >> SLOW_SHIFT;
+    g->slow_mean += (mean - g->slow_mean) >> SLOW_SHIFT;
+    int32_t move = clamp32((expected - g->slow_expected) >> 13, -MOVE_MOST, MOVE_MOST);
+    int32_t answer = clamp32((mean - g->slow_mean) >> 13, -MOVE_MOST, MOVE_MOST);
+    if (move < -MOVE_LEAST || move > MOVE_LEAST) {
+        g->moved += move * move - (g->moved >> 8);
+        g->answered += move * answer - (g->answered >> 8);
+    }
+    g->moved -= g->moved >> FADE_SHIFT;
+    g->answered -= g->answered >> FADE_SHIFT;
+    int32_t most = g->moved + g->moved / 8 + ANSWER_MARGIN;
+    return lasts(&g->answer_slots, g->moved > MOVED_LEAST && g->answered > most, ANSWER_SLOTS);
+}
+
+/* Makes a step of its own where none has come for long, and enough power is measured to make one. */
+static void plan_step(struct guard *g, int32_t measured_uw)
+{
+    bool is_known = g->moved > MOVED_LEAST;
+    g->quiet_slots = is_known ? 0 : min32(g->quiet_slots + 1, STEP_AFTER);
+    if (g->step_slots) {
+        g->step_slots--;
+    } else if (g->quiet_slots == STEP_AFTER && measured_uw > STEP_UW) {
+        g->step_slots = STEP_SLOTS;
+        g->quiet_slots = 0;
+    }
+}
+
 static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t measured_uw, int64_t model_uw,
                        uint32_t *faults)
 {
@@ -226,6 +281,8 @@ static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t 
     g->silicon += (power_mw * 18 / 4 - g->silicon) >> 3;
     g->copper += ((power_mw * 63 / 4 - g->copper) * 5) >> 9;
     g->sink += (g->ambient + power_mw * 153 / 4 - g->sink) >> 14;
+    if (answers_otherwise(g, sound, mean))
+        *faults |= GUARD_HEAT;
     int32_t ahead = sound ? mean - g->sink - g->silicon - g->copper : 0;
     if (g->start_slots < START_SLOTS) {
         g->start_slots++;
@@ -293,12 +350,15 @@ void guard_step(struct guard *g, const struct control *c, const struct sensors *
     check_caps(g, in, measured_uw, want, &faults);
     check_heat(g, sound, mean_mk, measured_uw, all, &faults);
     count_safe_slots(g, faults);
+    plan_step(g, measured_uw);
     *limited = *want;
+    for (int d = 0; d < DOMAINS && g->step_slots; d++)
+        limited->target_khz[d] = min32(want->target_khz[d], FREQ_MIN_KHZ);
     if (!g->safe_slots)
         return;
     int32_t package = safe_khz(g, want->cap_uw[0] ? min32(want->cap_uw[0], SAFE_UW) : SAFE_UW, CORES);
     for (int d = 0; d < DOMAINS; d++) {
         int32_t own = want->cap_uw[1 + d] ? safe_khz(g, want->cap_uw[1 + d], DOMAIN_CORES) : package;
-        limited->target_khz[d] = min32(want->target_khz[d], min32(own, package));
+        limited->target_khz[d] = min32(limited->target_khz[d], min32(own, package));
     }
 }
