@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.riplay import fast_nodes
 from lab.riplay.fast_nodes import FastNodes
 from tests.waiting import PATIENCE_S
 from twin.machine import load_machine
@@ -15,7 +16,7 @@ from twin.machine import load_machine
 SPEED, OFF_W = 10.0, 14.0
 
 
-def watts(nodes: FastNodes, seconds: float = 1.5) -> float:
+def watts(nodes: FastNodes, seconds: float = 0.6) -> float:
     """The mean of all of them, in the log's time, from now on."""
     nodes.begin_meter()
     nodes.settle(time.time() + seconds)
@@ -23,7 +24,10 @@ def watts(nodes: FastNodes, seconds: float = 1.5) -> float:
     return (after_j - before_j) / (ended_s - began_s) / SPEED
 
 
-def test_nodes_draw_what_their_workload_clock_and_switch_make_of_them(tmp_path: Path) -> None:
+def test_nodes_draw_what_their_workload_clock_and_switch_make_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast_nodes, "READ_S", 0.2)
     folder = tmp_path / "s"
     with FastNodes(["n01", "n02"], folder, SPEED, OFF_W, load_machine("curie")) as nodes:
         assert watts(nodes) == pytest.approx(2 * 117, rel=0.03)
@@ -34,9 +38,9 @@ def test_nodes_draw_what_their_workload_clock_and_switch_make_of_them(tmp_path: 
             assert job.recv(200) == b"ok\n"
             assert watts(nodes) == pytest.approx(117 + 350, rel=0.05), "its dies are cold at first"
             nodes.set_clock(["n01"], 1200)
-            assert watts(nodes, 2.5) == pytest.approx(117 + 193, rel=0.1), "a tick or two are at the clock before"
+            assert watts(nodes, 1.2) == pytest.approx(117 + 193, rel=0.1), "a tick or two are at the clock before"
             nodes.set_off(["n02"], True)
-            assert watts(nodes, 2.5) == pytest.approx(OFF_W + 193, rel=0.1)
+            assert watts(nodes, 1.2) == pytest.approx(OFF_W + 193, rel=0.1)
         nodes.set_off(["n02"], False)
         nodes.settle(time.time() + 0.5)
         assert watts(nodes) == pytest.approx(2 * 117, rel=0.03), "the workload has left with its connection"
