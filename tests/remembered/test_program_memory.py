@@ -265,6 +265,14 @@ def test_a_forgotten_program_is_deleted_and_what_runs_is_not_kept(tmp_path: Path
     assert node.tables("a") == () and len(node.tables("b")) == 1 and link.of(PhasesKept) == []
 
 
+def test_a_forgotten_program_does_not_begin_with_what_was_on_its_way(tmp_path: Path) -> None:
+    link = Link()
+    node = Node(tmp_path, "a", 250.5, link)
+    node.policy.measured = True
+    link.down = [PhasesForget(3, [Key("a", CARD.card, CARD.driver, CARD.limit_w).digest]), found()]
+    assert node.work(10) == 0 and node.policy.recalled == []
+
+
 def test_files_that_cannot_be_deleted_are_said_and_not_confirmed(tmp_path: Path) -> None:
     link = Link()
     node = Node(tmp_path, None, link=link)
