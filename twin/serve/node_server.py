@@ -136,7 +136,7 @@ class _Server:
             },
             lambda: Joined(kernels.conversation(), HeartbeatConversation(self._twin, plan.seed)),
         )
-        self._door = WorkloadSocket(Path(namespace.RUN_DIRECTORY), namespace.WORKLOAD, self._twin)
+        self._workloads = WorkloadSocket(Path(namespace.RUN_DIRECTORY), namespace.WORKLOAD, self._twin)
         self.ready = Ready(tree_device, self._counters.device, self._tree.roots, settings.roots)
         threading.Thread(target=self._twin.run_realtime, args=(self._stop,), name="model", daemon=True).start()
         threading.Thread(target=self._tick, name="faults", daemon=True).start()
@@ -175,7 +175,7 @@ class _Server:
             self._tree.act()
             self._counters.follow_faults()
             if self._has_begun:
-                self._door.look()
+                self._workloads.look()
 
     def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return {
