@@ -122,7 +122,7 @@ class Power:
         can_boot = [node for node in nodes if _may_boot_by_itself(node)]
         needed = _needed(queued, [*coming, *idle, *can_boot])
         kept = self._surplus(nodes, coming, now_s)
-        self._boot(can_boot, needed, -kept)
+        self._boot(can_boot, needed, -kept - self._unheard(nodes, now_s))
         if self.times.idle_off_s > 0:
             surplus = min(len(idle) + len(coming) - max(len(needed), self.times.keep_idle), kept)
             self._switch_off_idle([node for node in idle if node.name not in needed], surplus, now_s)
@@ -131,6 +131,12 @@ class Power:
         """How many more nodes are on or boot than the profile wants; below 0: so many are missing."""
         on = len(coming) + sum(node.is_up and node.switched is None and not node.gets_none for node in nodes)
         return on - (self._ahead.wanted(now_s) if self._ahead else 0)
+
+    def _unheard(self, nodes: Sequence[Node], now_s: float) -> int:
+        """How many nodes nobody has heard yet, right after a start: others shall not boot in their place."""
+        if now_s - self._began_s > self.silence_s:
+            return 0
+        return sum(node.spoke_s == float("-inf") and node.switched is None for node in nodes)
 
     def _boot(self, can_boot: Sequence[Node], needed: set[str], missing: int) -> None:
         """Boot the nodes that jobs need, and the first of the others until so many are on as the profile wants."""

@@ -84,9 +84,22 @@ def test_a_restart_in_mid_profile_goes_on_with_it(tmp_path: Path) -> None:
     site.until(lambda: site.count("off") == 2)
     before = list(site.ran)
     site.fake.kill_and_restart()
+    site.fake.partition.turn()  # before any node was heard
+    site.serve()
     for _ in range(300):
         site.step()
     assert site.count("off") == 2 and site.ran == before
+
+
+def test_a_node_that_is_not_heard_after_a_restart_gets_another_one_booted_in_its_place(tmp_path: Path) -> None:
+    site = site_of(tmp_path / "p.csv", "0,4")
+    site.until(lambda: site.count("off") == 2)
+    site.fake.kill_and_restart()
+    for name in ("n00", "n01"):
+        site.fake.nodes[name].is_cut = True
+    begun_s = site.fake.now_s
+    site.until(lambda: site.count("booting") == 2)
+    assert site.fake.now_s - begun_s > site.fake.partition.power.silence_s
 
 
 def test_without_a_profile_all_nodes_stay_on_and_a_lost_one_stays_in_force(tmp_path: Path) -> None:
