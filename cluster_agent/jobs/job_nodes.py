@@ -49,7 +49,6 @@ class Node:
     drained: str | None = None  # the reason
     runs: dict[int, int] = field(default_factory=dict)  # by row of the engine's table
     away_row: int | None = None  # while it is away: its placeholder in the engine's table
-    away_shares: int = 0  # that the placeholder has
     away_until_s: int | None = None  # when the scheduler may count on it again; None: not known
     spoke_s: float = float("-inf")
     idle_s: float | None = None

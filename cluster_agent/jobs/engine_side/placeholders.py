@@ -104,18 +104,12 @@ class Placeholders:
                     self.is_short_of_room = True
                     continue
                 away_s = max(round(self._times.boot_within_s), 2) if is_coming(node) else ENDLESS_S
-                node.away_row, node.away_shares = (
-                    occupy([node.name], now_s, away_s, [node.free_shares]),
-                    node.free_shares,
-                )
+                # of a node that is half taken the free half: nobody comes next to a placeholder when the job has ended
+                node.away_row = occupy([node.name], now_s, away_s, [node.free_shares])
                 node.away_until_s = now_s + away_s if is_coming(node) else None
         return is_pass_due
 
 
 def _is_right(node: Node, now_s: int) -> bool:
-    """Whether its placeholder has all that is free, and ends when the node should be back, or never, and not now."""
-    return (
-        node.away_shares == node.free_shares
-        and (node.away_until_s is not None) == is_coming(node)
-        and (node.away_until_s or ENDLESS_S) > now_s + 1
-    )
+    """Whether its placeholder ends when the node should be back, or never, and not now."""
+    return (node.away_until_s is not None) == is_coming(node) and (node.away_until_s or ENDLESS_S) > now_s + 1
