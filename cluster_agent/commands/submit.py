@@ -253,18 +253,11 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         raise WrongUseError(f"--time {given['walltime']}: a job needs some time")
     if walltime_s > LONGEST_S:
         raise WrongUseError(f"--time {given['walltime']}: longer than {LONGEST_S // 86_400} days")
-    nodes, share = given["nodes"], given["share"]
-    if 2 * nodes % 1:
-        raise WrongUseError(f"--nodes {nodes:g}: give whole nodes, or halves such as 0.5 and 1.5")
-    if share and given["exclusive"]:
-        raise WrongUseError(f"--share {share} and --exclusive: leave one of them out")
-    floor_of("--share", share)
     title = Path(given["script"]).name if given["script"] not in ("", "-") else ""
     return {
         "command": list(given["command"]), "walltime_s": walltime_s,
         "workdir": os.path.abspath(given["workdir"] or os.getcwd()), "script": script, "name": given["name"] or title,
-        "nodes": math.ceil(nodes), "halves": round(2 * nodes) if nodes % 1 else 0,
-        "share": "exclusive" if given["exclusive"] else share, "output": given["output"], "error": given["error"],
+        **_shares(given), "output": given["output"], "error": given["error"],
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
         "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
@@ -273,6 +266,18 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],
         "begin_s": begin_s("--begin", given["begin"], datetime.now()) if given["begin"] else 0,
     }  # fmt: skip
+
+
+def _shares(given: dict[str, Any]) -> dict[str, Any]:
+    """How many nodes, or halves of them, and with whom."""
+    nodes, share = given["nodes"], given["share"]
+    if 2 * nodes % 1:
+        raise WrongUseError(f"--nodes {nodes:g}: give whole nodes, or halves such as 0.5 and 1.5")
+    if share and given["exclusive"]:
+        raise WrongUseError(f"--share {share} and --exclusive: leave one of them out")
+    floor_of("--share", share)
+    halves = round(2 * nodes) if nodes % 1 else 0
+    return {"nodes": math.ceil(nodes), "halves": halves, "share": "exclusive" if given["exclusive"] else share}
 
 
 def begin_s(option: str, text: str, now: datetime) -> int:
