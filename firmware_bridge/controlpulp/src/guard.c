@@ -13,7 +13,7 @@
  *     HEAT    the mean temperature is more than 5 K below that of the thermal model, or implies an ambient below 5 C;
  *             or measured power is above the model's by 1/32 of it and 1/8 of its leakage: leakage grows by 3 % for each
  *             kelvin, so it shows that all temperatures read too low since the start, which no thermal model can;
- *             or the die answers steps of power by 1/8 more than measured power explains (answers_otherwise)
+ *             or the die answers steps of power by 1/8 more than measured power explains (check_answer)
  *     FROZEN  more than FAILED_MAX temperatures have failed: implausible, stuck (control.c), unchanged to the millikelvin
  *             while the core's power changed or the sink should have moved by 2 K, or 8 K below what the mean and the
  *             core's power let expect
@@ -223,10 +223,10 @@ static void check_caps(struct guard *g, const struct sensors *in, int32_t measur
 }
 
 /*
- * Whether the die answers steps of power with other heat than the measured power explains. Air moves the heat sink alone,
+ * Whether the die answers steps of power with more heat than the measured power explains. Air moves the heat sink alone,
  * and slowly, so what the mean temperature does against its own slow average is the answer of silicon and copper.
  */
-static bool answers_otherwise(struct guard *g, int32_t sound, int32_t mean)
+static void check_answer(struct guard *g, int32_t sound, int32_t mean, uint32_t *faults)
 {
     int32_t expected = g->silicon + g->copper;
     bool is_other = sound != g->sound; /* another mean */
@@ -235,7 +235,7 @@ static bool answers_otherwise(struct guard *g, int32_t sound, int32_t mean)
         g->slow_expected = expected;
         g->slow_mean = mean;
         g->moved = g->answered = 0;
-        return false;
+        return;
     }
     g->slow_expected += (expected - g->slow_expected) >> SLOW_SHIFT;
     g->slow_mean += (mean - g->slow_mean) >> SLOW_SHIFT;
@@ -248,7 +248,8 @@ static bool answers_otherwise(struct guard *g, int32_t sound, int32_t mean)
     g->moved -= g->moved >> FADE_SHIFT;
     g->answered -= g->answered >> FADE_SHIFT;
     int32_t most = g->moved + g->moved / 8 + ANSWER_MARGIN;
-    return lasts(&g->answer_slots, g->moved > MOVED_LEAST && g->answered > most, ANSWER_SLOTS);
+    if (lasts(&g->answer_slots, g->moved > MOVED_LEAST && g->answered > most, ANSWER_SLOTS))
+        *faults |= GUARD_HEAT;
 }
 
 /* Makes a step of its own where none has come for long, and enough power is measured to make one. */
@@ -281,8 +282,7 @@ static void check_heat(struct guard *g, int32_t sound, int32_t mean_mk, int32_t 
     g->silicon += (power_mw * 18 / 4 - g->silicon) >> 3;
     g->copper += ((power_mw * 63 / 4 - g->copper) * 5) >> 9;
     g->sink += (g->ambient + power_mw * 153 / 4 - g->sink) >> 14;
-    if (answers_otherwise(g, sound, mean))
-        *faults |= GUARD_HEAT;
+    check_answer(g, sound, mean, faults);
     int32_t ahead = sound ? mean - g->sink - g->silicon - g->copper : 0;
     if (g->start_slots < START_SLOTS) {
         g->start_slots++;
