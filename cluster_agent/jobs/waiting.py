@@ -144,9 +144,7 @@ def why_waiting(
     for place, job in enumerate(order):
         if (requested := job.spec.requested) not in idle_of:
             idle_of[requested] = sum(has_resources(job, node) for node in ready)
-        idle = idle_of[requested]
-        if job.spec.components and not distributed(job.spec, ready):  # not for all of them at once
-            idle = min(idle, job.spec.nodes - 1)
+        idle = _at_once(job, idle_of[requested], ready)
         if place == 0:
             having = [node for node in nodes if has_resources(job, node)]
             why[job.id] = _of_head(job, idle, having, runs, now_s)
@@ -172,6 +170,11 @@ def add_plan(
         why[number] = f"planned to start by {_clock(at_s, now_s)}"
     if trouble and order:
         why[order[0].id] += f" (decided by the list schedule; planner: {trouble})"
+
+
+def _at_once(job: Job, idle: int, ready: Sequence[Node]) -> int:
+    """Of the nodes that some component of the job could have, as many as count: too few if not all fit at once."""
+    return min(idle, job.spec.nodes - 1) if job.spec.components and not distributed(job.spec, ready) else idle
 
 
 def _ready(nodes: Iterable[Node]) -> list[Node]:

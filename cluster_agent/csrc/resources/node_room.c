@@ -50,6 +50,12 @@ static inline int64_t fits_on(const node_model_t *model, int32_t node, const int
     return within && !(within & model->group[node]) ? 0 : node_room_units(room, need, units);
 }
 
+/* The accelerators that the job would block. */
+static inline int64_t blocked(const int64_t *need, const int64_t *room)
+{
+    return (!need[GPUS] && room[GPUS] > 0 ? GPU_RANK : 0) + (!need[MICS] && room[MICS] > 0 ? MIC_RANK : 0);
+}
+
 static int32_t find_one(const node_model_t *model, const int64_t *room, const ask_t *ask, int32_t component,
                         const uint8_t *is_cold, node_room_t *candidates, placed_t *found)
 {
@@ -66,7 +72,7 @@ static int32_t find_one(const node_model_t *model, const int64_t *room, const as
         count += one->fits > 0;
         if (model->placing == PLACE_PACK) {
             one->cores = room[CORES];
-            one->blocked = (!need[GPUS] && room[GPUS] > 0 ? GPU_RANK : 0) + (!need[MICS] && room[MICS] > 0 ? MIC_RANK : 0);
+            one->blocked = blocked(need, room);
         } else if (fitting >= units && !is_cold) {
             break; /* the nodes with the highest numbers are not needed */
         }

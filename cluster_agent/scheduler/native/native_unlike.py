@@ -70,7 +70,6 @@ class CUnlike:
         self._admitting = composition.power or Power()
         self._power = power
         self._total = table(jobs.total())
-        components = jobs.components
         self._unmetered: list[int] = []
         self._known: list[int] = []  # that waited after the last pass whose events ``follow`` has seen
         self._ended = self._submitted = 0
@@ -86,11 +85,7 @@ class CUnlike:
         } | _idle_off(composition, nodes)
         self.was_moved = np.zeros(len(jobs), np.uint8)
         """Which jobs waited, or were placed on other nodes, since they may be on some groups of nodes alone."""
-        within = jobs.within if components is None else components.within
-        if within.any():
-            groups = {"group": nodes.group_bit, "within": table(np.ascontiguousarray(within))}
-            self._columns |= {name: pointer("uint64_t", column) for name, column in groups.items()}
-            self._columns["was_moved"] = pointer("uint8_t", self.was_moved)
+        self._columns |= _groups(jobs, nodes, table, self.was_moved)
         placing = code("PLACE", composition.placing or "first")
         self.planned: PlannedStarts | None = None
         if composition.plan is not None:
@@ -107,9 +102,7 @@ class CUnlike:
         if shared is not None:
             self._columns |= shared.columns()
         given = {"n_nodes": len(nodes), "placing": placing, "caps": self.c_cap[0][0]}
-        if components is not None:
-            self._columns |= _lists(components)
-            given["most_components"] = components.most
+        self._columns |= _lists(jobs.components)
         self.c = ffi.new("node_model_t *", given | self._columns)
 
     @property
@@ -201,10 +194,28 @@ def _requests(jobs: Jobs, table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]])
     return {"units": of.units, "need": table(with_places(of.need, 0))}
 
 
-def _lists(components: Components) -> dict[str, Any]:
+def _groups(
+    jobs: Jobs,
+    nodes: Nodes,
+    table: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
+    was_moved: npt.NDArray[np.uint8],
+) -> dict[str, Any]:
+    """The groups of nodes, and those that each component may be on, if they are not all."""
+    within = (jobs.components or jobs).within
+    if not within.any():
+        return {}
+    groups = {"group": nodes.group_bit, "within": table(np.ascontiguousarray(within))}
+    found = {name: pointer("uint64_t", column) for name, column in groups.items()}
+    return {**found, "was_moved": pointer("uint8_t", was_moved)}
+
+
+def _lists(components: Components | None) -> dict[str, Any]:
     """Which components are a job's."""
+    if components is None:
+        return {}
     columns = {"component": components.first, "n_components": components.count}
-    return {name: pointer("int32_t", np.ascontiguousarray(column, np.int32)) for name, column in columns.items()}
+    lists = {name: pointer("int32_t", np.ascontiguousarray(column, np.int32)) for name, column in columns.items()}
+    return {**lists, "most_components": components.most}
 
 
 def alone(jobs: Jobs, nodes: Nodes, placing: Placing) -> bool:
