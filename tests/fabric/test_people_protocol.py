@@ -93,7 +93,7 @@ ON_THE_WIRE = {
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
          "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False,
          "cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-         "reservation": "", "begin_s": 0, "components": []},
+         "reservation": "", "share": "", "halves": 0, "begin_s": 0, "components": []},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -135,7 +135,7 @@ ON_THE_WIRE = {
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
                                 "grace_s": 30, "requeue": True, "eco": False, "cores": 0, "gpus": 0, "mics": 0,
                                 "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-                                "reservation": "", "begin_s": 0, "components": []}},
+                                "reservation": "", "share": "", "halves": 0, "begin_s": 0, "components": []}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it: with its defaults."""
