@@ -11,10 +11,10 @@ from typing import Final
 from benchmarks.publishing.measurements import MEASUREMENTS
 from benchmarks.publishing.rows import FOLDER, ROOT, Cells, Published
 
-MANUAL: Final = ROOT / "docs" / "hazard.md"
-"""Of this page only the tables that name their rows are measured."""
+MANUAL: Final = (ROOT / "docs" / "hazard.md", ROOT / "docs" / "nodes-ahead.md")
+"""Of these pages only the tables that name their rows are measured."""
 
-PAGES: Final = (*sorted((ROOT / "docs").glob("benchmarks*.md")), MANUAL)
+PAGES: Final = (*sorted((ROOT / "docs").glob("benchmarks*.md")), *MANUAL)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def places(page: Path) -> Iterator[Place]:
             end += 1
         above = next((one for one in reversed(lines[:top]) if one), "")
         named = NAMED.fullmatch(above)
-        if page == MANUAL and not named:
+        if page in MANUAL and not named:
             continue
         cells = [_split(one) for one in (lines[top], *lines[at + 1 : end])]
         yield Place(page, top, *((named[1], named[2] or "") if named else ("", "")), cells)
