@@ -11,7 +11,8 @@
  *   limited_pass, reserved_pass
  *   pass
  *   budget, choices
- *   nodes, power_pass
+ *   nodes, power_ahead
+ *   power_pass
  *   composing
  *   replay_foreseen, replay_setup, steps
  *   replay_power

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -134,9 +134,19 @@ class Run:
         if any(last.cause == "walltime" for last in lasts):
             return "timeout", status, f"its walltime of {job.spec.walltime_s} s was over"
         if failed:
-            own = next((last for last in failed if last.cause == ""), failed[0])
-            return "failed", own.status, own.detail or job.reason
-        return "done", 0, next((last.detail for last in lasts if last.detail and job.halves), "")
+            return "failed", *_own_failure(failed, job.reason)
+        return "done", 0, _strayed(lasts) if job.halves else ""
+
+
+def _own_failure(failed: Sequence[JobPart], reason: str) -> tuple[int, str]:
+    """Status and detail of the first part that failed by itself; if all were ended, of the first of these."""
+    own = next((last for last in failed if last.cause == ""), failed[0])
+    return own.status, own.detail or reason
+
+
+def _strayed(lasts: Iterable[JobPart]) -> str:
+    """What a node says of threads that have left their half."""
+    return next((last.detail for last in lasts if last.detail), "")
 
 
 def _first(lasts: Iterable[JobPart], phase: Phase) -> JobPart | None:

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from lab.emulated.workload_socket import WorkloadSocket
 from twin.machine import Machine
 from twin.physics.model import STEP_S, Twin
+from twin.programs.workload_socket import WorkloadSocket
 
 TICK_S: Final = 0.1
 """Ours: how often sockets are looked at; a job waits so long for its workload."""

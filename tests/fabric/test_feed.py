@@ -118,7 +118,7 @@ def test_the_cluster_agent_follows_its_feed_and_records_it(tmp_path):
         server.step(0.01)
         assert (line.budget_mw, line.steps) == (850_000, [])
         assert server.partition.budget_view(0.0).alarms == []
-        assert [(one.who, one.what) for one in server._live_budget.changes()] == [
+        assert [(one.who, one.what) for one in server._live_budget._budgets.changes()] == [
             ("feed", "850 W"), ("feed", "900 W, 1 steps to come"),
         ]  # fmt: skip
     finally:

@@ -280,46 +280,60 @@ double list_plan_cost_of_end(const list_situation_t *of, int64_t end_s)
     return of->end_weight > 0.0 ? of->end_weight * wait_s(of, end_s) : 0.0;
 }
 
+/* What a plan costs so far: of jobs that have started; the weight of those that wait; when the last one ends. */
+typedef struct {
+    double cost;
+    double waiting;
+    int64_t end_s;
+} so_far_t;
+
+/* Starts what is due; returns how many of the n_left are left. */
+static int32_t start_due(list_plan_t *p, int64_t at_s, int32_t n_left, so_far_t *so_far)
+{
+    const list_situation_t *of = &p->of;
+    int32_t kept = 0;
+    int may_start = 1;
+
+    for (int32_t i = 0; i < n_left; i++) {
+        int32_t job = p->left[i];
+        if (!may_start || !start(p, at_s, job)) {
+            p->left[kept++] = job;
+            may_start &= !(of->is_strict && is_released(of, job, at_s));
+            continue;
+        }
+        so_far->cost += list_plan_cost_of(of, job, at_s);
+        so_far->waiting -= of->weight[job];
+        if (at_s + of->span_s[job] > so_far->end_s)
+            so_far->end_s = at_s + of->span_s[job];
+    }
+    return kept;
+}
+
 double list_plan_cost(list_plan_t *p, const int32_t *order, double bound)
 {
     const list_situation_t *of = &p->of;
-    double cost = 0.0, waiting = 0.0; /* of those that have started; weight of those that wait */
-    double never = 0.0;               /* what those cost more that never start */
+    so_far_t so_far = {.end_s = of->now_s};
+    double never = 0.0; /* what those cost more that never start */
     int32_t n_left = of->n_waiting;
-    int64_t end_s = of->now_s;
 
     begin(p, order);
     for (int32_t i = 0; i < n_left; i++)
-        waiting += of->weight[p->left[i]];
+        so_far.waiting += of->weight[p->left[i]];
     for (int64_t at_s = of->now_s; n_left > 0;) {
-        int32_t kept = 0;
         settle(p, at_s);
-        int may_start = 1;
-        for (int32_t i = 0; i < n_left; i++) {
-            int32_t job = p->left[i];
-            if (!may_start || !start(p, at_s, job)) {
-                p->left[kept++] = job;
-                may_start &= !(of->is_strict && is_released(of, job, at_s));
-                continue;
-            }
-            cost += list_plan_cost_of(of, job, at_s);
-            if (at_s + of->span_s[job] > end_s)
-                end_s = at_s + of->span_s[job];
-            waiting -= of->weight[job];
-        }
-        n_left = kept;
+        n_left = start_due(p, at_s, n_left, &so_far);
         at_s = next_change(p, at_s, n_left);
         for (int32_t i = 0; of->late && at_s == INT64_MAX && i < n_left; i++)
             never += of->late[p->left[i]];
-        double at_least = n_left > 0 ? cost + waiting * wait_s(of, at_s) + never : cost;
-        at_least += list_plan_cost_of_end(of, n_left > 0 && at_s > end_s ? at_s : end_s);
+        double at_least = n_left > 0 ? so_far.cost + so_far.waiting * wait_s(of, at_s) + never : so_far.cost;
+        at_least += list_plan_cost_of_end(of, n_left > 0 && at_s > so_far.end_s ? at_s : so_far.end_s);
         if (n_left > 0 && at_least >= bound)
             return INFINITY;
         if (at_s == INT64_MAX)
             return at_least;
     }
-    cost += list_plan_cost_of_end(of, end_s);
-    return cost < bound ? cost : INFINITY;
+    so_far.cost += list_plan_cost_of_end(of, so_far.end_s);
+    return so_far.cost < bound ? so_far.cost : INFINITY;
 }
 
 const int64_t *list_plan_start_s(const list_plan_t *p)

@@ -71,6 +71,10 @@ class NodeBudget(msgspec.Struct, frozen=True):
         ]
 
 
+def _full_w(machine: Machine) -> float | None:
+    return machine.node.busy_w[0] if machine.has_watts else None
+
+
 class Owner:
     """Of a partition whose nodes the machine file describes, if there is one. ``meter``: what all nodes have drawn."""
 
@@ -107,7 +111,7 @@ class Owner:
         is_alike = self._kind in ("processors", None) and self.pairs is None
         self.phases = composition if is_alike else Composition()
         """Of the policy, as far as it learns from jobs that have ended, and from users."""
-        self.full_w = machine.node.busy_w[0] if is_alike and machine is not None and machine.has_watts else None
+        self.full_w = _full_w(machine) if is_alike and machine is not None else None
         """What a busy node draws, where priorities count it."""
         self._groups: dict[str, NodeGroup | None] = {}  # of each node of the partition
         self._mop_mw: Mapping[str, int] = {}

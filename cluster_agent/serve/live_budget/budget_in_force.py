@@ -71,7 +71,7 @@ class LiveBudget:
         self._feed = Feed(Path(budget.feed), budget.feed_stale_s, settings.fixed_mw) if budget.feed else None
         self._unstored_feed: Fed | None = None
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
-            ListBudgetChanges: lambda caller, request: self.changes(),
+            ListBudgetChanges: self._changes,
             SetBudget: self._set_budget,
             SetSchedule: self._set_schedule,
             LowerBudget: self._lower,
@@ -99,10 +99,6 @@ class LiveBudget:
                 " budget.w, or begin the schedule in the past"
             )
         return BudgetLine(budget_mw, self._here(coming, now_s))
-
-    def changes(self) -> list[Change]:
-        """Who has set the budget, the last first."""
-        return self._budgets.changes()
 
     def follow_time(self, now_s: float) -> None:
         """Put in force what the clock, the rules of the hour or the feed have changed."""
@@ -211,6 +207,9 @@ class LiveBudget:
         self._say(f"{caller.name} {what}")
         self._put(now_s)
         return problem
+
+    def _changes(self, caller: Caller, request: ListBudgetChanges) -> list[Change]:
+        return self._budgets.changes()
 
     def _set_budget(self, caller: Caller, request: SetBudget) -> Sentences:
         now_s, budget_mw = self._now_s(), milliwatts(request.w)
