@@ -49,15 +49,15 @@ demo-dardis:
 	@scripts/setup.sh core
 	@.venv/bin/clusterctl demo --dardis
 
-demo-riplay-demo:
-	@scripts/setup.sh core
-	@scripts/slurm.sh unpack
-	@$(PYTHON_VENV) -m benchmarks.riplay --quick
-
-slurm:
+demo-slurm:
 	@scripts/setup.sh core
 	@scripts/slurm.sh unpack
 	@$(PYTHON_VENV) -m benchmarks.slurm_joules
+
+riplay-demo:
+	@scripts/setup.sh core
+	@scripts/slurm.sh unpack
+	@$(PYTHON_VENV) -m benchmarks.riplay --quick
 
 slurm:
 	@scripts/slurm.sh shell $(SLURM_NODES)

@@ -1,5 +1,7 @@
-"""`make clean`, tried on a folder that looks like a checkout which has been built."""
+"""`make clean`, tried on a folder that looks like a checkout which has been built; and each target that is named has a
+rule, and one only."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,3 +21,12 @@ def test_after_clean_nothing_built_is_left_and_setup_builds_again(tmp_path: Path
     subprocess.run(["make", "-s", "clean"], cwd=tmp_path, check=True, timeout=PATIENCE_S)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {*KEPT, "Makefile"}  # without its stamp scripts/setup.sh builds
+
+
+def test_every_target_that_is_named_has_one_rule() -> None:
+    text = (ROOT / "Makefile").read_text()
+    named = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)[0].split()
+    shown = re.findall(r'^\t@echo "make ([\w-]+)', text, re.MULTILINE)
+    rules = [name for name in re.findall(r"^([\w-]+):", text, re.MULTILINE) if name.islower()]
+    assert len(named) > 15 and set(shown) <= set(named)
+    assert sorted(rules) == sorted(named)
