@@ -171,8 +171,10 @@ class Node:
 def _having(kind: str) -> Iterator[None]:
     """A node that has this kind of cgroups."""
     version = 1 if kind == "cgroup v1" else 0 if kind == "no cgroup" else 2
-    mounts = [mount for mount in cgroups._mounts() if mount.version == version]
-    with mock.patch.object(cgroups, "_mounts", lambda: mounts):
+    all_mounts = cgroups.mounts
+    with mock.patch.object(
+        cgroups, "mounts", lambda *of: [mount for mount in all_mounts(*of) if mount.version == version]
+    ):
         yield
 
 

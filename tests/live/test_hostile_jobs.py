@@ -53,8 +53,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """What a node's kernel has to keep the processes of a job together; skips where this one lacks it."""
     name: str = getattr(request, "param", "v2")
     version = {"v1": 1, "none": 0}.get(name, 2)
-    mounts = [mount for mount in cgroups._mounts() if mount.version == version]
-    monkeypatch.setattr(cgroups, "_mounts", lambda: mounts)
+    all_mounts = cgroups.mounts
+    monkeypatch.setattr(cgroups, "mounts", lambda *of: [mount for mount in all_mounts(*of) if mount.version == version])
     if name == "v2 without kill":
         monkeypatch.setattr(Cgroup, "_has_kill", False)
     home = cgroups.home("probe") if version else None

@@ -27,7 +27,7 @@ HYBRID = (
 def test_the_cgroups_of_a_hybrid_hierarchy_are_found_among_odd_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"/proc/self/cgroup": OWN, "/proc/self/mountinfo": HYBRID}
     monkeypatch.setattr(Path, "read_bytes", lambda path: texts[str(path)])
-    assert cgroups._mounts() == [
+    assert cgroups.mounts() == [
         cgroups.Mount(Path("/sys/fs/cgroup/uni fied/system.slice/a.service"), 2),
         cgroups.Mount(Path("/sys/fs/cgroup/freezer"), 1),
     ]
