@@ -271,7 +271,7 @@ def true_sacct(rng: random.Random) -> tuple[str, Any]:
                 AllocTRES="cpu=16", ConsumedEnergyRaw=str(sums[step]),
             )  # fmt: skip
         need = [16, gpus // units, 0, per_node << 20]
-        truth.append([name, at_s, wait_s, run_s, units, need, best / run_s if best else None])
+        truth.append([name.partition("+")[0], at_s, wait_s, run_s, units, need, best / run_s if best else None])
         if rng.random() < 0.2:
             add(
                 JobID=str(number + 50), State=rng.choice(("CANCELLED by 7", "PENDING", "RUNNING")), Submit=clock(at_s),
