@@ -163,6 +163,9 @@ def _components(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
         return {}, words
     if len(found) > MOST_COMPONENTS:
         raise WrongUseError(f"{len(found)} components: a job may have {MOST_COMPONENTS}")
+    if found[0]["nodes"] % 1:
+        raise WrongUseError(f"--nodes {found[0]['nodes']:g}: a component has whole nodes, which no other job shares")
+    found[0]["nodes"] = int(found[0]["nodes"])
     times = [given["walltime"], *(one["walltime"] for one in found[1:] if one["walltime"])]
     given["walltime"] = max(times, key=seconds)
     own = [{"memory_gb" if name == "memory" else name: one[name] for name in names} for one in found]

@@ -81,7 +81,7 @@ def test_a_node_lost_in_one_component_ends_all_and_the_job_is_queued_again_once(
     fake.until(lambda: job.state == "running" and job.attempt == 2)
     assert job.losses == 1 and len(job.nodes) == 3 and job.nodes[2] in ("n04", "n05")
     fake.until(lambda: job.state == "done")
-    assert [node.run for node in fake.partition.nodes.values()] == [None] * 6
+    assert [node.runs for node in fake.partition.nodes.values()] == [{}] * 6
 
 
 def test_a_restart_of_the_head_counts_every_component_where_it_is() -> None:
@@ -171,6 +171,7 @@ def test_submit_takes_components_after_colons(monkeypatch: pytest.MonkeyPatch) -
         (": -N 0 -- a", "0 is not in the range x>=1"),
         (": --queue gpu -- a", "No such option '--queue'"),
         (": -N 2", "nothing to run"),
+        ("-N 1.5 : -N 1 -- a", "--nodes 1.5: a component has whole nodes"),
         (16 * ": -N 1 " + "-- a", "17 components: a job may have 16"),
         ("--dispatch dardis : -N 1 -- a", "components are for the cluster agent's queue"),
     ],
