@@ -11,6 +11,7 @@ have come down.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine, NodeGroup
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.component_nodes import distributed, scarcest_first
+from cluster_agent.jobs.component_nodes import component_on, distributed, scarcest_first
 from cluster_agent.jobs.job import KIB_PER_GB, Component, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.owned_watts.live_counts import Counts, busy_mw, mw
@@ -52,6 +53,7 @@ class NodeCounts(Counts):
     ) -> None:
         self._groups, self._group, self._idle_mw = machine.groups, group, idle_mw
         self._at = {name: place for place, name in enumerate(group)}
+        self._having = Counter(map(has, group.values()))
         self._least_mw: dict[str, int] = {}  # by group, of its nodes here
         for name, one in group.items():
             if one is not None:
@@ -97,8 +99,7 @@ class NodeCounts(Counts):
         """The cap of a node with this job; of a node that the machine file does not have, its MOP."""
         if self._group.get(name) is None:
             return 0
-        rank = job.nodes.index(name) if name in job.nodes else 0
-        return self._idle_mw[name] + self._above_mw(name, job.spec.requests[job.spec.on_rank(rank)])
+        return self._idle_mw[name] + self._above_mw(name, component_on(job, name))
 
     def at(self, names: Iterable[str]) -> list[int]:
         """Their places in the engine."""
@@ -131,7 +132,7 @@ class NodeCounts(Counts):
 
     def _engine_order(self, spec: JobSpec) -> list[int]:
         """The components in the order in which the engine looks for their nodes."""
-        return scarcest_first(spec, [has(group) for group in self._group.values()])
+        return scarcest_first(spec, self._having)
 
     def _as_the_engine(self, spec: JobSpec, names: Sequence[str]) -> list[str]:
         """The nodes of the job in that order of its components."""

@@ -19,7 +19,7 @@ from cluster_agent.cap_steps import FOREVER_S, Cap
 from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import has_resources
-from cluster_agent.jobs.component_nodes import distributed
+from cluster_agent.jobs.component_nodes import component_on, distributed
 from cluster_agent.jobs.job import Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
@@ -369,7 +369,7 @@ class Owner:
         for one in (run for run in runs if not run.is_killed):
             for name in one.parts.keys() & wanted_mw.keys():
                 if (group := self._group_in(highest, name)) is not None:
-                    wanted_mw[name] = max(wanted_mw[name], busy_mw(group, one.job.spec))
+                    wanted_mw[name] = max(wanted_mw[name], busy_mw(group, component_on(one.job, name)))
         return wanted_mw
 
 
