@@ -15,7 +15,6 @@ job is lost or run twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.admission import can_run, check_components, check_job, check_live, check_runs, check_shares
+from cluster_agent.jobs.admission import check_components, check_job, check_live, check_runs, check_shares
 from cluster_agent.jobs.component_nodes import distributed
 from cluster_agent.jobs.engine_side.engine_rows import EngineRows
 from cluster_agent.jobs.engine_side.free_nodes import FreeNodes
@@ -36,10 +35,10 @@ from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import CAPACITY
 from cluster_agent.jobs.owned_watts.live_halves import LivePairs
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget, Owner
-from cluster_agent.jobs.power_switching import Power, PowerTimes, Wanted, is_coming, is_off_for_cap
+from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
 from cluster_agent.jobs.times import EngineClock, Times
-from cluster_agent.jobs.waiting import Postponed, add_plan, why_waiting
+from cluster_agent.jobs.waiting import Postponed, add_plan, wanted_by, why_waiting
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Meter, unmetered
 from cluster_agent.scheduler.loop import run
@@ -485,14 +484,8 @@ class Partition:
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
             waiting = sorted(queued, key=in_queue)
             over = self._rules.why(waiting)
-            self.power.watch(
-                self.nodes.values(),
-                [
-                    Wanted(job.spec.nodes, self.watts.most_nodes(job), partial(can_run, job))
-                    for job in waiting
-                    if job.id not in over
-                ],
-            )
+            wanted = [wanted_by(job, self.watts.most_nodes(job)) for job in waiting if job.id not in over]
+            self.power.watch(self.nodes.values(), wanted)
 
     def _send(self, name: str, message: Message) -> None:
         self.outbox.append((name, message))

@@ -81,11 +81,13 @@ class Switched(msgspec.Struct, kw_only=True):
 
 
 class Wanted(NamedTuple):
-    """What a queued job needs: ``nodes`` that can run it, or up to ``most_nodes``, as the policy will choose."""
+    """What a queued job needs: nodes that can run it, ``chosen`` of these, or up to ``most_nodes``, as the policy will
+    choose."""
 
+    can_run: Callable[[Node], bool]
+    chosen: Callable[[Sequence[Node]], Sequence[Node]]
     nodes: int
     most_nodes: int
-    can_run: Callable[[Node], bool]
 
 
 class Power:
@@ -345,7 +347,8 @@ def _needed(queued: Iterable[Wanted], there: Sequence[Node]) -> set[str]:
     for job in queued:
         if job.nodes > len(there) - len(needed):
             continue
-        could = [node.name for node in there if node.name not in needed and job.can_run(node)]
-        if job.nodes <= len(could):
-            needed.update(could[: job.most_nodes])
+        could = [node for node in there if node.name not in needed and job.can_run(node)]
+        if chosen := job.chosen(could):
+            own = chosen if job.most_nodes == job.nodes else could[: job.most_nodes]
+            needed.update(node.name for node in own)
     return needed

@@ -14,13 +14,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.admission import has_resources
+from cluster_agent.jobs.admission import can_run, has_resources
 from cluster_agent.jobs.component_nodes import distributed, requested_nodes
 from cluster_agent.jobs.job import Job, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
+from cluster_agent.jobs.power_switching import Wanted
 
 
 class Postponed:
@@ -126,6 +128,11 @@ class Postponed:
             if number not in self._alive and (state := self._ended_as(number)) != "done":
                 return number, state or "not known any more"
         return None
+
+
+def wanted_by(job: Job, most_nodes: int) -> Wanted:
+    """The nodes that may have to boot for it."""
+    return Wanted(partial(can_run, job), partial(distributed, job.spec), job.spec.nodes, most_nodes)
 
 
 def why_waiting(

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.jobs.job import Component
 from cluster_agent.jobs.owned_watts.live_owner import NodeBudget
 from cluster_agent.jobs.power_switching import PowerTimes, Switched
 from cluster_agent.scheduler.configurations.table import Configuration
 from cluster_agent.scheduler.policies.registry import choose
 from tests.live.fakes import Fake
+from tests.live.test_owned_nodes import MACHINE as MIXED
 
 TIMES = PowerTimes(idle_off_s=60.0, off_within_s=30.0, boot_within_s=100.0, retries=1)
 BOOT_S = 20.0
@@ -99,6 +101,16 @@ def test_a_node_that_has_a_job_or_is_drained_is_not_switched_off() -> None:
     for _ in range(200):
         site.step()
     assert site.ran == []
+
+
+def test_each_component_of_a_job_has_its_own_nodes_booted() -> None:
+    """The first nodes that some component could have are of one kind, and the other kind was never booted."""
+    site = Site(6, composition=choose("easy-capped").live, machine=MIXED)
+    site.fake.set_budget((0.0, 5000.0))
+    site.until(lambda: site.count("off") == 6)
+    job = site.fake.submit(run_s=50, components=[Component(1, cores=16), Component(1, gpus=1)])
+    site.until(lambda: job.state == "done", 300)
+    assert job.nodes == ["n00", "n04"] and {name for name, state in site.ran if state == "booting"} == {*job.nodes}
 
 
 def test_a_job_boots_the_nodes_that_it_lacks_and_starts_when_they_are_back() -> None:
