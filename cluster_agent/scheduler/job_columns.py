@@ -92,6 +92,13 @@ class Jobs(msgspec.Struct, frozen=True):
         whole: Int64s = self.need * self.units[:, None]
         return whole
 
+    def total_of(self, job: int) -> Int64s:
+        """The same of one job: ``need`` alone says too much of units that differ."""
+        of = self if self.components is None else self.components
+        rows = slice(job, job + 1) if self.components is None else self.components.rows(job)
+        whole: Int64s = of.units[rows] @ of.need[rows]
+        return whole
+
     @property
     def n_users(self) -> int:
         """Users that submitted at least one job."""

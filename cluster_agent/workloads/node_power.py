@@ -19,8 +19,7 @@ LEAST_W: Final = 1.0
 def submission(trace: NodeTrace, job: int) -> Submission:
     """What was known of ``job`` when it was submitted."""
     jobs = trace.jobs
-    units = int(jobs.units[job])
-    need = jobs.need[job] * units
+    units, need = int(jobs.units[job]), jobs.total_of(job)
     return Submission(
         user=trace.user[job],
         text=trace.text[job],

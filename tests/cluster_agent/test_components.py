@@ -23,6 +23,7 @@ from cluster_agent.scheduler.plans.list_search import weights
 from cluster_agent.scheduler.plans.plan_phase import Situation
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.workloads.node_power import submission
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.swf import TraceError
 from cluster_agent.workloads.warm_nodes import warm_on
@@ -194,6 +195,15 @@ def test_the_scarcest_component_chooses_first_however_the_job_was_written() -> N
         result = result_of("prb:rule=est", trace_of(order, [1, 1]).on(FOUR_NODES, UNCAPPED))
         assert result.start_s.tolist() == [0]
         assert result.schedule.placed(0).node.tolist() == [0, 1, 2, 3], "GPU nodes first"
+
+
+def test_a_prediction_counts_the_accelerators_of_all_components() -> None:
+    """Not those of the average unit, rounded up, in each."""
+    gpus, plain = (0, 5, 5, 1, 2, 2, 0, 1.0), (0, 5, 5, 4, 4, 0, 0, 1.0)
+    trace = trace_of([gpus, plain, gpus], [1, 1, 0])
+    assert [(one.units, one.cores, one.gpus) for one in (submission(trace, job) for job in (0, 1))] == [
+        (5, 6, 2), (1, 2, 2)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "easy", "prb:rule=est", "easy-capped", "planned"])
