@@ -37,12 +37,14 @@ NOTHING: Final = 0.1
 
 
 class Row(NamedTuple):
-    """One policy on the intervals: work in the hour, a share of that without a cap, and jobs killed."""
+    """One policy on the intervals: work in the hour, a share of that without a cap, jobs killed, and the most watts
+    above the cap in any of them."""
 
     share: float
     policy: str
     work: list[float]
     kills: int
+    over_w: float
 
 
 def chosen_intervals(workload: Workload) -> list[Interval]:
@@ -64,8 +66,9 @@ def rows(
     for share in (0.6, 0.4):
         for policy in policies:
             done = [in_window(one, policy, machine, share, uw) for one, uw in zip(intervals, own, strict=True)]
-            work = [work / full for (work, _), full in zip(done, base, strict=True)]
-            found.append(Row(share, policy, work, sum(kills for _, kills in done)))
+            work = [one.work / full for one, full in zip(done, base, strict=True)]
+            kills, over_w = sum(one.kills for one in done), max(one.over_w for one in done)
+            found.append(Row(share, policy, work, kills, over_w))
     return found
 
 
@@ -88,12 +91,11 @@ def show(found: Sequence[Row], what: str) -> list[dict[str, object]]:
         apart = f"; {np.mean(idle):.3f} in {len(idle)} others" if idle else ""
         print(
             f"{what:22}{row.share:4.1f}  {row.policy:58}{np.mean(row.work):6.3f} {by:+6.1f} %"
-            f" ({low:+.1f} to {high:+.1f}) of {count}{apart}, {row.kills} killed",
+            f" ({low:+.1f} to {high:+.1f}) of {count}{apart}, {row.kills} killed,"
+            f" {row.over_w:.0f} W above the cap",
             flush=True,
         )
-        shown.append(
-            {"what": what, "share": row.share, "policy": row.policy, "work": row.work, "gain": [by, low, high]}
-        )
+        shown.append({"what": what, **row._asdict(), "gain": [by, low, high]})
     return shown
 
 

@@ -16,7 +16,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from unittest.mock import patch
 
 import numpy as np
@@ -122,17 +122,28 @@ def of_powercap() -> list[dict[str, object]]:
         base = in_window(interval, "powercap:mode=idle", machine, None)[0]
         for share in (0.6, 0.4):
             for policy in ("powercap:mode=mix", "powercap:mode=shut", SLOWED):
-                work, kills = in_window(interval, policy, machine, share)
+                work, kills, over_w = in_window(interval, policy, machine, share)
                 found.append({"interval": interval.name, "share": share, "policy": policy, "work": work / base})
-                print(f"{interval.name:18}{share:5.1f} {policy:36}{work / base:7.3f} of the work, {kills} killed")
+                print(
+                    f"{interval.name:18}{share:5.1f} {policy:36}{work / base:7.3f} of the work, {kills} killed,"
+                    f" {over_w:.0f} W above the cap"
+                )
     return found
+
+
+class InWindow(NamedTuple):
+    """Processor-seconds at the highest frequency done in the window, less those that kills lose; how many kills; and by
+    how much the machine drew more than the cap at most."""
+
+    work: float
+    kills: int
+    over_w: float
 
 
 def in_window(
     interval: Interval, policy: str, machine: Machine, share: float | None, busy_uw: Int64s | None = None
-) -> tuple[float, int]:
-    """Processor-seconds at the highest frequency done in the window, less those that kills lose; and how many kills.
-    ``busy_uw``: what a processor of each job draws; None: what the machine says."""
+) -> InWindow:
+    """``busy_uw``: what a processor of each job draws; None: what the machine says."""
     from_s, to_s = interval.window_s
     caps = [] if share is None else [Cap(from_s, to_s, share * (machine.full_w - machine.fixed_w) + machine.fixed_w)]
     chosen = choose(policy).composition
@@ -147,7 +158,9 @@ def in_window(
         for job, seconds in moment.done_s.items():
             done_s[job] = min(seconds, interval.jobs.run_s[job])
         done.append(float(done_s @ interval.jobs.width))
-    return done[1] - done[0], int(replay.kills.sum())
+    time_s, drawn_w, cap_w = replay.power
+    over_w = np.maximum(drawn_w - cap_w, 0.0)[np.diff(time_s, append=to_s) > 0]
+    return InWindow(done[1] - done[0], int(replay.kills.sum()), float(over_w.max(initial=0.0)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
