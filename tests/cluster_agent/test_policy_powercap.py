@@ -175,6 +175,15 @@ def test_metered_jobs_leave_the_watts_that_they_do_not_draw() -> None:
     assert metered.start_s.tolist() == [0, 0, 1, 2]
 
 
+@pytest.mark.parametrize("what", ["metered", "rescale"])
+def test_watts_of_other_frequencies_need_nodes_that_draw_more_than_idle_ones(what: str) -> None:
+    """Of what such a node draws at its lowest frequency nothing follows for the highest."""
+    group = replace(FOUR_NODES.node, busy_w=(FOUR_NODES.node.busy_w[0], FOUR_NODES.node.idle_w))
+    on = replace(FOUR_NODES, groups=(group,))
+    with pytest.raises(WrongUseError, match=f"{what}=true needs nodes that draw more when they are busy"):
+        Watts.of(on, choose(f"powercap:{what}=true").composition.power)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_rescaled_and_metered_jobs_keep_every_cap_and_nobody_is_killed(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -101,6 +101,11 @@ class Watts(msgspec.Struct, frozen=True):
         node, given = machine.node, power or Power()
         lowest = _lowest_level(machine, given)
         planned_w = _planned_w(machine, given, lowest)
+        if (given.meters or given.rescales) and min(*node.busy_w, *planned_w) <= node.idle_w:
+            what = "metered" if given.meters else "rescale"
+            raise WrongUseError(
+                f"{machine.name}: {what}=true needs nodes that draw more when they are busy: give busy_w"
+            )
 
         def share(watts: float) -> int:
             return round(watts * UW / node.cores)
