@@ -23,6 +23,8 @@ from cluster_agent.jobs.job_runs import Run
 from cluster_agent.jobs.owned_watts.live_counts import Counts
 from cluster_agent.scheduler.native.native_scheduler import NativeScheduler
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.unlike_nodes.components import Components
+from cluster_agent.scheduler.unlike_nodes.node_jobs import PLACES
 from cluster_agent.scheduler.unlike_nodes.shared_nodes import Company, Shared, known_speeds, why
 from cluster_agent.scheduler.world import LiveJobs, World
 from cluster_agent.sharing.gpu_jobs import EXCLUSIVE, floor_of
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 LEAST_FLOOR: Final = 0.5
 """Ours: a job gets at most twice its walltime, however slow its user lets it be."""
+
+
+ONE_SHARE: Final = (1, 0, 0, 0, 0)
+"""What a unit takes of a node, which has two shares as cores."""
 
 
 class LivePairs(NamedTuple):
@@ -78,10 +84,11 @@ class HalfCounts(Counts):
         jobs = replace(
             live.jobs,
             units=np.zeros(rows, np.int64),
-            need=np.zeros((rows, 4), np.int64),
+            need=np.zeros((rows, PLACES + 1), np.int64),
             watts=np.zeros(rows, np.float64),
             knows_watts=np.ones(rows, np.bool_),
             max_wait_s=np.zeros(rows, np.int64),
+            components=Components.growing(rows, PLACES + 1),
         )
         live = msgspec.structs.replace(live, jobs=jobs)
         super().__init__(World(live, nodes=self._shared.nodes(len(nodes)), shared=self._shared), composition)
@@ -151,7 +158,7 @@ class HalfCounts(Counts):
 
     def _fill(self, row: int, units: int, kind: int, floor: float) -> None:
         assert self.engine.unlike is not None
-        self.engine.unlike.add(row, [(units, [1, 0, 0, 0])], 0.0)
+        self.engine.unlike.add(row, [(units, ONE_SHARE)], 0.0)
         self._shared.kind[row], self._shared.floor[row] = kind, floor
 
 
