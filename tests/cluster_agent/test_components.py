@@ -20,9 +20,13 @@ from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_list_plan import CSerialPlan
 from cluster_agent.scheduler.plans.list_search import weights
-from cluster_agent.scheduler.plans.plan_phase import Situation
+from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Situation, Start
 from cluster_agent.scheduler.policies.registry import choose
+from cluster_agent.scheduler.policy_phases import Composition
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
+from cluster_agent.scheduler.power_phases import Power
+from cluster_agent.scheduler.rules import RULES
+from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.workloads.node_power import submission
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.swf import TraceError
@@ -149,6 +153,67 @@ def test_each_job_gets_its_earliest_start_for_all_components_over_its_whole_span
             found = schedules.start_s(order).tolist()
             expected = serially(situation, order)
             assert [at_s if at_s < 1 << 62 else -1 for at_s in found] == expected
+
+
+def test_what_components_on_one_node_gave_back_is_taken_once() -> None:
+    """From 7 s on the second job has 4 of the first node's 16 cores twice, and is then placed after the third, whose
+    five units of 4 cores the first node has no room for."""
+    one, third = (0, 5, 5, 1, 4, 0, 0, 60.0), (0, 20, 20, 5, 20, 0, 0, 20.0)
+    trace = on_nodes(([(0, 3, 3, 4, 64, 0, 0, 20.0), one, one, third], [0, 2, 2, 0]), PowerCap((0, 7), (40.0, 200.0)))
+    situation = situations_of(trace, PowerCap((0, 7), (40.0, 200.0)))[0]
+    (first,), (several,), (wide,) = (np.flatnonzero(situation.queue.units == units).tolist() for units in (4, 2, 5))
+    changed, fresh = (CSerialPlan(situation, weights(situation, "wait")) for _ in range(2))
+    assert changed.start_s([first, several, wide])[several] == 7
+    orders = [first, wide, several]
+    assert changed.start_s(orders).tolist() == fresh.start_s(orders).tolist()
+    for job in orders:
+        assert changed.placed(job).count.tolist() == fresh.placed(job).count.tolist()
+    assert fresh.placed(wide).count.tolist() == [4, 1]
+
+
+def test_a_refused_job_says_nothing_about_components_that_need_less() -> None:
+    """Two nodes are free. Three units of 10 cores have no room there; one of 10 and two of 1 have."""
+    busy, refused = (0, 9, 9, 2, 32, 4, 0, 1.0), (0, 3, 3, 3, 30, 0, 0, 1.0)
+    wide, narrow = (0, 4, 4, 1, 10, 0, 0, 1.0), (0, 4, 4, 2, 2, 0, 0, 1.0)
+    trace = on_nodes(([busy, refused, wide, narrow], [0, 0, 3, 3]), UNCAPPED)
+    for policy in ("prb:rule=est", "planned:iterations=0,rule=est"):
+        assert result_of(policy, trace).start_s.tolist() == [0, 9, 0]
+
+
+def test_refused_components_say_nothing_about_a_job_that_needs_more_than_the_first_of_them() -> None:
+    """Next to three units of 6 cores the two nodes have no room for one of 12; for a fourth of 6 they have."""
+    busy, wide = (0, 9, 9, 2, 32, 4, 0, 1.0), (0, 4, 4, 1, 12, 0, 0, 1.0)
+    trace = on_nodes(([busy, (0, 4, 4, 3, 18, 0, 0, 1.0), wide, (0, 3, 3, 4, 24, 0, 0, 1.0)], [0, 2, 2, 0]), UNCAPPED)
+    for policy in ("prb:rule=est", "planned:iterations=0,rule=est"):
+        assert result_of(policy, trace).start_s.tolist() == [0, 9, 0]
+
+
+@pytest.mark.parametrize("policy", ["prb:rule=est,idle_off_s=3", "easy-capped:rule=est,idle_off_s=3"])
+def test_a_node_with_two_components_boots_once(policy: str) -> None:
+    """Its boot draws 60 W, and 100 W are allowed."""
+    one = (50, 5, 5, 1, 4, 0, 0, 1.0)
+    trace = on_nodes(([(0, 5, 5, 1, 4, 0, 0, 1.0), one, one], [0, 2, 2]), UNCAPPED)
+    nodes = replace(NODES, has=NODES.has[:1], group=GROUPS[:1])
+    result = replay_nodes(trace, choose(policy).on_nodes, nodes, PowerCap((0,), (100.0,)))
+    assert result.start_s.tolist() == [0, 54]
+
+
+def test_two_components_on_one_node_start_where_both_have_room_at_once() -> None:
+    """Each alone would fit next to the first job, which takes 8 of the 16 cores in the same pass."""
+    one = (0, 5, 5, 1, 6, 0, 0, 1.0)
+    trace = on_nodes(([(0, 5, 5, 1, 8, 0, 0, 1.0), one, one], [0, 2, 2]), UNCAPPED)
+
+    def all_on_the_first(situation: Situation, budget: PlanBudget) -> Plan:
+        return [
+            Start(job, situation.now_s, Placed(np.zeros(int(units), np.int64), np.ones(int(units), np.int64)))
+            for job, units in zip(situation.queue.job.tolist(), situation.queue.units.tolist(), strict=True)
+        ]
+
+    composition = Composition(
+        order=RULES["est"], backfill="list", power=Power(), placing="first", plan=all_on_the_first
+    )
+    result = replay_nodes(trace, composition, FOUR_NODES, UNCAPPED)
+    assert result.start_s.tolist() == [0, 5]
 
 
 @pytest.mark.parametrize("decoder", ["list", "serial", "both"])
