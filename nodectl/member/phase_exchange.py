@@ -47,17 +47,16 @@ class PhaseExchange:
 
     def found(self, elapsed_s: float) -> list[tuple[Card, Table]]:
         """What has come of what this job wants; after ``begin``, with the time since the last call."""
-        began, found = self._began, list[tuple[Card, Table]]()
+        began, found = self._began, dict[Card, Table]()
         for message in self._link.phase_messages():
             if isinstance(message, PhasesFound) and began and (message.job, message.attempt) == began.key:
-                found += [(card, table) for card, table in message.cards if card in self._wanted]
-        for card, _ in found:
-            self._wanted.remove(card)
+                found |= {card: table for card, table in message.cards if card in self._wanted}
+        self._wanted = [card for card in self._wanted if card not in found]
         self._waits_s += elapsed_s
         if began and self._wanted and self._waits_s >= AGAIN_S:
             self._waits_s = 0.0
             self._link.send_phases(PhasesWanted(self._node, *began.key, self._wanted))
-        return found
+        return list(found.items())
 
     def give_up(self) -> None:
         """What comes from now on is too late: this run has measured phases of its own."""

@@ -215,6 +215,15 @@ def test_what_this_node_has_not_it_requests_until_it_comes_and_begins_with_it(tm
     assert (sent.job, sent.attempt, sent.card, sent.table.runs) == (7, 1, CARD, 5)
 
 
+def test_two_answers_that_come_at_once_are_one(tmp_path: Path) -> None:
+    """The cluster agent was busy until this node had requested it again."""
+    link = Link()
+    node = Node(tmp_path, "a", 250.5, link)
+    node.policy.measured = True
+    link.down = [found(), found(), PhasesFound(7, 1, [(CARD, ELSEWHERE)] * 2)]
+    assert node.work(5) == 1 and node.policy.recalled == [250.0]
+
+
 def test_what_comes_from_elsewhere_counts_as_one_look(tmp_path: Path) -> None:
     link = Link()
     node, got = Node(tmp_path, "a", 250.5, link), list[KeptPhase]()
