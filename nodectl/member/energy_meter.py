@@ -79,6 +79,46 @@ class Interval:
     quality: str
 
 
+class _Curve:
+    """Counters as a function of time (CLOCK_BOOTTIME, ns): straight between two points, constant outside of them."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[int, Totals]] = deque(maxlen=POINTS)
+
+    @property
+    def last(self) -> Totals:
+        """The newest."""
+        return self._points[-1][1] if self._points else ZERO
+
+    @property
+    def last_ns(self) -> int:
+        """When that was; -1: never."""
+        return self._points[-1][0] if self._points else -1
+
+    def extend(self, begin_ns: int, end_ns: int, totals: Totals) -> None:
+        """It grows to these from the first time to the second."""
+        if not self._points or begin_ns - self.last_ns > HOLE_S * 1e9:
+            self._points.append((begin_ns, self.last))
+        self._points.append((end_ns, totals))
+
+    def cut(self, at_ns: int) -> None:
+        """It does not grow after this time."""
+        totals = self.at(at_ns)
+        while self.last_ns > at_ns:
+            self._points.pop()
+        self._points.append((at_ns, totals))
+
+    def at(self, at_ns: int) -> Totals:
+        """At this time."""
+        points = self._points
+        after = bisect_right(points, at_ns, key=lambda point: point[0])
+        if after == 0 or after == len(points):
+            return points[0][1] if after == 0 and points else self.last
+        (before_ns, before), (after_ns, later) = points[after - 1], points[after]
+        share = (at_ns - before_ns) / (after_ns - before_ns)
+        return tuple(a + share * (b - a) for a, b in zip(before, later, strict=True))
+
+
 class EnergyMeter:
     """The counters of one boot. Not for several threads. ``unix_s`` and ``now_ns``: the two clocks of parts and of E;
     the first one too is one that nobody sets, or a part would begin or end where it did not."""
@@ -88,10 +128,10 @@ class EnergyMeter:
         now_ns: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
     ) -> None:  # fmt: skip
         self._boot_id, self._unix_s, self._now_ns = boot_id, unix_s or steady_time(), now_ns
-        self._points: deque[tuple[int, Totals]] = deque(maxlen=POINTS)
+        self._node = _Curve()
         self._starts: dict[str, Totals] = {}
         self._ends: dict[str, Totals] = {}
-        self._others: dict[str, Totals] = {}
+        self._others: dict[str, _Curve] = {}
         self._parts: Mapping[str, float] = {}
         self._power_w = 0.0
         self._layout: Layout | None = None
@@ -102,7 +142,7 @@ class EnergyMeter:
     @property
     def totals(self) -> Totals:
         """The node's counters, in this boot."""
-        return self._points[-1][1] if self._points else ZERO
+        return self._node.last
 
     @property
     def joules(self) -> float:
@@ -129,18 +169,18 @@ class EnergyMeter:
         """Extend E by this interval. ``sweep``: the hardware's counters at its end. ``parts``: how much of it is whose,
         where two runs have the halves of the node."""
         totals, begin_ns = self.totals, interval.end_ns - round(interval.elapsed_s * 1e9)
-        if not self._points or begin_ns - self._points[-1][0] > HOLE_S * 1e9:
-            self._points.append((begin_ns, totals))
         joules = interval.joules
         if math.isfinite(joules) and joules >= 0 and interval.quality in QUALITIES and interval.elapsed_s > 0:
             at = QUALITIES.index(interval.quality)
             totals = (*totals[:at], totals[at] + joules, *totals[at + 1 : -1], totals[-1] + interval.elapsed_s)
             for name, part in parts.items():
-                own = self._others.get(name, ZERO)
-                self._others[name] = (*own[:at], own[at] + (1 - part) * joules, *own[at + 1 :])
+                curve = self._others.setdefault(name, _Curve())
+                own = curve.last
+                other_j = own[at] + (1 - part) * joules
+                curve.extend(begin_ns, interval.end_ns, (*own[:at], other_j, *own[at + 1 :]))
             self._parts = parts
             self._power_w = joules / interval.elapsed_s
-        self._points.append((interval.end_ns, totals))
+        self._node.extend(begin_ns, interval.end_ns, totals)
         self._sweep = sweep or self._sweep
 
     def metered(self, parts: Iterable[JobPart]) -> list[JobPart]:
@@ -161,8 +201,8 @@ class EnergyMeter:
     def keep(self) -> bytes:
         """The record for the next agent."""
         sweep, layout = self._sweep, self._layout
-        at_ns, totals = self._points[-1] if self._points else (self._now_ns(), ZERO)
-        kept = Kept(self._boot_id, at_ns, list(totals), self._power_w)
+        at_ns = self._node.last_ns if self._node.last_ns >= 0 else self._now_ns()
+        kept = Kept(self._boot_id, at_ns, list(self.totals), self._power_w)
         if sweep is not None and layout is not None:
             kept.sweep_ns = sweep.time_ns
             kept.zones_uj = {zone.name: int(uj) for zone, uj in zip(layout.zones, sweep.energy_uj, strict=True)}
@@ -170,7 +210,7 @@ class EnergyMeter:
             kept.gpus_mj = {gpu.uuid: int(mj) for gpu, mj in gpus}
         kept.starts = {name: list(totals) for name, totals in self._starts.items()}
         kept.ends = {name: list(totals) for name, totals in self._ends.items()}
-        kept.others = {name: list(totals) for name, totals in self._others.items()}
+        kept.others = {name: list(curve.last) for name, curve in self._others.items()}
         kept.parts = dict(self._parts)
         return msgspec.json.encode(kept)
 
@@ -187,30 +227,40 @@ class EnergyMeter:
             return
         if not all(0 <= part <= 1 for part in before.parts.values()):
             return
-        self._ends, self._others = ends, others
+        self._ends = ends
+        for name, of_others in others.items():
+            self._others[name] = curve = _Curve()
+            curve.extend(before.at_ns, before.at_ns, of_others)
         if before.boot_id != self._boot_id:  # the machine went down, and its jobs with it
-            self._ends |= {name: self._own(name, totals, start) for name, start in starts.items() if name not in ends}
+            self._ends |= {
+                name: _difference(_difference(totals, start), others.get(name, ZERO))
+                for name, start in starts.items() if name not in ends
+            }  # fmt: skip
             return
         self._starts, self._before, self._power_w = starts, before, before.power_w
-        self._points.append((before.at_ns, totals))
+        self._node.extend(before.at_ns, before.at_ns, totals)
 
     def _metered(self, name: str, part: JobPart) -> JobPart:
         """E is known up to the last tick, which may be long ago: a start and an end later than that must wait."""
         if name not in self._ends:
             start = self._start(name, part)
             end_ns = min(self._boottime_ns(part.ended_s), self._now_ns()) if part.is_over else 0
-            so_far = ZERO if start is None else self._own(name, self.totals, start)
+            so_far = ZERO if start is None else self._own(name, start, self._node.last_ns)
             if not part.is_over:
                 return msgspec.structs.replace(part, energy=_on_the_wire(so_far))
             if (start is None or self._last_ns < end_ns) and self._now_ns() - end_ns < WAIT_S * 1e9:
                 energy = _on_the_wire(so_far)
                 return JobPart(part.job, part.attempt, "running", started_s=part.started_s, energy=energy)
-            self._ends[name] = ZERO if start is None else self._own(name, self._at(end_ns), start)
+            self._ends[name] = ZERO if start is None else self._own(name, start, end_ns)
+            if name in self._others:  # from its end on it draws nothing, however late that was seen
+                for other in self._others.keys() - self._ends.keys():
+                    self._others[other].cut(end_ns)
         return msgspec.structs.replace(part, energy=_on_the_wire(self._ends[name]))
 
-    def _own(self, name: str, later: Totals, start: Totals) -> Totals:
-        """Of what the node drew meanwhile, the part's own."""
-        return _difference(_difference(later, start), self._others.get(name, ZERO))
+    def _own(self, name: str, start: Totals, at_ns: int) -> Totals:
+        """Of what the node drew until then, the part's own."""
+        drawn = _difference(self._node.at(at_ns), start)
+        return _difference(drawn, self._others[name].at(at_ns)) if name in self._others else drawn
 
     def _start(self, name: str, part: JobPart) -> Totals | None:
         """E at the start of the part; None: not known yet."""
@@ -218,27 +268,17 @@ class EnergyMeter:
             if not part.started_s:  # it was accepted, and its job step has not begun
                 return None
             start_ns = self._boottime_ns(part.started_s)
-            if not self._points or self._last_ns < start_ns:
+            if self._last_ns < start_ns:
                 return None
-            self._starts[name] = self._at(start_ns)
+            self._starts[name] = self._node.at(start_ns)
         return self._starts[name]
 
     @property
     def _last_ns(self) -> int:
-        return self._points[-1][0] if self._points else -1
+        return self._node.last_ns
 
     def _boottime_ns(self, unix_s: float) -> int:
         return self._now_ns() - round((self._unix_s() - unix_s) * 1e9)
-
-    def _at(self, at_ns: int) -> Totals:
-        """E at this time: straight between two points, constant before the first and after the last."""
-        points = self._points
-        after = bisect_right(points, at_ns, key=lambda point: point[0])
-        if after == 0 or after == len(points):
-            return points[0][1] if after == 0 and points else self.totals
-        (before_ns, before), (after_ns, later) = points[after - 1], points[after]
-        share = (at_ns - before_ns) / (after_ns - before_ns)
-        return tuple(a + share * (b - a) for a, b in zip(before, later, strict=True))
 
 
 def _since(before: Kept, layout: Layout, shares: NodeShares, current: RawSweep) -> tuple[float, str]:

@@ -105,6 +105,33 @@ def test_two_parts_on_halves_divide_what_is_drawn_while_both_run_and_no_joule_is
     assert later.joules == pytest.approx(sum(joules) / 1000)
 
 
+def test_a_part_that_ends_while_no_agent_runs_keeps_its_joules_whatever_the_other_one_draws_then():
+    clocks = Clocks()
+    meter = clocks.meter()
+    both, halved = [running(100.0), running(100.0, 2)], {"1.1": 0.5, "2.1": 0.5}
+    meter.metered(both)
+    clocks.now_s += 10.0
+    meter.add(Interval(round(1e9 * clocks.now_s), 10.0, 1000.0, "measured"), parts=halved)
+    assert [one.energy.measured_mj for one in meter.metered(both) if one.energy] == [500_000, 500_000]
+    clocks.now_s += 100.0
+    later = clocks.meter(meter.keep())
+    later.add(Interval(round(1e9 * clocks.now_s), 100.0, 10_000.0, "measured"), parts=halved)
+    over = later.metered([ended(100.0, 112.0), running(100.0, 2)])
+    first, second = (one.energy.measured_mj for one in over if one.energy)
+    assert (first, second) == (600_000, 10_400_000), "half each until the end of one, then all is the other's"
+
+
+def test_two_parts_add_up_where_one_is_seen_to_end_a_moment_late():
+    clocks = Clocks()
+    meter = clocks.meter()
+    meter.metered([running(100.0), running(100.0, 2)])
+    for parts in ({"1.1": 0.25, "2.1": 0.75}, {"1.1": 0.25, "2.1": 0.75}, {}, {}):
+        clocks.now_s += 1.0
+        meter.add(Interval(round(1e9 * clocks.now_s), 1.0, 100.0, "measured"), parts=parts)
+    over = meter.metered([ended(100.0, 101.5), running(100.0, 2)])
+    assert [one.energy.measured_mj for one in over if one.energy] == [37_500, 362_500]
+
+
 @given(
     watts=st.lists(st.floats(0, 2000), min_size=2, max_size=40),
     begin=st.floats(0, 1), length=st.floats(0, 1), kills=st.sets(st.integers(0, 39)),
