@@ -6,11 +6,12 @@ a user. The store of jobs keeps its own records, as accounting needs them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from cluster_agent.errors import ClusterError
+from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.fabric.people import Caller, Request
 from cluster_agent.history.job_history import HistoryRow, JobHistory
 from cluster_agent.history.kept_rows import KEPT
@@ -48,12 +49,18 @@ class PhaseLink(Protocol):
         ...
 
 
+LATE_S: Final = 600.0
+"""Ours: how long after the end of its job a node may leave what it has measured: it may have had no link."""
+
+
 class PhaseFolder(NamedTuple):
-    """Where phases of programs are kept, by which wall clock (Unix seconds), and who hears of trouble."""
+    """Where phases of programs are kept, by which wall clock (Unix seconds), and who hears of trouble. ``is_on``:
+    whether any are to be kept."""
 
     folder: Path
     wall_s: Callable[[], float]
     say: Callable[[str], None]
+    is_on: bool = True
 
 
 class HistoryRequests:
@@ -73,8 +80,9 @@ class HistoryRequests:
         self.history = history
         self._link = link
         self._phases = PhaseTables(
-            phases.folder, self._job, lambda node, message: link().send_phases(node, message), phases.wall_s, phases.say
-        )
+            phases.folder, self._job, lambda node, message: link().send_phases(node, message), phases.wall_s,
+            phases.say, phases.is_on,
+        )  # fmt: skip
         self._jobs, self._foreign, self._joules, self._reports = jobs, foreign, joules, reports
         self._users: dict[str, UserJoules] = {}
         self._now_s = 0.0
@@ -175,7 +183,12 @@ class HistoryRequests:
         jobs = self._jobs()
         if jobs is None or not jobs.is_open:
             return None
-        return jobs.live.jobs.get(number) or next(iter(jobs.store.find([number])), None)
+        if (alive_job := jobs.live.jobs.get(number)) is not None:
+            return alive_job
+        with contextlib.suppress(StoreError):  # a node's message must not end the head on a full disk
+            for job in jobs.store.find([number]):
+                return job if jobs.now() - (job.ended_s or 0.0) <= LATE_S else None
+        return None
 
     def _list_phases(self, caller: Caller, request: ListPhases) -> list[PhaseRow]:
         rows = self._phases.rows(request.user)

@@ -1,9 +1,10 @@
 """Phases of programs that nodes have measured, for the next node that begins a job of that program.
 
 A table is of a user's program on a model of card with a driver and a power limit (``Key``), the newest alone, a file
-each (``foundation.phase_files``). What program it is, the job's own record says, and only a node that has the job may
-send one: a node that was taken over can spoil tables of the programs that it ran, within ``phase_messages.problem_of``,
-and no other. Users do not get each other's tables.
+each (``foundation.phase_files``). What program it is, the job's own record says, and only a node that has the job, or
+had it until a moment ago, may send one: a node that was taken over can spoil tables of the programs that it runs,
+within ``phase_messages.problem_of``, and no other. Nor can it crowd out those of others by cards that do not exist:
+there are ``MOST_KINDS`` of a user's program. Users do not get each other's tables.
 
 ``forget`` deletes a user's tables here and on all nodes: a node that cannot be reached does so when it is back. That
 list is on the disk too, by digests, which name nobody; it ends when nodes would have dropped the tables anyway.
@@ -44,9 +45,13 @@ from foundation.wire.phase_messages import (
 MOST_TABLES: Final = 1000
 """Ours: some 10 KB each; those used longest ago go."""
 
+MOST_KINDS: Final = 8
+"""Ours: kinds of cards on which a user's program has tables; the one that was measured last takes the place of the one
+measured longest ago."""
+
 AT_ONCE: Final = 50
-"""Ours: messages and reminders that are handled in a second, each some milliseconds. A node that gets no answer
-repeats what it wants, and a table that is dropped costs one run. The link lets no node send so many."""
+"""Ours: messages that are handled in a second, each some milliseconds, and as many reminders. A node that gets no
+answer repeats what it wants, and a table that is dropped costs one run. The link lets no node send so many."""
 
 AGAIN_S: Final = 60.0
 """Ours: how often a node is reminded of what it has to forget."""
@@ -83,31 +88,49 @@ class _Forgotten(msgspec.Struct):
     jobs: list[int] = []
 
 
+class _AtOnce:
+    """No more than ``AT_ONCE`` in a second."""
+
+    def __init__(self) -> None:
+        self._times_s: deque[float] = deque(maxlen=AT_ONCE)
+
+    def may(self, now_s: float) -> bool:
+        """Whether one more is within that; then it counts."""
+        if len(self._times_s) == AT_ONCE and now_s - self._times_s[0] < 1.0:
+            return False
+        self._times_s.append(now_s)
+        return True
+
+
 class PhaseTables:
-    """``hear`` messages of nodes, ``step`` at their reports. ``job``: one of ours by its number, None for no such;
-    ``send`` queues a message for a node, false where that is impossible; ``wall_s``: Unix seconds."""
+    """``hear`` messages of nodes, ``step`` at their reports. ``job``: one of ours by its number, None for one that no
+    node has any more; ``send`` queues a message for a node, false where that is impossible; ``wall_s``: Unix seconds;
+    ``is_on``: whether the site wants tables to be kept. Those of before can be forgotten in any case."""
 
     def __init__(
         self, folder: Path, job: Callable[[int], Job | None], send: Send, wall_s: Callable[[], float],
-        say: Callable[[str], None] = lambda line: None,
+        say: Callable[[str], None] = lambda line: None, is_on: bool = True,
     ) -> None:  # fmt: skip
         self._files, self._job, self._send = PhaseFiles(folder, MOST_TABLES), job, send
-        self._wall_s, self._say, self._said = wall_s, say, ""
+        self._wall_s, self._say, self._said, self._is_on = wall_s, say, "", is_on
         self._list = folder.with_name(f"{folder.name}-forgotten")
         self._forgotten = _Forgotten()
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             self._forgotten = msgspec.json.decode(self._list.read_bytes(), type=_Forgotten)
         self._wanted: dict[int, set[str]] = {}
-        self._sent: deque[float] = deque(maxlen=AT_ONCE)
+        self._heard, self._reminders = _AtOnce(), _AtOnce()
         self._reminded_s: dict[str, float] = {}
         self._saved_s, self._is_unsaved = 0.0, False
+        self._kinds: dict[tuple[str, str], list[Key]] = {}  # by user and program, in the order in which they were kept
+        for one in sorted(self._files.all()[0], key=lambda one: one.tables[0].used_at if one.tables else ""):
+            self._kinds.setdefault((one.key.user, one.key.program), []).append(one.key)
 
     def hear(self, now_s: float, messages: Iterable[FromNode]) -> None:
         """Messages of nodes, under the names of their keys."""
         for message in messages:
             if isinstance(message, PhasesForgotten):
                 self._done(message)
-            elif not self._may(now_s) or (job := self._of(message)) is None:
+            elif not self._is_on or not self._heard.may(now_s) or (job := self._of(message)) is None:
                 continue
             elif isinstance(message, PhasesWanted):
                 self._answer(job, message)
@@ -125,7 +148,7 @@ class PhaseTables:
         for node in nodes:
             done = self._forgotten.done.get(node, 0)
             is_due = done < self._forgotten.last and now_s - self._reminded_s.get(node, -AGAIN_S) >= AGAIN_S
-            if is_due and self._may(now_s):
+            if is_due and self._reminders.may(now_s):
                 self._reminded_s[node] = now_s
                 number, digests = self._next(done)
                 self._send(node, PhasesForget(number, digests))
@@ -147,6 +170,7 @@ class PhaseTables:
             self._files.forget(key.digest for key in doomed)
         except OSError as error:
             raise ClusterError(f"phases of {user}'s programs cannot be removed: {error.strerror}") from None
+        self._kinds = {key: kinds for key, kinds in self._kinds.items() if key[0] != user}
         jobs = list(running)
         digests = {msgspec.structs.replace(key, user="").digest for key in doomed}
         digests.update(digest for job in jobs for digest in self._wanted.get(job, ()))
@@ -202,8 +226,15 @@ class PhaseTables:
         """The time is ours: a node whose clock is wrong would have its table dropped at once, or never."""
         used_at = self._now().isoformat(timespec="seconds")
         table = msgspec.structs.replace(message.table, used_at=used_at, node=message.node)
+        key = _key(job, message.card)
+        of = key.user, key.program
+        self._kinds[of] = kinds = [*(one for one in self._kinds.pop(of, []) if one != key), key]
+        if len(self._kinds) > MOST_TABLES:  # those longest ago have no table any more
+            del self._kinds[next(iter(self._kinds))]
         try:
-            self._files.write(Remembered(_key(job, message.card), (table,)), is_synced=False)
+            while len(kinds) > MOST_KINDS:
+                self._files.forget([kinds.pop(0).digest])
+            self._files.write(Remembered(key, (table,)), is_synced=False)
             self._said = ""
         except (SealedFileError, OSError) as error:
             self._complain(str(error))
@@ -222,12 +253,6 @@ class PhaseTables:
             if number > done:
                 return number, sets[number][1]
         return self._forgotten.last, []
-
-    def _may(self, now_s: float) -> bool:
-        if len(self._sent) == AT_ONCE and now_s - self._sent[0] < 1.0:
-            return False
-        self._sent.append(now_s)
-        return True
 
     def _now(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self._wall_s(), datetime.UTC)

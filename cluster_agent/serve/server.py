@@ -146,7 +146,9 @@ class Server:
         self.history = HistoryRequests(
             JobHistory(Path(f"{settings.store}.history"), settings.history.keep_days), lambda: self.jobs, foreign,
             joules, lambda: self.partition.reports, lambda: self.router,
-            PhaseFolder(Path(f"{settings.store}.phases"), wall_s, say),
+            PhaseFolder(
+                Path(f"{settings.store}.phases"), wall_s, say, bool(settings.jobs and settings.jobs.share_phases)
+            ),
         )  # fmt: skip
         self._ahead = self.history.forecast(settings.budget.w - settings.fixed_mw / 1000, wall_s())
         starts = ForeignStarts(

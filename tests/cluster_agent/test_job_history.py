@@ -13,9 +13,9 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from cluster_agent.errors import ClusterError
+from cluster_agent.errors import ClusterError, StoreError
 from cluster_agent.history import kept_rows
-from cluster_agent.history.history_requests import HistoryRequests, PhaseFolder
+from cluster_agent.history.history_requests import LATE_S, HistoryRequests, PhaseFolder
 from cluster_agent.history.job_history import HistoryRow, JobHistory, Pseudonyms
 from cluster_agent.history.kept_rows import KeptRows
 from cluster_agent.history.usage import Use, measured
@@ -24,6 +24,7 @@ from cluster_agent.jobs.job import Account, Job, JobSpec
 from cluster_agent.serve.people_protocol import ForgetHistory, ListHistory
 from cluster_agent.slurm.job_joules import JobJoules
 from foundation.wire.power_messages import Report
+from tests.cluster_agent.test_phase_tables import kept
 from tests.fabric.links import report
 from tests.slurm.test_joules import DECLARED, NODES, SLURM, Head
 
@@ -287,6 +288,32 @@ def test_a_user_is_forgotten_at_once_and_his_running_job_too(head: Recording) ->
     assert [one.user for one in head.history()] == ["bob"] and head.history("ada") == []
     stored = [file for file in head.at.iterdir() if ".history" in file.name]
     assert stored and not any(b"ada" in file.read_bytes() for file in stored)
+
+
+def test_phases_of_a_job_are_taken_until_a_moment_after_its_end_and_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+    spec, news = JobSpec(["/opt/solver"], 60, "/"), list[Any]()
+    jobs = {1: Job(1, 1, "ada", spec, 0.0, "done", 1, ["n1"], ended_s=1000.0)}
+
+    def find(numbers: list[int]) -> list[Job]:
+        if numbers == [9]:
+            raise StoreError("no space left on device")
+        return [jobs[number] for number in numbers]
+
+    now = SimpleNamespace(s=1000.0 + LATE_S + 1)
+    service = SimpleNamespace(
+        is_open=True, live=SimpleNamespace(jobs={}), store=SimpleNamespace(find=find), now=lambda: now.s, job_on={}
+    )
+    made = HistoryRequests(
+        JobHistory(tmp_path / "history"), lambda: cast(Any, service), ForeignJobs(tmp_path / "notices"),
+        JobJoules(tmp_path / "joules"), dict,
+        lambda: cast(Any, SimpleNamespace(phase_news=lambda: news, send_phases=lambda *given: True)),
+        PhaseFolder(tmp_path / "phases", time.time, print),
+    )  # fmt: skip
+    news += [kept(9), kept(1)]
+    for expected in (0, 1):
+        made.hear(float(expected), 1e9, [])
+        assert len(made._phases.rows("")) == expected
+        now.s -= 2.0
 
 
 def test_a_job_of_ours_has_a_row_with_its_request_caps_and_counts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster_agent.errors import ClusterError
 from cluster_agent.history import phase_tables
-from cluster_agent.history.phase_tables import AT_ONCE, PhaseTables
+from cluster_agent.history.phase_tables import AT_ONCE, MOST_KINDS, PhaseTables
 from cluster_agent.jobs.job import Job, JobSpec
 from foundation.phase_files import LASTS_DAYS
 from foundation.wire.phase_messages import (
@@ -39,7 +39,7 @@ class Head:
     """Jobs 1 and 2 of ada and 3 of bob run the same program on nodes n1, n2 and n3, one each."""
 
     def __init__(self, at: Path) -> None:
-        self.at, self.now_s, self.wall_s = at, 0.0, 1.8e9
+        self.at, self.now_s, self.wall_s, self.is_on = at, 0.0, 1.8e9, True
         self.sent, self.said = list[tuple[str, Any]](), list[str]()
         spec = JobSpec(["/opt/solver", "in.dat"], 3600, "/")
         self.jobs = {
@@ -51,7 +51,7 @@ class Head:
     def restart(self) -> None:
         self.tables = PhaseTables(
             self.at / "phases", self.jobs.get, lambda node, one: bool(self.sent.append((node, one))) or True,
-            lambda: self.wall_s, self.said.append,
+            lambda: self.wall_s, self.said.append, self.is_on,
         )  # fmt: skip
 
     def hear(self, *messages: Any) -> list[tuple[str, Any]]:
@@ -203,6 +203,38 @@ def test_there_are_never_more_tables_than_the_bound(tmp_path: Path, monkeypatch:
         head.jobs[number] = Job(number, 1, "ada", spec, 0.0, "running", 1, [f"n{number}"])
         head.hear(kept(number))
     assert len(list((tmp_path / "phases").iterdir())) == 2
+
+
+def test_made_up_cards_take_no_place_of_another_program(head: Head) -> None:
+    head.hear(kept(3))
+    for number in range(3 * MOST_KINDS):
+        head.hear(replace(kept(1), card=replace(CARD, card=f"card {number}")))
+        if number == MOST_KINDS:
+            head.restart()
+    assert len(head.tables.rows("ada")) == MOST_KINDS and len(head.tables.rows("bob")) == 1
+    assert {row.card for row in head.tables.rows("ada")} == {f"card {2 * MOST_KINDS + at}" for at in range(MOST_KINDS)}
+
+
+def test_nodes_that_do_not_confirm_keep_no_other_from_its_tables(head: Head) -> None:
+    head.hear(kept(1), kept(3))
+    head.forget()
+    many = [f"c{number}" for number in range(4 * AT_ONCE)]
+    for _ in range(8):
+        head.now_s += 0.3
+        head.tables.step(head.now_s, many)
+        head.sent.clear()
+        head.tables.hear(head.now_s, [wanted(3)])
+        assert [node for node, _ in head.sent] == ["n3"]
+
+
+def test_where_the_site_shares_none_nothing_is_kept_and_what_there_is_can_be_forgotten(head: Head) -> None:
+    head.hear(kept(1))
+    head.is_on = False
+    head.restart()
+    assert head.hear(kept(3), wanted(2)) == [] and [row.user for row in head.tables.rows("")] == ["ada"]
+    head.forget()
+    head.hear(PhasesForgotten("n1", 1))
+    assert head.tables.pending(["n1", "n2"]) == ["n2"] and head.tables.rows("") == []
 
 
 def through_the_wire(message: Any) -> Any:
