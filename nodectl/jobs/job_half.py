@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodectl.jobs.cgroups import PREFIX, Cgroup, mounts
+from nodectl.jobs.proc import DESCRIPTORS
 from pmu.cpulist import format_list
 
 
@@ -41,18 +42,28 @@ class Half:
             (self.cpuset / "cgroup.procs").write_text("0")
         os.sched_setaffinity(0, self.cpus)
 
-    def put_back(self, pids: Iterable[int]) -> str:
-        """Put threads back that may run on other CPUs: what was found, in words; empty: none may."""
-        found = ""
-        for pid in pids:
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                for thread in map(int, os.listdir(f"/proc/{pid}/task")):
-                    if not (taken := os.sched_getaffinity(thread)) <= self.cpus:
-                        found = f"process {pid} took CPUs {format_list(taken)}"
-                        try:
-                            self._take_back(thread)
-                        except OSError as error:
-                            return f"{found} and cannot be put back: {error.strerror}"
+    def put_back(self, meant: Callable[[], list[int]]) -> str:
+        """Put threads of the processes that ``meant`` lists back if they may run on other CPUs: what was found, in
+        words; empty: none may. It is called twice, as by ``send_all``: a number may be another process's by now."""
+        found, strayed = "", self._strayed(meant())
+        for at in range(0, len(strayed), DESCRIPTORS):
+            with contextlib.ExitStack() as opened:
+                places = {}
+                for pid, thread in strayed[at : at + DESCRIPTORS]:
+                    with contextlib.suppress(OSError):  # it ended meanwhile
+                        places[pid, thread] = os.open(f"/proc/{pid}/task/{thread}", os.O_RDONLY | os.O_DIRECTORY)
+                        opened.callback(os.close, places[pid, thread])
+                still = set(meant())
+                for (pid, thread), place in places.items():
+                    if pid not in still or not (taken := self._taken(thread)) or not _lives(place):
+                        continue
+                    found = f"process {pid} took CPUs {format_list(taken)}"
+                    try:
+                        self._take_back(thread)
+                    except ProcessLookupError:
+                        continue
+                    except OSError as error:
+                        return f"{found} and cannot be put back: {error.strerror}"
         return f"{found} and was put back on {format_list(self.cpus)}" if found else ""
 
     def remove(self) -> None:
@@ -64,6 +75,22 @@ class Half:
     @property
     def _is_version_1(self) -> bool:
         return not (self.cpuset is not None and (self.cpuset / "cgroup.controllers").exists())
+
+    def _strayed(self, pids: Iterable[int]) -> list[tuple[int, int]]:
+        """The processes and their threads that may run outside of it."""
+        found = []
+        for pid in pids:
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                threads = map(int, os.listdir(f"/proc/{pid}/task"))
+                found += [(pid, thread) for thread in threads if self._taken(thread)]
+        return found
+
+    def _taken(self, thread: int) -> set[int]:
+        """Where it may run, if that is outside."""
+        with contextlib.suppress(OSError):
+            if not (taken := os.sched_getaffinity(thread)) <= self.cpus:
+                return taken
+        return set()
 
     def _take_back(self, thread: int) -> None:
         if self.cpuset is not None:
@@ -119,6 +146,17 @@ class CpusetHome:
             for path in (*unused, self._folder):
                 with contextlib.suppress(OSError):
                     path.rmdir()
+
+
+def _lives(place: int) -> bool:
+    """Whether the thread of this folder of /proc lives: it is never another one's that got its number."""
+    try:
+        file = os.open("stat", os.O_RDONLY, dir_fd=place)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError), open(file, "rb") as opened:
+        return bool(opened.read())
+    return False
 
 
 def _has_controller(home: Cgroup) -> bool:

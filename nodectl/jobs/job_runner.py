@@ -215,8 +215,8 @@ class JobThread:
         return self._jobs.get(only) if only else None
 
     def halves(self) -> dict[str, frozenset[int]]:
-        """By run, ``JOB.ATTEMPT``, the CPUs of each that has a half of the node."""
-        running = [part for part in self._news.parts if not part.is_over]
+        """By run, ``JOB.ATTEMPT``, the CPUs of each that has a half of the node and has begun to draw from it."""
+        running = [part for part in self._news.parts if not part.is_over and part.started_s]
         found = {f"{part.job}.{part.attempt}": self._backend.half_of(part.job, part.attempt) for part in running}
         return {run: cpus for run, cpus in found.items() if cpus}
 

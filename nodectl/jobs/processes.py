@@ -317,7 +317,7 @@ class JobRunner:
                 self._launch(run)  # the lock decides between this job step and one that the earlier agent launched
                 continue
             with contextlib.suppress(*DAMAGED):
-                run.strayed = read_plain(directory / STRAYED)
+                run.strayed = read_plain(directory / STRAYED)[:300]
             if read_ending(directory):
                 self._know(run)  # the earlier agent may have noted the signal and not sent it
                 if run.step is not None:
@@ -363,7 +363,7 @@ class JobRunner:
         if run.group.half is None or now_s - run.looked_s < STRAY_S:
             return
         run.looked_s = now_s
-        found = run.group.half.put_back(run.group.left(step))
+        found = run.group.half.put_back(lambda: run.group.left(step))
         if found and not run.strayed:
             run.strayed = f"left its half of {self._node}: {found}"[:300]
             self._log(f"ALARM: job {key[0]} {run.strayed}")

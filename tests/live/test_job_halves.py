@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foundation.wire.job_messages import JobSignal
+from foundation.wire.job_messages import JobPart, JobSignal
 from nodectl.jobs import job_half
 from nodectl.jobs.cgroups import mounts
+from nodectl.jobs.job_half import Half
+from nodectl.jobs.job_runner import JobThread
 from nodectl.jobs.processes import JobRunner
 from pmu.core_halves import core_halves
 from pmu.cpulist import format_list
@@ -89,6 +92,28 @@ def test_a_job_cannot_leave_a_cpuset_and_one_without_is_put_back_with_one_alarm(
     assert said == [f"ALARM: job 1 {part.detail}"]
     again = JobRunner(tmp_path / "jobs", "n0", halves=HALVES)
     assert again.parts() == [part], "the next agent knows it, too"
+
+
+def test_a_process_that_has_the_number_of_one_of_the_job_by_now_is_left_where_it_is() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        os.sched_setaffinity(other.pid, {0, 1})
+        listed = iter([[other.pid], []])
+        assert Half(frozenset({0})).put_back(lambda: next(listed)) == ""
+        assert os.sched_getaffinity(other.pid) == {0, 1}
+        assert "and was put back on 0" in Half(frozenset({0})).put_back(lambda: [other.pid])
+        assert os.sched_getaffinity(other.pid) == {0}
+        other.kill()
+
+
+def test_a_half_counts_for_joules_from_the_start_of_its_job_on(tmp_path: Path, runner: JobRunner) -> None:
+    parts = [JobPart(1, 1, "running"), JobPart(2, 1, "running", started_s=5.0), JobPart(3, 1, "ended", started_s=5.0)]
+    runner.parts, runner.half_of = lambda: parts, lambda job, attempt: HALVES[0]  # type: ignore[method-assign]
+    thread = JobThread(runner, "n0", "boot")
+    try:
+        assert thread.halves() == {"2.1": HALVES[0]}, "the first one's process has not begun, the last one's is over"
+    finally:
+        thread.close()
+        del runner.parts
 
 
 def test_a_node_without_two_cores_refuses_a_half(tmp_path: Path) -> None:
