@@ -95,14 +95,13 @@ def test_a_job_cannot_leave_a_cpuset_and_one_without_is_put_back_with_one_alarm(
 
 
 def test_a_process_that_has_the_number_of_one_of_the_job_by_now_is_left_where_it_is() -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:  # it ends with this test
         os.sched_setaffinity(other.pid, {0, 1})
         listed = iter([[other.pid], []])
         assert Half(frozenset({0})).put_back(lambda: next(listed)) == ""
         assert os.sched_getaffinity(other.pid) == {0, 1}
         assert "and was put back on 0" in Half(frozenset({0})).put_back(lambda: [other.pid])
         assert os.sched_getaffinity(other.pid) == {0}
-        other.kill()
 
 
 def test_a_half_counts_for_joules_from_the_start_of_its_job_on(tmp_path: Path, runner: JobRunner) -> None:
