@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foundation.wire.job_messages import JobPart, JobSignal
+from foundation.wire.job_messages import JobPart, JobSignal, JobStart, NodeJobs
 from nodectl.jobs import job_half
 from nodectl.jobs.cgroups import mounts
 from nodectl.jobs.job_half import Half
@@ -20,6 +21,8 @@ from nodectl.jobs.processes import JobRunner
 from pmu.core_halves import core_halves
 from pmu.cpulist import format_list
 from tests.live.test_job_runner import ended, is_over, start, until
+from tests.nodectl.test_agent import node
+from tests.nodectl.test_cluster_cap import CappedNode, Wire
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
@@ -65,6 +68,71 @@ def test_each_of_two_jobs_has_the_cores_of_its_half_and_no_other(tmp_path: Path,
     (tmp_path / "go").touch()
     until(lambda: is_over(runner, 1) and is_over(runner, 2))
     assert [part.status for part in runner.parts()] == [0, 0]
+
+
+class JobWire(Wire):
+    """The same link, on which jobs are started."""
+
+    wants_jobs, job_queries = True, 0
+
+    def __init__(self, *starts: JobStart) -> None:
+        super().__init__()
+        self.starts, self.news = list(starts), NodeJobs("n0", "", [])
+
+    def job_messages(self) -> list[JobStart]:
+        starts, self.starts = self.starts, []
+        return starts
+
+    def send_jobs(self, news: NodeJobs) -> None:
+        self.news = news
+
+    def running(self) -> list[int]:
+        return [part.job for part in self.news.parts if part.phase == "running" and part.started_s]
+
+
+def test_an_agent_that_is_killed_leaves_two_jobs_running_and_the_next_one_caps_them_and_puts_all_back(
+    tmp_path: Path, runner: JobRunner
+) -> None:
+    """The node is EMULATED, its jobs are processes. A kill is what the kernel leaves of one: the lock is free."""
+    text = f"while [ ! -e go ]; do sleep 0.05; done; echo {ALLOWED}"
+    threads = [JobThread(runner, "n0", "boot")]
+    with node("skylake-6146", "hpl") as inside:
+        wire = JobWire(*(halved(tmp_path, text, job, half) for job, half in ((1, 0), (2, 1))))
+        killed = CappedNode(inside, tmp_path, wire=wire, jobs=threads[0])
+
+        def ticked(made: Any, is_so: Callable[[], bool]) -> None:
+            def ticks_once() -> bool:
+                made.ticks(1)
+                time.sleep(0.02)  # twin and jobs have different clocks
+                return is_so()
+
+            until(ticks_once)
+
+        ticked(killed, lambda: wire.running() == [1, 2])
+        wire.grant(300.0, 1)
+        killed.ticks(2)
+        assert killed.limit_uw() == 120_000_000, "two packages, half of what 60 W of rest leave"
+        killed.die()
+        threads[0].close()
+        assert killed.restore().is_complete and killed.limit_uw() == 80_000_000  # type: ignore[no-untyped-call]
+
+        threads.append(JobThread(JobRunner(tmp_path / "jobs", "n0", halves=HALVES), "n0", "boot"))
+        wire = JobWire()
+        again = CappedNode(inside, tmp_path, wire=wire, jobs=threads[1])
+        ticked(again, lambda: wire.running() == [1, 2])
+        assert again.limit_uw() == 80_000_000, "the lease of the one before is over"
+        assert again.cap.halves() == {"1.1": HALVES[0], "2.1": HALVES[1]}
+        wire.grant(300.0, 2)
+        again.ticks(2)
+        assert again.limit_uw() == 120_000_000
+        (tmp_path / "go").touch()
+        ticked(again, lambda: all(part.phase == "ended" for part in wire.news.parts))
+        assert [(part.job, part.status) for part in wire.news.parts] == [(1, 0), (2, 0)]
+        assert [(tmp_path / f"out{job}").read_text() for job in (1, 2)] == ["0\n", "1\n"]
+        wire.on_wait = lambda: wire.grant(520.0, 3, is_leave=True)
+        again.agent.stop()
+        assert again.limit_uw() == killed.free_uw
+        threads[1].close()
 
 
 def test_a_half_is_had_by_one_job_at_a_time_and_whole_nodes_by_nobody_meanwhile(

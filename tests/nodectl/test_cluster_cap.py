@@ -91,15 +91,15 @@ class Wire:
 class CappedNode:
     """A busy twin under the agent, in virtual time."""
 
-    def __init__(self, inside, tmp_path, told=None) -> None:
+    def __init__(self, inside, tmp_path, told=None, wire=None, jobs=None) -> None:
         self.inside, self.state = inside, str(tmp_path)
-        self.wire, self.said = Wire(), []
+        self.wire, self.said = wire or Wire(), []
         none = {"name": "none"}
         self.config = settings(tmp_path, cluster=CLUSTER, caps={"rest_w": 60.0}, cpu_policy=none, gpu_policy=none)
         self.boot = node_id(inside.ports.lock_path)
         clock = inside.ports.clock
         self.wire.on_wait = lambda: clock.sleep_until_ns(clock.now_ns() + S // 20)
-        self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns)
+        self.cap = ClusterCap(self.config.cluster, self.wire, self.boot, self.said.append, clock.now_ns, jobs)
         self.free_uw = self.limit_uw()
         self.agent = Agent.open(inside.ports, self.config, self.said.append, cluster=self.cap, progress=told)
 
