@@ -4,11 +4,12 @@ Problem. Processor time takes every second for the same watts, and RAPL has no m
 follow what it does: cycles at their clock, instructions per cycle, misses of the last-level cache.
 
 Method. Each second of each package is an example: by job, those three sums over its cores, and the watts of all of them
-together (the zone ``core`` where there is one, else ``package``). A Gaussian process explains them: the watts of a core
-are its cycles, times a clock factor, times a function of its instructions and misses by cycle. That function is a
-constant, plus a slope in instructions, plus what examples nearby show. Before anything was learned that is processor
-time, and it stays that far from all examples. Examples that are alike are one, so that a program that runs for days
-counts once. A job that ran here alone, or one like it, makes an example whose watts are its own.
+together (the zone ``core`` where there is one, else ``package``); four jobs there at most. A Gaussian process explains
+them: the watts of a core are its cycles, times a clock factor, times a function of its instructions and misses by
+cycle. That function is a constant, plus a slope in instructions, plus what examples nearby show. Before anything was
+learned that is processor time, and it stays that far from all examples. Examples that are alike are one, so that a
+program that runs for days counts once. A job that ran here alone, or one like it, makes an example whose watts are its
+own.
 
 What it needs: counters of cycles and instructions, and jobs with cores of their own. It says whose the watts are, never
 how many: the sum is that of the meters.
@@ -17,6 +18,7 @@ Source: Rasmussen, Williams, Gaussian Processes for Machine Learning, 2006, sect
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -29,10 +31,20 @@ from pmu.readings import Sample, type_f64
 
 SECOND_S: Final = 1.0
 KEPT: Final = 48
-"""Ours: examples that are kept; then the one that was not seen for the longest time goes."""
+"""Ours: examples that are kept; then the one that the newest is most similar to goes, or if it is similar to none, the
+one that was not seen for the longest time."""
 
-ALIKE: Final = 0.05
-"""Ours: two examples are one if each of their numbers differs by no more than this part."""
+MOST_GROUPS: Final = 4
+"""Ours: an example of more jobs says little of each of them, and the time that a fit takes grows with its square."""
+
+MOST_JOBS: Final = 32
+"""Ours: among more jobs on a node nothing is said, for the time that it takes: 1.8 % of a core at 32 jobs, 384 CPUs."""
+
+ALIKE, SIMILAR = 0.05, 0.5
+"""Ours: two examples are one, or similar, if each of their numbers differs by no more than this part."""
+
+LITTLE: Final = 0.1
+"""Ours: busy for so much of one core at most, a job draws next to nothing, and what it does there does not matter."""
 
 FRESH: Final = 0.2
 """Ours: the weight of the newest of examples that are alike."""
@@ -81,7 +93,8 @@ class CoreWatts:
         packages = np.array(layout.package_of)
         self._packages = [packages == number for number in numbers]
         self._zones = [_zones(layout, number) for number in numbers]
-        self._highest_khz = max((domain.max_khz for domain in layout.domains), default=0)
+        self._highest_khz = float(max((domain.max_khz for domain in layout.domains), default=0))
+        self._is_highest_known = self._highest_khz > 0
         self._sums: dict[tuple[str, ...], tuple[float, type_f64]] = {}
         self.examples: list[Example] = []
         self._fit: _Fit | None = None
@@ -89,7 +102,7 @@ class CoreWatts:
     def add(self, sample: Sample, cpus: Mapping[str, type_f64]) -> None:
         """An interval at whose end these jobs were here, each with its CPUs as ones ``[n_cpus]``; their names may be
         any."""
-        if not self._counts or not cpus:
+        if not self._counts or not 0 < len(cpus) <= MOST_JOBS:
             return
         names = tuple(cpus)
         now = np.concatenate([self._of(sample, cpus), self._joules(sample)[:, None, None].repeat(3, 2)], 1)
@@ -99,24 +112,30 @@ class CoreWatts:
             ((seconds, sums),) = self._sums.values()
             self._sums = {}
             for package in sums / seconds:
-                self._learn([_ratios(group) for group in package[:-1] if group[0] > 0], float(package[-1, 0]))
+                groups = _ratios(package[:-1])
+                self._learn([tuple(group) for group in groups[groups[:, 0] > 0].tolist()], float(package[-1, 0]))
 
     def joules(self, sample: Sample, cpus: Mapping[str, type_f64], packages_j: Sequence[float]) -> type_f64 | None:
         """What the cores of each job have drawn of each package ``[n_packages, n_jobs]``; None: not known yet. Together
         what their own meter shows, or where there is none, what the model says, and no more than the package."""
-        if not self._counts or not self.examples:
+        if not self._counts or not self.examples or len(cpus) > MOST_JOBS:
             return None
         sums = self._of(sample, cpus) / sample.elapsed_s
         if not np.isfinite(sums).all():
             return None
-        scale, groups, first, weights = self._fit = self._fit or _fitted(self.examples)
+        try:
+            scale, groups, first, weights = self._fit = self._fit or _fitted(self.examples)
+        except np.linalg.LinAlgError:  # no counters show such examples
+            self.examples = []
+            return None
         found = np.zeros(sums.shape[:2])
         for row, (package, (zones, is_of_cores), most_j) in enumerate(zip(sums, self._zones, packages_j, strict=True)):
-            own = np.array([_ratios(group) for group in package])
+            own = _ratios(package)
             near = np.add.reduceat(_kernel(groups, own), first, 0)
             watts = np.maximum(own[:, 0] + weights @ near, 0.0) * (own[:, 0] > 0) * scale
             if (all_w := float(watts.sum())) > 0:
-                all_j = float(sample.energy_j[zones].sum()) if is_of_cores else all_w * sample.elapsed_s
+                shown_j = float(sample.energy_j[zones].sum()) if is_of_cores else math.nan
+                all_j = shown_j if math.isfinite(shown_j) else all_w * sample.elapsed_s
                 found[row] = watts * (min(all_j, most_j) / all_w)
         return found
 
@@ -137,7 +156,9 @@ class CoreWatts:
         """Of each package and job: cycles with the clock factor, instructions with it, and misses ``[packages, jobs,
         3]``."""
         cpu = sample.cpu
-        highest_khz = self._highest_khz or float(np.nanmax(cpu.frequency_khz, initial=1.0))
+        if not self._is_highest_known:
+            self._highest_khz = float(np.nanmax(cpu.frequency_khz, initial=max(self._highest_khz, 1.0)))
+        highest_khz = self._highest_khz
         factor = (np.nan_to_num(cpu.frequency_khz) / highest_khz) ** CLOCK / (1000.0 * highest_khz)
         columns = np.stack([cpu.cycles * factor, cpu.instructions * factor, np.nan_to_num(cpu.llc_misses) * factor], 1)
         columns[~(cpu.busy > 0)] = 0.0  # an idle CPU may count nothing at all
@@ -151,13 +172,16 @@ class CoreWatts:
         new = Example(groups, watts)
         if not groups or not _is_sound(new):
             return
-        for place, one in enumerate(self.examples):
-            if _are_alike(one, new):
-                pairs = zip(one.groups, groups, strict=True)
-                mixed = [tuple(a + FRESH * (b - a) for a, b in zip(*pair, strict=True)) for pair in pairs]
-                new = Example(mixed, one.watts + FRESH * (watts - one.watts))  # type: ignore[arg-type]
-                del self.examples[place]
-                break
+        apart, place = min(
+            ((_apart(one, new), place) for place, one in enumerate(self.examples)), default=(math.inf, 0)
+        )
+        if apart <= ALIKE:
+            one = self.examples[place]
+            pairs = zip(one.groups, groups, strict=True)
+            mixed = [tuple(a + FRESH * (b - a) for a, b in zip(*pair, strict=True)) for pair in pairs]
+            new = Example(mixed, one.watts + FRESH * (watts - one.watts))  # type: ignore[arg-type]
+        if apart <= ALIKE or (apart <= SIMILAR and len(self.examples) == KEPT):
+            del self.examples[place]
         self.examples = [new, *self.examples[: KEPT - 1]]
         self._fit = None
 
@@ -171,21 +195,31 @@ def _zones(layout: Layout, package: int) -> tuple[npt.NDArray[np.bool_], bool]:
     return found, kind == "core"
 
 
-def _ratios(sums: type_f64) -> tuple[float, float, float]:
-    cycles, instructions, misses = (float(one) for one in sums)
-    return (cycles, instructions / cycles, 100 * misses / cycles) if cycles > 0 else (0.0, 0.0, 0.0)
+def _ratios(sums: type_f64) -> type_f64:
+    """The numbers of groups ``[n, 3]``, by their sums; zeros for those that did nothing."""
+    cycles = sums[:, :1]
+    ratios = np.divide(sums * (1.0, 1.0, 100.0), cycles, out=np.zeros_like(sums), where=cycles > 0)
+    return np.concatenate([np.maximum(cycles, 0.0), ratios[:, 1:]], 1)
 
 
 def _is_sound(one: Example) -> bool:
     numbers = [one.watts, *(number for group in one.groups for number in group)]
-    return one.groups != [] and all(0 <= number < 1e6 for number in numbers) and one.watts > 0 and one.groups[0][0] > 0
+    is_some = 0 < len(one.groups) <= MOST_GROUPS and one.groups[0][0] > 0
+    return is_some and all(0 <= number < 1e6 for number in numbers) and one.watts > 0
 
 
-def _are_alike(one: Example, two: Example) -> bool:
+def _apart(one: Example, two: Example) -> float:
+    """The part by which that of their numbers differs which differs most; infinite: they are of another number of jobs.
+    What draws next to nothing is left out."""
     if len(one.groups) != len(two.groups):
-        return False
-    pairs = zip([one.watts, *sum(one.groups, ())], [two.watts, *sum(two.groups, ())], strict=True)
-    return all(abs(a - b) <= ALIKE * max(a, b) for a, b in pairs)
+        return math.inf
+    pairs = [(one.watts, two.watts)]
+    for (cycles, instructions, misses), (its_cycles, its_instructions, its_misses) in zip(
+        one.groups, two.groups, strict=True
+    ):
+        if max(cycles, its_cycles) > LITTLE:
+            pairs += (cycles, its_cycles), (instructions, its_instructions), (misses + MISSES, its_misses + MISSES)
+    return max(abs(a - b) / max(a, b, 1e-9) for a, b in pairs)
 
 
 def _kernel(one: type_f64, two: type_f64) -> type_f64:
@@ -203,5 +237,5 @@ def _fitted(examples: list[Example]) -> _Fit:
     cycles = np.add.reduceat(groups[:, 0], first)
     scale = float(np.median(watts / np.maximum(cycles, 0.1)))
     both = np.add.reduceat(np.add.reduceat(_kernel(groups, groups), first, 0), first, 1) + BASE**2
-    both += np.diag((NOISE * watts / scale) ** 2)
+    both += np.diag((NOISE * np.maximum(watts / scale, 1.0)) ** 2)
     return _Fit(scale, groups, first, np.asarray(np.linalg.solve(both, watts / scale - cycles), np.float64))

@@ -90,9 +90,12 @@ class JobParts:
         self._sample: Sample | None = None
         self._jobs: dict[str, SiteJob] = {}
         self._here: dict[str, SiteJob] = {}
+        self._found: tuple[list[str], type_f64, bool] = [], np.empty(0), False
 
     def drawn(self, sample: Sample, jobs: Mapping[str, SiteJob]) -> Drawn:
         """What the node has drawn in an interval at whose end there are these jobs."""
+        if self._here != jobs:  # another job may have the number of one that has gone
+            self._found = [], np.empty(0), False
         self._sample, self._jobs, self._here = sample, {**self._here, **jobs}, dict(jobs)
         joules, quality = self._shares.node_energy(sample)
         dram_j = sum(float(sample.energy_j[zones].sum()) for zones in self._drams)
@@ -139,14 +142,14 @@ class JobParts:
 
     def _own_cpus(self, names: list[str], time: type_f64) -> type_f64 | None:
         """1.0 for each job's CPUs ``[n_jobs, n_cpus]``; None unless each that ran has cores that no other one has."""
-        found = np.array([self._cpus(name) for name in names])
-        on_cores = np.array([np.bincount(self._layout.core_of, row) > 0 for row in found])
-        is_apart = found[time > 0].any(1).all() and on_cores.sum(0).max() <= 1
-        return found if is_apart else None
-
-    def _cpus(self, name: str) -> list[float]:
-        own = self._cgroups.cpus(name)
-        return [float(cpu in own) for cpu in self._layout.cpus]
+        known, found, is_apart = self._found
+        if known != names:  # on a big node that takes long
+            own = [self._cgroups.cpus(name) for name in names]
+            found = np.array([[float(cpu in cpus) for cpu in self._layout.cpus] for cpus in own])
+            on_cores = sum(np.bincount(self._layout.core_of, row) > 0 for row in found)
+            is_apart = bool(np.max(on_cores) <= 1)
+            self._found = (list(names) if all(own) else []), found, is_apart
+        return found if is_apart and found[time > 0].any(1).all() else None
 
     def _cpus_of(self, names: list[str]) -> dict[str, type_f64]:
         """The CPUs of each job; all of them where it is alone or nobody is here; empty where jobs are not apart."""
