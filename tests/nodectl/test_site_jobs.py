@@ -6,6 +6,7 @@ import json
 import math
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -208,8 +209,10 @@ def test_a_jobs_joules_are_those_of_the_node_while_it_ran(inside: InProcess, tmp
     with node.agent:
         node.tick()
         node.twin.start_workload(load_workload("hpl", node.twin.machine, duration_s=3600.0))
+        began_s = time.time()
         node.begin("17", "")
         node.tick()
+        late_s = time.time() - began_s
         before_j = packages_j(node.agent)
         for _ in range(50):
             node.tick()
@@ -218,7 +221,8 @@ def test_a_jobs_joules_are_those_of_the_node_while_it_ran(inside: InProcess, tmp
         drawn_j = packages_j(node.agent) - before_j
     user, joules, of_meters, seconds, missing, most, quality, end = drawn((tmp_path / "job-joules").read_text())["17"]
     assert user == "alice" and most == "1" and end.endswith("Z") and quality == "measured"
-    assert 5.0 <= float(seconds) <= 5.2 and float(missing) < 0.5
+    assert 5.0 <= float(seconds) <= 5.2
+    assert float(missing) <= late_s + 0.01, "what the wall clock went on between the prolog and the agent's look"
     assert abs(float(joules) / drawn_j - 1) < 0.05, "a period of fifty at each end"
     assert float(of_meters) > float(joules), "rest_w is 0 here, and memory has a meter"
 
