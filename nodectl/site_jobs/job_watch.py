@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -25,9 +26,12 @@ from pmu.readings import Sample
 EVERY_S: Final = 1.0
 """Ours: how often the joules of a job that runs are written; those of one that has ended are at once."""
 
-
 LEARNED: Final = "core-watts.json"
-"""In the state directory: what the model of the cores has learned, by the end of the last job."""
+"""In the state directory: what the model of the cores has learned, by the last start or end of a job, but no more often
+than each ``REMEMBER_S`` where others run on."""
+
+REMEMBER_S: Final = 60.0
+"""Ours."""
 
 
 class JobWatch:
@@ -43,10 +47,13 @@ class JobWatch:
         self._learned = Path(config.state_dir) / LEARNED
         if self._folder:
             self._parts.cores.restore(_read(self._learned).encode())
+            for part in self._learned.parent.glob(f".{LEARNED}.*"):  # of an agent that was killed
+                with contextlib.suppress(OSError):
+                    part.unlink()
         self._page = joules_path(ports.lock_path) if ports.lock_path else Path()
         earlier = _read(self._page) if self._folder else ""
         self._accounts = JobAccounts(earlier, cgroups, self._parts.split)
-        self._age_s = math.inf
+        self._age_s, self._learned_age_s = math.inf, 0.0
         self._trouble = ""
 
     @property
@@ -64,11 +71,12 @@ class JobWatch:
         if math.isnan(changed_s):  # no prolog has run here yet
             return
         has_changed = self._accounts.add(jobs, changed_s, self._parts.drawn(sample, jobs), sample.elapsed_s)
-        self._age_s += sample.elapsed_s
+        self._age_s, self._learned_age_s = self._age_s + sample.elapsed_s, self._learned_age_s + sample.elapsed_s
         if has_changed or self._age_s >= EVERY_S:
             self._age_s = 0.0
             self._write()
-        if has_changed and not jobs:
+        if has_changed and (not jobs or self._learned_age_s >= REMEMBER_S):
+            self._learned_age_s = 0.0
             self._remember()
 
     def decider(self, policies: Decider) -> Decider:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from nodectl.config import build_config
 from nodectl.journal import open_journal
 from nodectl.journal.decide_again import replay
 from nodectl.loop.agent import Agent
+from nodectl.site_jobs import job_watch
 from nodectl.site_jobs.job_cgroups import JobCgroups
 from nodectl.site_jobs.job_folder import JobFolder, SiteJob, mode_in
 from nodectl.site_jobs.job_parts import Drawn, JobParts
@@ -225,6 +227,28 @@ def test_a_jobs_joules_are_those_of_the_node_while_it_ran(inside: InProcess, tmp
     assert float(missing) <= late_s + 0.01, "what the wall clock went on between the prolog and the agent's look"
     assert abs(float(joules) / drawn_j - 1) < 0.05, "a period of fifty at each end"
     assert float(of_meters) > float(joules), "rest_w is 0 here, and memory has a meter"
+
+
+def test_what_cores_draw_is_remembered_on_a_node_that_is_never_empty(
+    inside: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_watch, "REMEMBER_S", 1.5)
+    of_a_killed_agent, learned = tmp_path / ".core-watts.json.99", tmp_path / "core-watts.json"
+    of_a_killed_agent.touch()
+    node = Node(inside, tmp_path, "monitor")
+    with node.agent:
+        node.begin("17", "")
+        for _ in range(12):
+            node.tick()
+        node.begin("18", "")
+        node.tick()
+        assert not learned.exists(), "not at each start of a job"
+        for _ in range(3):
+            node.tick()
+        node.end("17")
+        node.tick()
+        assert msgspec.json.decode(learned.read_bytes()), "18 goes on"
+    assert not of_a_killed_agent.exists()
 
 
 def test_a_job_ends_with_its_epilog_and_not_when_somebody_looks() -> None:
