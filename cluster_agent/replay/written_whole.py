@@ -70,5 +70,18 @@ def check_one_file(path: str, option: str) -> None:
         raise ClusterError(f"{path}: {_reason(error)}; choose another {option}") from None
 
 
+def check_folder(directory: str, option: str = "--out") -> None:
+    """The same for a folder; it makes none."""
+    at = Path(directory).absolute()
+    while not at.exists():
+        at = at.parent
+    made = at / f".writing-{os.urandom(4).hex()}"
+    try:
+        made.mkdir()
+        made.rmdir()
+    except OSError as error:
+        raise ClusterError(f"{directory}: {_reason(error)}; choose another {option}") from None
+
+
 def _reason(error: OSError | ValueError) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import click
 
 from cluster_agent.errors import WrongUseError
+from cluster_agent.replay import written_whole
 from foundation.shell.plain_text import echo_block, say
 from foundation.shell.progress_bar import progress
 
@@ -41,6 +44,9 @@ def riplay(
     the jobs that run and wait when `easy` replays the log until then. Prints a table: next to it is `clusterctl replay`
     of the same hours. Needs root. All joules are emulated: a model's, not a machine's.
     """
+    for option, value in (("--hours", hours), ("--speed", speed)):
+        if isnan(value):  # no range refuses it
+            raise WrongUseError(f"{option} nan: give a number")
     try:
         from lab.riplay import riplay_run
         from lab.riplay.log_part import Hours
@@ -48,10 +54,12 @@ def riplay(
         raise WrongUseError(f"riplay needs the extras `cluster` and `twin` ({error})") from None
     if by_slurm and cap is not None:
         raise WrongUseError("--cap with --by-slurm: Slurm's backfilling knows no watts; leave one of them out")
+    if out:
+        written_whole.check_folder(out)
     given = Hours(log, from_s, hours, nodes, "" if by_slurm else policy, cap, machine)
     with progress(given.to_s - from_s, "riplaying") as advance:
         found = riplay_run.riplay(given, speed, say, advance, delays)
+    echo_block(found.table())
     if out:
         found.write(out)
-    echo_block(found.table())
     return 0

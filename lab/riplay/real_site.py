@@ -49,7 +49,9 @@ class Site:
         self._guard = subprocess.Popen(["sh", "-c", down], stdin=subprocess.PIPE, start_new_session=True)
         try:
             environment = {**os.environ, "SLURM_ACCOUNTING": "yes" if self._accounting else "no"}
-            if subprocess.run([self._script, "up", self.at, str(self._nodes)], env=environment, check=False).returncode:
+            # it ends with this process, so that it brings nothing up once the guard has taken all down
+            up = ["setpriv", "--pdeathsig", "KILL", str(self._script), "up", str(self.at), str(self._nodes)]
+            if subprocess.run(up, env=environment, check=False).returncode:
                 raise SiteError(f"{self._script.stem} did not come up")
             self.pid = int((self.at / "pid").read_text())
         except BaseException:

@@ -81,6 +81,26 @@ def test_a_killed_riplay_takes_its_slurm_along(tmp_path: Path) -> None:
     until(lambda: not folder.exists())
 
 
+def test_a_riplay_that_is_killed_at_once_leaves_nothing_that_comes_up_later(tmp_path: Path) -> None:
+    slow, pid, go, folder = (tmp_path / name for name in ("slow", "pid", "go", "temporary"))
+    folder.mkdir()
+    waits = f"[ $1 != up ] || {{ echo $$ >{pid}; until [ -e {go} ]; do sleep 0.05; done; }}"
+    slow.write_text(f'#!/bin/sh\n{waits}\nexec {ROOT}/scripts/slurm.sh "$@"\n')
+    slow.chmod(0o755)
+    script = ALONE.replace("with Site", "Site._script = property(lambda _: SLOW, lambda *_: None)\nwith Site")
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, "-c", f"SLOW = {str(slow)!r}\n{script}"], cwd=ROOT, env=environment
+    ) as process:
+        until(lambda: pid.exists() and pid.read_text().strip())
+        process.kill()
+    until(lambda: not list(folder.iterdir()))
+    go.touch()
+    up = Path("/proc", pid.read_text().strip(), "cmdline")
+    until(lambda: not up.exists() or not up.read_bytes())
+    assert not list(folder.iterdir())
+
+
 ALONE = """
 from lab.riplay.real_site import Site
 with Site(1, accounting=False) as site:

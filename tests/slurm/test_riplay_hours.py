@@ -15,6 +15,7 @@ from cluster_agent.library import World, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Off
+from lab.riplay import riplay_run
 from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Ran
 from lab.riplay.riplay_result import Metrics, check_other_hours
@@ -114,6 +115,8 @@ REFUSED = [
     (["--machine", "taurus"], "its nodes boot, and here they are on or off at once"),
     (["--by-slurm", "--cap", "1000"], "Slurm's backfilling knows no watts"),
     (["--delays", "/no/such/folder"], "no folder of a riplay"),
+    (["--hours", "nan"], "--hours nan: give a number"),
+    (["--speed", "nan"], "--speed nan: give a number"),
 ]
 
 
@@ -123,6 +126,16 @@ def test_what_cannot_be_is_one_line(log: str, more: list[str], line: str, capsys
     assert main(given) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and line in said.err
+
+
+@pytest.mark.parametrize("out", ["/proc/out", "/etc/passwd/out"])
+def test_a_folder_that_cannot_be_written_is_found_before_the_hours_begin(
+    log: str, out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(riplay_run, "riplay", lambda *_: pytest.fail("the riplay has begun"))
+    assert main(["riplay", log, "--from", "3000", "--hours", "1", "--nodes", str(NODES), "--out", out]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and "choose another --out" in said.err
 
 
 def test_a_log_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
