@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from tests.waiting import within
 from twin.in_process_node import InProcess
 from twin.machine import load_machine
 from twin.physics.model import Twin
-from twin.programs.workload_socket import WorkloadSocket
+from twin.programs.workload_socket import MOST_WAITING, WorkloadSocket
 
 
 @pytest.fixture
@@ -157,6 +159,31 @@ def test_a_line_may_come_in_parts_and_nobody_waits_for_it(tmp_path: Path, twin: 
         slow.sendall(b"ream\n")
         door.look()
         assert slow.recv(100) == b"ok\n"
+
+
+@pytest.mark.parametrize("name", [b"\xff" * 190, b"trace:/etc/passwd", b"/tmp/x.toml", b"../x", b"x.toml", b"\0"])
+def test_whoever_comes_names_a_workload_and_no_file(
+    tmp_path: Path, twin: Twin, door: WorkloadSocket, name: bytes
+) -> None:
+    with come(tmp_path, name + b"\n") as job:
+        door.look()
+        assert job.recv(300).endswith(b"give the name of a workload, no file\n")
+    assert twin.workload is None
+
+
+def test_who_says_nothing_keeps_nobody_out(tmp_path: Path, door: WorkloadSocket) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as opened:
+        for _ in range(3):
+            silent = [opened.enter_context(come(tmp_path, b"")) for _ in range(50)]
+            door.look()
+        job = opened.enter_context(come(tmp_path, b"hpl\n"))
+        door.look()
+        assert job.recv(100) == b"ok\n"
+        silent[0].sendall(b"inlet 20\n")
+        door.look()
+        assert silent[0].recv(100) == b"ok\n", "the last ones are still heard"
+        assert len(os.listdir("/proc/self/fd")) <= before + 151 + MOST_WAITING + 1
 
 
 BRINGS = """

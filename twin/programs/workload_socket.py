@@ -17,6 +17,7 @@ have the node.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ LONGEST_S: Final = 86_400.0
 INLET: Final = "inlet"
 
 _LINE: Final = 200
+
+_NAME: Final = re.compile(r"[a-z0-9-]+(:[a-z0-9.-]*)?", re.ASCII)
+"""No paths: whoever may come here may have fewer rights than the node."""
+
+MOST_WAITING: Final = 64
+"""Ours: of those who have said nothing yet the first ones have to leave."""
 
 
 class Cgroups(Protocol):
@@ -87,6 +94,8 @@ class WorkloadSocket:
         with contextlib.suppress(OSError):  # BlockingIOError: nobody comes any more
             while True:
                 self._waiting.append(self._listening.accept()[0])
+                if len(self._waiting) > MOST_WAITING:
+                    self._waiting.pop(0).close()
         for one in list(self._waiting):
             self._hear(one)
 
@@ -135,6 +144,8 @@ class WorkloadSocket:
         machine, others = self._twin.machine, list(self._inside.values())
         if why := self._why_full("cpus" in options):
             return why
+        if not _NAME.fullmatch(name) or name.startswith("trace:"):
+            return f'"{name[:80]}": give the name of a workload, no file'
         try:
             workload = load_workload(name, machine, duration_s=LONGEST_S)
             cpus = _cpus(options["cpus"]) if "cpus" in options else range(machine.cpus)
