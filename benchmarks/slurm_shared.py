@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +31,19 @@ from foundation.shell.text_table import render
 from lab.emulated.emulated_cgroups import EmulatedCgroups, OwnJoules
 from nodectl.config import build_config
 from nodectl.loop.agent import Agent
-from nodectl.site_jobs.job_folder import FOLDER
+from nodectl.site_jobs.core_watts import KEPT, MOST_GROUPS, MOST_JOBS
+from nodectl.site_jobs.job_folder import FOLDER, SiteJob
+from nodectl.site_jobs.job_parts import JobParts
 from nodectl.site_jobs.joules_page import NAME
+from pmu.decode import decode
+from pmu.node import Instruments, discover
 from twin.in_process_node import InProcess
 from twin.machine import Machine, Sensor, load_machine
 from twin.physics.model import Twin
 from twin.programs.side_by_side import on_cpus, together
 from twin.programs.workload import load_workload
 
+BIG: Final = "genoa-h100"
 TICKS: Final = 20
 BEFORE_TICKS: Final = 40
 type_jobs = Sequence[tuple[str, Sequence[int]]]
@@ -169,6 +176,53 @@ def _page(agent: Agent, at: Path, names: Sequence[str]) -> dict[str, float]:
     return {words[0]: float(words[3]) for words in lines if words[0] in names}
 
 
+class _Cpus(dict[str, frozenset[int]]):
+    """The CPUs of each job."""
+
+    def cpus(self, job: str) -> frozenset[int]:
+        return self[job]
+
+
+def cost_ms(jobs: int) -> float:
+    """Processor time of a tick of 100 ms for whose the joules are, with all examples that the model keeps, fits
+    included."""
+    machine = load_machine(BIG)
+    with InProcess(Twin(machine)) as inside:
+        layout = discover(inside.ports)[0]
+        instruments = Instruments(inside.ports, layout)
+        first = instruments.sweep()
+        inside.twin.start_workload(load_workload("hpl", machine))
+        inside.twin.advance(0.1)
+        sample = decode(layout, first, instruments.sweep())
+    cores = max(layout.core_of) + 1
+
+    def of(count: int) -> _Cpus:
+        return _Cpus({
+            str(job): frozenset(cpu for cpu, core in enumerate(layout.core_of) if core * count // cores == job)
+            for job in range(count)
+        })  # fmt: skip
+
+    def drawn(of_jobs: _Cpus, factor: float) -> None:
+        """A tick in which programs are another, so that no two examples are alike."""
+        cpu = replace(sample.cpu, instructions=sample.cpu.instructions * factor)
+        here = {name: SiteJob(name, "alice", "", 0.0) for name in of_jobs}
+        parts._cgroups = of_jobs
+        whole = parts.drawn(replace(sample, cpu=cpu), here)
+        if len(here) > 1:
+            parts.split(whole, dict.fromkeys(here, 1.0))
+
+    teaching, asking = of(MOST_GROUPS * (max(layout.package_of) + 1)), of(jobs)
+    parts = JobParts(inside.ports, layout, build_config({}, str), teaching)
+    for second in range(KEPT):
+        for _ in range(10):
+            drawn(teaching, 0.01 * 1.2**second)
+    began_s = time.process_time()
+    for second in range(5):
+        for _ in range(10):
+            drawn(asking, 1.5 + 0.2 * second)
+    return 1000 * (time.process_time() - began_s) / 50
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args(arguments)
@@ -189,7 +243,10 @@ def main(arguments: list[str] | None = None) -> int:
             rows,
         )
     )
-    save("slurm_shared", {"cases": found})
+    costs = {jobs: cost_ms(jobs) for jobs in (2, MOST_JOBS, 96)}
+    words = ", ".join(f"{jobs} jobs {ms:.2f} ms" for jobs, ms in costs.items())
+    print(f"processor time of a tick, {load_machine(BIG).cpus} CPUs: {words} (load {os.getloadavg()[0]:.0f})")
+    save("slurm_shared", {"cases": found, "cost_ms": costs})
     return 0
 
 

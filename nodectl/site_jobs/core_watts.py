@@ -38,7 +38,7 @@ MOST_GROUPS: Final = 4
 """Ours: an example of more jobs says little of each of them, and the time that a fit takes grows with its square."""
 
 MOST_JOBS: Final = 32
-"""Ours: among more jobs on a node nothing is said, for the time that it takes: 1.8 % of a core at 32 jobs, 384 CPUs."""
+"""Ours: among more jobs on a node nothing is said, for the time that it takes: 1.7 % of a core at 32 jobs, 384 CPUs."""
 
 ALIKE, SIMILAR = 0.05, 0.5
 """Ours: two examples are one, or similar, if each of their numbers differs by no more than this part."""
@@ -50,7 +50,8 @@ FRESH: Final = 0.2
 """Ours: the weight of the newest of examples that are alike."""
 
 CONSTANT, SLOPE, NEARBY = 4.0, 0.02, 0.01
-"""Ours: prior variances, in the square of the typical watts of a core. First guesses; what programs show decides."""
+"""Ours: prior variances, in the square of the typical watts of a core. First guesses, kept when the errors on all pairs
+of docs/slurm.md were known; what programs show decides."""
 
 NEAR_INSTRUCTIONS, NEAR_MISSES = 0.5, 1.0
 """Ours, likewise: how far an example reaches, in instructions per cycle, and in the logarithm of misses."""
