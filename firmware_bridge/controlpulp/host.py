@@ -47,6 +47,8 @@ class HostOptions:
     polled_messages: bool = False
     bypass: bool = False
     """A lower level takes effect at once, and not with the next control slot."""
+    own_step_after_s: float | None = None
+    """So long after the last step of power the guard makes its own; None: as on other boards (65.5), 0: never."""
     job_us: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Fast, control, one message."""
     interrupt_us: float = 0.0
@@ -95,6 +97,7 @@ class HostController:
         given = ffi.new("host_options_t *")
         given.published_law, given.polled_messages = chosen.published_law, chosen.polled_messages
         given.bypass = chosen.bypass
+        given.step_after = -1 if chosen.own_step_after_s is None else round(chosen.own_step_after_s / SLOT_S)
         given.job_ns[0:3] = [round(us * 1000) for us in chosen.job_us]
         given.message_only = sum(1 << channel for channel in chosen.message_only)
         given.interrupt_ns = round(chosen.interrupt_us * 1000)

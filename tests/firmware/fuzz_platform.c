@@ -82,7 +82,7 @@ static void disturb(host_t *h, struct fuzz_input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fuzz_input in = {data, size};
-    host_options_t options = {.bypass = 1};
+    host_options_t options = {.bypass = 1, .step_after = 500};
     void *memory = calloc(1, host_size());
     if (!memory)
         return 0;

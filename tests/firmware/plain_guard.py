@@ -29,7 +29,8 @@ SAFE_UW = 100_000_000
 class PlainGuard:
     """State of the guard, one step per slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_after: int) -> None:
+        self.step_after = step_after
         self.hold, self.penalty, self.alarms, self.faults = 0, HOLD, 0, 0
         self.sum_error = self.scatter = 0
         self.excess = self.model = self.leak = 0  # filtered
@@ -211,11 +212,11 @@ class PlainGuard:
         return self._lasts("answer", 0, so=self.moved > 250_000 and is_more)
 
     def _plan_step(self, measured: int) -> None:
-        """A step of its own, 128 slots long, once none has come for 131,072."""
-        self.quiet = 0 if self.moved > 250_000 else min(self.quiet + 1, 131_072)
+        """A step of its own, 128 slots long, once none has come for ``step_after``; 0: never."""
+        self.quiet = 0 if self.moved > 250_000 else self.quiet + 1
         if self.own_step:
             self.own_step -= 1
-        elif self.quiet == 131_072 and measured > 30_000_000:
+        elif 0 < self.step_after <= self.quiet and measured > 30_000_000:
             self.own_step, self.quiet = 128, 0
 
     def _hold(self, faults: int) -> None:

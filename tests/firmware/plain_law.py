@@ -33,6 +33,7 @@ from tests.firmware.plain_chip import (
 from tests.firmware.plain_guard import PlainGuard
 
 CORE_POWER, PACKAGE_CAP, DOMAIN_CAP, THERMAL, EMERGENCY, SENSOR, BYPASS, GUARD = 1, 2, 4, 8, 16, 64, 128, 512
+STEP = 1024
 
 
 # ---- what a domain may choose ----
@@ -212,14 +213,14 @@ def of_domain(domain: int) -> range:
 class PlainLaw:
     """The state of the law, and one step per slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_after: int = 131_072) -> None:
         self.next = Operating([FREQ_MIN] * CORES, [0] * DOMAINS)
         self.in_force, self.measured = self.next.copy(), self.next.copy()
         self.capacitance, self.integral, self.reasons = [0] * CORES, [0] * CORES, [0] * CORES
         self.last_reading, self.same_reading = [0] * CORES, [0] * CORES
         self.is_hot = [False] * CORES
         self.gain = [ONE] * DOMAINS
-        self.guard = PlainGuard()
+        self.guard = PlainGuard(step_after)
         self.kept_levels: list[int] | None = None
         self.kept_slots = 0
         self.margin: int | None = None
@@ -262,6 +263,7 @@ class PlainLaw:
         for d in range(DOMAINS):
             why = self._why(ladders[d], chosen.points[d], targets[d], caps[1 + d])
             why |= GUARD if self.guard.hold else 0
+            why |= STEP if self.guard.own_step else 0
             for i in of_domain(d):
                 self.reasons[i] |= why
                 self.next.freq[i] = self._cool(i, factors[i], chosen.points[d], ladders[d].gain)

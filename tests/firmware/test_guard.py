@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from firmware_bridge.controlpulp.host import HostController
+from firmware_bridge.controlpulp.host import HostController, HostOptions
 from firmware_bridge.scmi.protocols.telemetry import FAULTS, REASONS
 from tests.firmware.rig import cap, joined, trace
 from tests.firmware.scmi_words import PERFORMANCE, TELEMETRY, events, must
@@ -15,7 +15,7 @@ from twin.pulp.plant import CLASSES, CORES, SENSORS, Fault, Plant
 
 TEMPERATURES, ACTIVITIES, POWERS = slice(0, CORES), slice(CORES, 2 * CORES), slice(2 * CORES, SENSORS)
 PACKAGE, RAILS = slice(2 * CORES, 2 * CORES + 1), slice(2 * CORES + 1, SENSORS)
-DISTRUSTED = 1 << REASONS.index("sensors contradict")
+DISTRUSTED, OWN_STEP = (1 << REASONS.index(name) for name in ("sensors contradict", "own step"))
 SUM, MODEL, ABOVE_CAP, HEAT, FAILED = (1 << bit for bit in range(len(FAULTS)))
 
 
@@ -153,6 +153,78 @@ def test_where_nothing_moves_the_guard_makes_a_step_of_its_own() -> None:
             break
     assert must(host, TELEMETRY, 0x9)[1] == HEAT
     assert min(clocks) == 400_000
+
+
+OFTEN = HostOptions(own_step_after_s=0.4)
+"""In place of 65 s; what the guard has seen must fade first all the same."""
+
+
+def next_own_step(host: HostController, most: int) -> bool:
+    """Whether one begins within so many slots."""
+    for _ in range(most):
+        host.advance_slots(1)
+        if host.view().reasons[0] & OWN_STEP:
+            return True
+    return False
+
+
+def test_the_own_steps_of_a_sound_chip_raise_no_alarm_and_end_under_the_cap() -> None:
+    """Noise, uneven silicon; while the clocks are low or just after, the air, the load and the cap change."""
+    rng = np.random.default_rng(11)
+    host, plant = joined(CLASSES[2], OFTEN, seed=11)
+    plant.noise(temperature_k=0.3, power=0.01, capacitance=0.01)
+    plant.vary_silicon(11, 0.08)
+    watts = 70.0
+    cap(host, watts)
+    host.advance_slots(500)
+    for change in ("nothing", "air", "load", "cap", "load and cap"):
+        assert next_own_step(host, 60_000), change
+        host.advance_slots(int(rng.integers(20, 110)))
+        assert host.wires["freq_khz"].max() == 400_000
+        assert must(host, TELEMETRY, 0x9)[0] == 0
+        if change == "air":
+            plant.blow(15.0, 0.8)
+        if "load" in change:
+            plant.capacitance[:] = CLASSES[0] if change == "load" else CLASSES[3]
+        if "cap" in change:
+            watts += 20.0
+            cap(host, watts)
+        power = trace(host, plant, 300)
+        assert power[-50:].mean() > 0.9 * min(watts, 70.0)
+        assert power.max() <= 1.05 * watts, change
+    assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
+
+
+def test_an_own_step_says_so_and_leaves_requests_and_floors_as_they_are() -> None:
+    host, _ = joined(CLASSES[2], OFTEN)
+    must(host, PERFORMANCE, 0x5, 0, 3_660_000, 2_000_000)
+    must(host, PERFORMANCE, 0x9, 0, 1)
+    must(host, PERFORMANCE, 0xA, 0, 1)
+    must(host, TELEMETRY, 0xA, 1)
+    events(host, 0)
+    assert next_own_step(host, 2_000)
+    assert {reason & OWN_STEP for reason in host.view().reasons} == {OWN_STEP}
+    assert not any(reason & DISTRUSTED for reason in host.view().reasons)
+    host.advance_slots(1)
+    assert set(host.wires["freq_khz"].tolist()) == {400_000}
+    must(host, PERFORMANCE, 0x7, 1, 800_000)
+    assert must(host, PERFORMANCE, 0x6, 0) == [3_660_000, 2_000_000]
+    assert must(host, PERFORMANCE, 0x8, 0) == [3_660_000]
+    host.advance_slots(130)
+    clocks = host.wires["freq_khz"].reshape(4, 9).max(axis=1).tolist()
+    assert min(clocks[0], clocks[2], clocks[3]) > 2_000_000
+    assert clocks[1] == 800_000, "requested meanwhile"
+    assert not any(reason & OWN_STEP for reason in host.view().reasons)
+    assert events(host, 0) == []
+
+
+@pytest.mark.parametrize(("load", "after_s"), [(0.0, 0.4), (CLASSES[2], 0.0)], ids=["idle", "switched off"])
+def test_there_are_no_own_steps_of_an_idle_chip_nor_where_they_are_switched_off(load: float, after_s: float) -> None:
+    host, plant = joined(load, HostOptions(own_step_after_s=after_s))
+    cap(host, 100.0)
+    host.advance_slots(500)
+    assert (plant.power_w[0] < 30) == (load == 0.0)
+    assert not next_own_step(host, 3_000)
 
 
 def test_temperatures_that_are_steady_to_the_millikelvin_are_no_fault() -> None:

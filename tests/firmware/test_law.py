@@ -164,6 +164,27 @@ def test_the_firmware_decides_as_the_plain_law(seed: int, sound: bool) -> None:
     assert not (sound and law.guard.alarms)
 
 
+@pytest.mark.parametrize("answer", [1.0, 1.5])
+def test_the_guard_makes_its_own_step_and_judges_the_answer_in_the_same_slots(answer: float) -> None:
+    """Under a steady load; the die answers as the thermal model does, or half as much again."""
+    wait, work = 450, 1_500_000
+    host, law, rng = HostController(HostOptions(own_step_after_s=wait * 0.0005)), PlainLaw(wait), random.Random(3)
+    steps = 0
+    for slot in range(620):
+        silicon, copper = law.guard.heat[:2] if law.guard.heat else (0, 0)
+        mean = 315_000 + round(answer * (silicon + copper)) // 256
+        rails = []
+        for d in range(DOMAINS):
+            power = dynamic(work, law.in_force.freq[9 * d], law.in_force.level[d])
+            rails.append(9 * (power + leak(leak_factor(330_000), law.in_force.level[d])))
+        temperature = [mean + rng.randrange(-300, 300) for _ in range(CORES)]
+        readings = Readings(temperature, [work] * CORES, [sum(rails), *rails])
+        check_slot(slot, host, law, readings, [FREQ[-1]] * DOMAINS, [0] * (1 + DOMAINS))
+        steps += law.guard.own_step == 128
+    assert steps
+    assert bool(law.guard.alarms) == (answer > 1)
+
+
 @pytest.mark.parametrize(("factor", "is_told"), [(1.06, False), (1.075, True), (1.10, True)])
 def test_the_guard_finds_leakage_of_a_hotter_die_in_the_same_slot(factor: float, is_told: bool) -> None:
     """Power a little above what clocks, activity and temperatures explain, under an unchanging load."""

@@ -23,11 +23,13 @@ from firmware_bridge.scmi.controller import Controller
 from firmware_bridge.scmi.protocols.performance import LevelGet, LevelSet
 from firmware_bridge.scmi.protocols.power_capping import CapChanged, CapGet, CapNotify, CapSet
 from firmware_bridge.scmi.protocols.sensor import ReadingGet
-from firmware_bridge.scmi.protocols.telemetry import TelemetryStatus
+from firmware_bridge.scmi.protocols.telemetry import REASONS, TelemetryReasons, TelemetryStatus
 from firmware_bridge.scmi.transports.url import open_client, open_transport
 from tests.firmware.hostile_agent import SANITIZED, attack
 from tests.scmi.patient import patient_client
 from tests.waiting import PATIENCE_S, within
+from twin.pulp.plant import CLASSES
+from twin.pulp.shared_plant import LIBRARY, SharedPlant
 
 NOBODY = 65534
 
@@ -203,6 +205,22 @@ def test_slots_follow_real_time_and_late_ones_are_counted(controller: PosixContr
     client.close()
 
 
+@pytest.mark.parametrize(("wait", "is_made"), [("1", True), ("0", False)])
+def test_the_guard_makes_its_own_steps_as_often_as_the_option_says(folder: Path, wait: str, is_made: bool) -> None:
+    chip = folder / "chip"
+    SharedPlant(chip).capacitance[:] = CLASSES[2]
+    controller = PosixController(folder, "--own-steps", wait, plant=(LIBRARY, chip))
+    client = patient_client(controller.url(1))
+
+    def is_in_step() -> bool:
+        return bool(client.request(TelemetryReasons(0)).reasons[0] & 1 << REASONS.index("own step"))
+
+    assert within(PATIENCE_S if is_made else 1.5, is_in_step) == is_made
+    assert client.request(TelemetryStatus()).slots < 120_000, "65 s are the default"
+    client.close()
+    controller.stop()
+
+
 def test_with_the_bypass_a_lower_level_does_not_wait_for_a_slot(folder: Path) -> None:
     controller = PosixController(folder, "--bypass")
     client = patient_client(controller.url(1))
@@ -286,6 +304,8 @@ def test_without_the_right_to_sched_fifo_it_goes_on_or_ends_as_requested(folder:
         (("--areas", "0,0xA0", "/tmp"), "the two areas overlap"),
         (("--areas", "0,0x102", "/tmp"), "an offset is not a multiple of 4"),
         (("--areas", "0,-1", "/tmp"), "like 0,0x100, not 0,-1"),
+        (("--own-steps", "0.05", "/tmp"), "--own-steps takes 0 or 0.1 to 86400 seconds, not 0.05"),
+        (("--own-steps", "1s", "/tmp"), "--own-steps takes 0 or 0.1 to 86400 seconds, not 1s"),
         (("--message-only", "scp", "/tmp"), "--message-only takes ospm, runtime or bmc, not scp"),
         (("--plant", "/lib", "/tmp"), "--plant and --state belong together"),
     ],

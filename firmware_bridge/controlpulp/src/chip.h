@@ -59,6 +59,7 @@ enum reason {
     REASON_BYPASS = 1 << 7,      /* a lower request was applied ahead of the control slot */
     REASON_SAFE = 1 << 8,        /* the self-check failed: lowest operating point */
     REASON_GUARD = 1 << 9,       /* sensors contradict each other or a cap: safe level (guard.c) */
+    REASON_STEP = 1 << 10,       /* the guard makes a step of its own (guard.c) */
 };
 
 /* ---- power model ---- */

@@ -52,14 +52,14 @@
 
 /* ---- start ---- */
 
-void control_init(struct control *c, enum law law)
+void control_init(struct control *c, enum law law, int32_t step_after)
 {
     *c = (struct control){.law = law, .margin_uw = INT32_MAX};
     for (int i = 0; i < CORES; i++)
         c->next.freq_khz[i] = c->in_force.freq_khz[i] = c->measured.freq_khz[i] = FREQ_MIN_KHZ;
     for (int d = 0; d < DOMAINS; d++)
         c->gain_q16[d] = 65536;
-    guard_init(&c->guard);
+    guard_init(&c->guard, step_after);
     c->budget_uw = 100000000; /* published: 100 W at start */
     c->budget_slots = 36;     /* published */
     c->expected_uw[0] = c->expected_uw[1] = 72000000; /* published: 2 W a core */
@@ -302,6 +302,8 @@ static void our_step(struct control *c, const struct sensors *in, const struct d
         uint16_t why = why_capped(&ladders[d], &safe, d, chosen.freq_khz[d]);
         if (c->guard.safe_slots)
             why |= REASON_GUARD;
+        if (c->guard.step_slots)
+            why |= REASON_STEP;
         int32_t fastest = FREQ_MIN_KHZ;
         for (int i = d * DOMAIN_CORES; i < (d + 1) * DOMAIN_CORES; i++) {
             c->reasons[i] |= why;

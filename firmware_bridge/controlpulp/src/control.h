@@ -21,6 +21,10 @@ enum guard_fault {
     GUARD_FROZEN = 1 << 4, /* too many temperatures are frozen or cannot be read */
 };
 
+#ifndef STEP_AFTER
+#define STEP_AFTER 131072 /* ours: 65.5 s; 0: the guard never makes a step of its own */
+#endif
+
 struct guard {
     uint32_t faults, ever;                 /* in this slot; since the start */
     uint32_t alarms;                       /* how often the safe level began */
@@ -37,6 +41,7 @@ struct guard {
     int32_t slow_expected, slow_mean;      /* filtered: silicon and copper, mean temperature; 1/256 mK */
     int32_t moved, answered, sound;        /* squares of moves of the one; times those of the other; sound sensors */
     int32_t answer_slots, quiet_slots, step_slots; /* no step for so long; so long goes our own step on */
+    int32_t step_after;                    /* slots without a step until the guard makes one; 0: never */
     int32_t warm, warm_at_change[CORES];   /* sink above the ambient by power alone; when a reading last changed */
     int32_t core_uw[CORES], core_uw_at_change[CORES]; /* filtered */
     int32_t slow_uw[CORES];                           /* filtered again, as copper warms */
@@ -90,7 +95,7 @@ struct control {
     int32_t expected_uw[2];                /* published law: model power of the decisions before the last, and last */
 };
 
-void control_init(struct control *c, enum law law);
+void control_init(struct control *c, enum law law, int32_t step_after);
 void control_step(struct control *c, const struct sensors *in, const struct demand *want);
 
 /* Used by both laws. */
@@ -100,7 +105,7 @@ void control_emergency(struct control *c, int core);
 void published_step(struct control *c, const struct sensors *in, const struct demand *want);
 
 /* guard.c */
-void guard_init(struct guard *g);
+void guard_init(struct guard *g, int32_t step_after);
 bool guard_distrusts(struct guard *g, int core, bool is_same);
 int32_t guard_expected_mk(const struct guard *g);
 void guard_step(struct guard *g, const struct control *c, const struct sensors *in, const struct demand *want,

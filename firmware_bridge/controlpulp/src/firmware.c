@@ -59,7 +59,7 @@ void firmware_init(struct firmware *fw, struct board *board, const struct option
     *fw = (struct firmware){.board = board, .options = *options};
     fw->executive.polled = options->polled_messages;
     fw->failed_checks = chip_check();
-    control_init(&fw->control, options->law);
+    control_init(&fw->control, options->law, options->step_after);
     fw->control.safe = fw->failed_checks != 0;
     requests_init(&fw->requests);
     scmi_init(&fw->scmi, fw, lower_early);

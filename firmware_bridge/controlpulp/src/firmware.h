@@ -35,6 +35,7 @@ struct options {
     enum law law;
     bool polled_messages;
     bool bypass; /* apply lower requests ahead of the control slot */
+    int32_t step_after; /* STEP_AFTER, or another number of slots; 0: the guard makes no steps of its own */
 };
 
 struct firmware {

@@ -31,7 +31,8 @@
  * SAFE_UW. It depends on no sensor. It ends SAFE_SLOTS slots after the last fault; each further alarm doubles that time.
  *
  * Own steps. Power and activity that read too low by one factor look like warm air, but for their answers to steps. Where
- * none has come for STEP_AFTER, the guard makes one: the lowest clocks for STEP_SLOTS.
+ * none has come for STEP_AFTER (a board may choose another number, or none), the guard makes one: the lowest clocks for
+ * STEP_SLOTS.
  *
  * Invariant. The guard only lowers the targets of the law.
  *
@@ -68,8 +69,7 @@
 #define ANSWER_MARGIN 16384   /* 1/16 of the least */
 #define FADE_SHIFT 14         /* what was seen counts for 8 s */
 #define ANSWER_SLOTS 8
-#define STEP_AFTER 131072     /* 65.5 s */
-#define STEP_SLOTS 128        /* 64 ms, a thousandth of it */
+#define STEP_SLOTS 128        /* 64 ms, a thousandth of STEP_AFTER */
 #define STEP_UW 30000000      /* less cannot answer by enough */
 #define AMBIENT_FIRST (298150 * 256)
 #define AMBIENT_LOW (278150 * 256)
@@ -77,9 +77,9 @@
 
 /* ---- start ---- */
 
-void guard_init(struct guard *g)
+void guard_init(struct guard *g, int32_t step_after)
 {
-    *g = (struct guard){.penalty = SAFE_SLOTS};
+    *g = (struct guard){.penalty = SAFE_SLOTS, .step_after = step_after};
     int32_t factor = chip_leak_factor_q16(HOTTEST_MK);
     for (int r = 0; r <= LEVELS; r++) {
         int32_t level = r ? r - 1 : 0;
@@ -256,10 +256,10 @@ static void check_answer(struct guard *g, int32_t sound, int32_t mean, uint32_t 
 static void plan_step(struct guard *g, int32_t measured_uw)
 {
     bool is_known = g->moved > MOVED_LEAST;
-    g->quiet_slots = is_known ? 0 : min32(g->quiet_slots + 1, STEP_AFTER);
+    g->quiet_slots = is_known ? 0 : min32(g->quiet_slots + 1, g->step_after);
     if (g->step_slots) {
         g->step_slots--;
-    } else if (g->quiet_slots == STEP_AFTER && measured_uw > STEP_UW) {
+    } else if (g->step_after && g->quiet_slots == g->step_after && measured_uw > STEP_UW) {
         g->step_slots = STEP_SLOTS;
         g->quiet_slots = 0;
     }

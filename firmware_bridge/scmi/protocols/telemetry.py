@@ -34,6 +34,7 @@ REASONS: Final = (
     "bypass",
     "safe state",
     "sensors contradict",
+    "own step",
 )
 """Names of the bits of a core's reasons, lowest first."""
 

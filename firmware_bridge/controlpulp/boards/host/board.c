@@ -182,7 +182,8 @@ host_t *host_open(void *memory, const host_options_t *options)
     host_t *h = memory;
     struct board *b = &h->board;
     struct options o = {.law = options->published_law ? LAW_PUBLISHED : LAW_OURS,
-                        .polled_messages = options->polled_messages != 0, .bypass = options->bypass != 0};
+                        .polled_messages = options->polled_messages != 0, .bypass = options->bypass != 0,
+                        .step_after = options->step_after < 0 ? STEP_AFTER : options->step_after};
     h->options = *options;
     b->running = JOB_NONE;
     b->fingerprint = 14695981039346656037u;

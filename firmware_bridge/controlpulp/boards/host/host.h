@@ -30,6 +30,7 @@ typedef struct {
 
 typedef struct {
     int32_t published_law, polled_messages, bypass;
+    int32_t step_after;   /* slots; below 0: as on other boards, 0: no own steps */
     uint32_t message_only; /* bit per channel: its agent cannot reach this memory, so at first it has no FastChannels */
     int64_t job_ns[HOST_JOBS]; /* fast, control, one message: ours, measured on rv32 or zero */
     int64_t interrupt_ns;      /* from doorbell to message job ready */

@@ -27,6 +27,8 @@ static const char usage[] =
     "  --message-only AGENT           no FastChannels: this agent cannot reach the mailbox's memory (repeatable)\n"
     "  --published                    the published law, messages polled\n"
     "  --bypass                       a lower level takes effect at once, not with the next control slot\n"
+    "  --own-steps SECONDS            so long after the last step of power the guard makes its own, 64 ms at the\n"
+    "                                 lowest clocks, to check the sensors (default 65.5; 0: never)\n"
     "  --with-parent                  end when the process that started this one ends\n"
     "SIGTERM and SIGINT end it. Exit status 0: ended by a signal; 1: cannot run; 2: wrong use.\n";
 
@@ -37,6 +39,7 @@ struct choice {
     struct geometry geometry;
     bool is_message_only[AGENTS];
     bool is_published, has_bypass, ends_with_parent;
+    int32_t step_after;
 };
 
 /* ---- options ---- */
@@ -71,6 +74,16 @@ static bool mark(const char *name, bool *marks)
     return false;
 }
 
+static bool slots_of(const char *seconds, int32_t *slots)
+{
+    char *end;
+    double value = strtod(seconds, &end);
+    if (end == seconds || *end || !(value == 0 || (value >= 0.1 && value <= 86400)))
+        return false;
+    *slots = (int32_t)(value * 2000);
+    return true;
+}
+
 /* What belongs together in the options, as far as each by itself was right: 0, or the exit status. */
 static int check_choice(const struct choice *choice, int folders)
 {
@@ -92,8 +105,9 @@ static int read_choice(int argc, char **argv, struct choice *out)
         {"fifo", required_argument, NULL, 'f'}, {"areas", required_argument, NULL, 'a'},
         {"registers", required_argument, NULL, 'r'}, {"message-only", required_argument, NULL, 'm'},
         {"published", no_argument, NULL, 'u'}, {"bypass", no_argument, NULL, 'b'},
-        {"with-parent", no_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'}, {0}};
-    *out = (struct choice){.geometry = {0x000, 0x100, 0xA0, 0xA4}};
+        {"own-steps", required_argument, NULL, 'o'}, {"with-parent", no_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'}, {0}};
+    *out = (struct choice){.geometry = {0x000, 0x100, 0xA0, 0xA4}, .step_after = STEP_AFTER};
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 'p')
@@ -112,6 +126,8 @@ static int read_choice(int argc, char **argv, struct choice *out)
             return wrong_use("--areas takes two offsets like 0,0x100, not ", optarg);
         else if (option == 'r' && !pair(optarg, &out->geometry.doorbell, &out->geometry.completion))
             return wrong_use("--registers takes two offsets like 0xA0,0xA4, not ", optarg);
+        else if (option == 'o' && !slots_of(optarg, &out->step_after))
+            return wrong_use("--own-steps takes 0 or 0.1 to 86400 seconds, not ", optarg);
         else if (option == 'm' && !mark(optarg, out->is_message_only))
             return wrong_use("--message-only takes ospm, runtime or bmc, not ", optarg);
         else if (option == 'h')
@@ -198,7 +214,8 @@ int main(int argc, char **argv)
     if (status)
         return status < 0 ? 0 : status;
     struct options options = {.law = choice.is_published ? LAW_PUBLISHED : LAW_OURS,
-                              .polled_messages = choice.is_published, .bypass = choice.has_bypass};
+                              .polled_messages = choice.is_published, .bypass = choice.has_bypass,
+                              .step_after = choice.step_after};
     if (choice.ends_with_parent)
         prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (choice.plant) {

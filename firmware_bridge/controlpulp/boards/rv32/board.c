@@ -339,7 +339,8 @@ static void wait(struct board *b)
 static void start(struct board *b)
 {
     static const struct options options = {
-        .law = PUBLISHED ? LAW_PUBLISHED : LAW_OURS, .polled_messages = PUBLISHED, .bypass = BYPASS};
+        .law = PUBLISHED ? LAW_PUBLISHED : LAW_OURS, .polled_messages = PUBLISHED, .bypass = BYPASS,
+        .step_after = STEP_AFTER};
     for (int i = 0; i < CORES; i++)
         shared.temperature_mk[i] = SENSOR_FAULT;
     for (int p = 0; p < POWER_DOMAINS; p++)
