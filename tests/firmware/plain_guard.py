@@ -40,7 +40,7 @@ class PlainGuard:
         self.failed = [False] * CORES
         self.heat: list[int] | None = None  # silicon, copper, sink, ambient; in 1/256 mK
         self.heat_slots = 0
-        self.slow_expected = self.slow_mean = self.moved = self.answered = self.sound = 0
+        self.slow_expected = self.slow_mean = self.moved = self.answered = self.sound = self.mean = 0
         self.quiet = self.own_step = 0
         self._rows: dict[tuple[str, int], int] = {}
         hottest = leak_factor(358_150)
@@ -193,10 +193,10 @@ class PlainGuard:
 
     def _answer(self, sound: int, mean: int, expected: int) -> bool:
         """Whether the die moves by more than measured power explains, against slow averages of both."""
-        is_new = sound != self.sound or self.heat_slots < 400
-        self.sound = sound
-        if is_new:
-            self.slow_expected, self.slow_mean, self.moved, self.answered = expected, mean, 0, 0
+        self.slow_mean += mean - self.mean if sound != self.sound else 0
+        self.sound, self.mean = sound, mean
+        if self.heat_slots < 400:
+            self.slow_expected, self.slow_mean = expected, mean
             return False
         self.slow_expected += (expected - self.slow_expected) >> 7
         self.slow_mean += (mean - self.slow_mean) >> 7

@@ -195,6 +195,21 @@ def test_the_own_steps_of_a_sound_chip_raise_no_alarm_and_end_under_the_cap() ->
     assert must(host, TELEMETRY, 0x9) == [0, 0, 0, 0]
 
 
+def test_a_temperature_that_fails_again_and_again_does_not_hide_power_and_activity_that_read_too_low() -> None:
+    """Each time it is another mean of the sound ones, but the same die."""
+    host, plant = joined(CLASSES[2], OFTEN)
+    cap(host, 120.0)
+    host.advance_slots(1000)
+    for sensors in (POWERS, ACTIVITIES):
+        break_sensors(plant, sensors, Fault.SCALED, 0.7)
+    for number in range(400):
+        break_sensors(plant, slice(5, 6), Fault.UNREADABLE if number % 2 else Fault.SOUND)
+        host.advance_slots(40)
+        if must(host, TELEMETRY, 0x9)[1]:
+            break
+    assert must(host, TELEMETRY, 0x9)[1] == HEAT
+
+
 def test_an_own_step_says_so_and_leaves_requests_and_floors_as_they_are() -> None:
     host, _ = joined(CLASSES[2], OFTEN)
     must(host, PERFORMANCE, 0x5, 0, 3_660_000, 2_000_000)

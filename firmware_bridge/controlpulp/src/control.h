@@ -39,7 +39,8 @@ struct guard {
     bool has_caps, has_heat;
     int32_t silicon, copper, sink, ambient; /* thermal model, 1/256 mK */
     int32_t slow_expected, slow_mean;      /* filtered: silicon and copper, mean temperature; 1/256 mK */
-    int32_t moved, answered, sound;        /* squares of moves of the one; times those of the other; sound sensors */
+    int32_t moved, answered;               /* squares of moves of the one; times those of the other */
+    int32_t sound, mean;                   /* sound sensors and their mean, 1/256 mK, of the slot before */
     int32_t answer_slots, quiet_slots, step_slots; /* no step for so long; so long goes our own step on */
     int32_t step_after;                    /* slots without a step until the guard makes one; 0: never */
     int32_t warm, warm_at_change[CORES];   /* sink above the ambient by power alone; when a reading last changed */

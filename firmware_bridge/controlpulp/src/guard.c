@@ -229,12 +229,13 @@ static void check_caps(struct guard *g, const struct sensors *in, int32_t measur
 static void check_answer(struct guard *g, int32_t sound, int32_t mean, uint32_t *faults)
 {
     int32_t expected = g->silicon + g->copper;
-    bool is_other = sound != g->sound; /* another mean */
+    if (sound != g->sound) /* another mean of the same die: its distance from the average stays */
+        g->slow_mean += mean - g->mean;
     g->sound = sound;
-    if (is_other || g->start_slots < START_SLOTS) {
+    g->mean = mean;
+    if (g->start_slots < START_SLOTS) {
         g->slow_expected = expected;
         g->slow_mean = mean;
-        g->moved = g->answered = 0;
         return;
     }
     g->slow_expected += (expected - g->slow_expected) >> SLOW_SHIFT;
