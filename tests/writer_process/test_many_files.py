@@ -13,7 +13,7 @@ from nodectl.knobs.api import KnobError
 from nodectl.knobs.clock_limit import ClockLimit
 from nodectl.write.many_files import ManyFiles
 from nodectl.write.setting import LAST_RETRY_S
-from nodectl.write.writer import YIELD, Writer
+from nodectl.write.writer import CHECKS_PER_APPLY, YIELD, Writer
 from pmu.system import MonotonicClock, system_ports
 from tests.nodectl.file_tree import StillClock
 from tests.nodectl.plain_knob import PlainKnob
@@ -193,6 +193,26 @@ def test_a_clock_that_somebody_else_has_set_before_is_found_among_many(tree: Pat
     assert [one.status for one in outcomes] == ["foreign" if policy == 5 else "written" for policy in range(len(NAMES))]
     assert clock_path(tree, 5).read_text() == "1100000\n"
     together.close()
+
+
+@pytest.mark.parametrize("khz", [1_100_000, 2_500_000, 3_200_000], ids=["lower", "higher", "as it was before us"])
+def test_a_clock_that_somebody_else_has_set_is_found_in_its_turn_while_nothing_or_one_clock_changes(
+    tree: Path, khz: int
+) -> None:
+    """Two knobs are read again at each ``apply``, and those of the request; a restore leaves what it is at."""
+    for is_changing in (False, True):
+        together = Together(tree)
+        together.apply(1_800_000)
+        clock_path(tree, 7).write_text(f"{khz}\n")
+        found = ""
+        for turn in range(len(NAMES) // CHECKS_PER_APPLY + 1):
+            changed = 1_700_000 - 10_000 * turn if is_changing else 1_800_000
+            outcomes = together.writer.apply({**dict.fromkeys(NAMES, 1_800_000), NAMES[0]: changed})
+            found = found or next((one.knob for one in outcomes if one.status == "foreign"), "")
+        assert found == NAMES[7]
+        together.close()
+        assert clock_path(tree, 7).read_text() == f"{khz}\n"
+        clock_path(tree, 7).write_text("3200000\n")
 
 
 def test_a_knob_that_was_at_no_number_is_written_beside_many_clocks(tree: Path) -> None:
