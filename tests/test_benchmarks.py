@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,50 @@ def test_a_measurement_can_be_run_by_its_name(name: str) -> None:
 def test_no_measurement_is_forgotten() -> None:
     with_main = {path.stem for path in FOLDER.glob("*.py") if "\ndef main(" in path.read_text()}
     assert with_main - {"__main__"} == set(NAMES)
+
+
+PAGES = sorted((FOLDER.parent / "docs").rglob("*.md"))
+ROWS = sorted((FOLDER / "published").glob("*.csv"))
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Of each command of a page that measures: the module after ``benchmarks``, or nothing, and the words after it."""
+    blocks = re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+    inline = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for command in [*lines, *inline]:
+        if found := re.search(r"python -m benchmarks(?:\.(\w+))?((?: .*)?)$", " ".join(command.split())):
+            yield found[1] or "", found[2].split()
+
+
+def cannot_run(module: str, words: list[str]) -> list[str]:
+    """Names that are none, and options that the module does not have: with several names there is ``--quick`` alone."""
+    file = module or ("publishing/command" if words[:1] == ["published"] else "__main__")
+    source = (FOLDER / f"{file}.py").read_text()
+    names = [word for word in words if word[0] != "-"] if file == "__main__" else []
+    options = [word for word in words if word[:2] == "--"]
+    return [one for one in names if one not in NAMES] + [one for one in options if f'"{one}"' not in source]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(FOLDER.parent).as_posix())
+def test_what_a_page_says_to_run_is_what_can_be_run(page: Path) -> None:
+    assert [(*one, wrong) for one in commands(page.read_text()) if (wrong := cannot_run(*one))] == []
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=lambda rows: rows.stem)
+def test_what_made_published_rows_can_be_run(rows: Path) -> None:
+    made_by = re.match("# made by: (.*)\n", rows.read_text())
+    assert made_by
+    each = [one for command in made_by[1].split(";") for one in commands(f"`{command}`")]
+    assert [(*one, wrong) for one in each if (wrong := cannot_run(*one))] == []
+
+
+def test_a_command_that_cannot_be_run_is_found() -> None:
+    block = "```sh\npython -m benchmarks no # x\n```\n"
+    text = f"`python -m\nbenchmarks hybrid --timers`, `python -m benchmarks.hybrid --timers`\n\n{block}"
+    found = list(commands(text))
+    assert found == [("", ["no"]), ("", ["hybrid", "--timers"]), ("hybrid", ["--timers"])]
+    assert [cannot_run(*one) for one in found] == [["no"], ["--timers"], []]
 
 
 CALLGRIND = """# callgrind format
