@@ -71,14 +71,20 @@ def _below_idle(watts: Watts, caps: Sequence[Cap]) -> str:
 
 
 def _outside(watts: Watts | None, caps: Sequence[Cap], result: Result) -> str:
-    """That a cap or budget is in force only while there is no job; "" where it is not so."""
+    """That a cap or budget is in force only while there is no job, or the profile of a budget ends while jobs come; ""
+    where it is not so."""
     submit_s = result.jobs.submit_s
     first_s, last_s = int(submit_s.min()), int(max(submit_s.max(), result.schedule.end_s.max()))
     windows = [("cap", one.from_s, one.to_s) for one in caps]
     if watts is not None and watts.budget is not None:
         windows.append(("budget", watts.budget.from_s, watts.budget.to_s))
-    if not windows or any(from_s < last_s and to_s > first_s for _, from_s, to_s in windows):
+    if not windows:
         return ""
+    if any(from_s < last_s and to_s > first_s for _, from_s, to_s in windows):
+        budget, come_s = None if watts is None else watts.budget, int(submit_s.max())
+        if budget is None or budget.profile is None or budget.to_s > come_s:
+            return ""
+        return f"jobs come until {come_s} s, and the budget by {budget.profile.file} ends at {budget.to_s} s"
     what, from_s, to_s = windows[0]
     return f"the {what} from {from_s} to {to_s} s limits nothing: jobs come and run from {first_s} to {last_s} s"
 

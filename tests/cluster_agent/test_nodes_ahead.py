@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from cluster_agent.cli import main
 from cluster_agent.cluster import Machine, NodeGroup, Topology
+from cluster_agent.commands.replays import nodes_ahead as command
 from cluster_agent.kept_on import cores_of
 from cluster_agent.prices.cooling import our_table, our_temperatures
 from cluster_agent.prices.node_forecast import Past, expected, extracted, kept_profile, spares
@@ -110,6 +112,17 @@ def test_the_command_writes_a_profile_that_a_replay_takes(tmp_path: Path, capsys
     policy = f"easy:idle_off_s=300,keep_on={file}"
     assert not main(["replay", str(SAMPLE), "--machine", "taurus", "--policy", policy, "--out", str(tmp_path / "out")])
     assert f'"{file}"' in (tmp_path / "out" / "manifest.json").read_text()
+
+
+def test_where_the_plan_is_late_the_command_says_what_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "LATE_S", 0.0)
+    file = tmp_path / "nodes.csv"
+    given = ["--machine", "taurus:nodes=10", "--from-day", "1", "--offset", "70", "--out", str(file)]
+    assert not main(["nodes-ahead", str(SAMPLE), *given])
+    assert re.search(r"day 1: the plan took \S+ s: all nodes stay on\n", capsys.readouterr().err)
+    assert cores_of(str(file), file.read_bytes()) == ((DAY_S, 120),)
 
 
 @pytest.mark.parametrize(

@@ -133,22 +133,57 @@ def test_a_bad_tariff_is_answered_in_one_line_and_nothing_is_written(
     assert message in error and error.count("\n") == 1 and not out.exists()
 
 
-def test_a_profile_that_ends_early_or_is_past_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("window", "problem"),
+    [
+        ("to_s=14401", "ends at 14400 s, before to_s=14401; give an earlier to_s"),
+        ("from_s=14400", "ends at 14400 s, not after from_s=14400; give an earlier from_s"),
+    ],
+)
+def test_a_window_that_a_profile_does_not_reach_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture, window: str, problem: str
+) -> None:
     path = profile(tmp_path, of_hours(tmp_path), "--begin", "2030-01-31T00:00+01:00")
-    assert (
-        main(
-            [
-                "replay",
-                str(SAMPLES / "generated-500.swf"),
-                "--machine",
-                "taurus",
-                "--policy",
-                f"energy-budget:profile={path},to_s=14401",
-            ]
-        )
-        == 2
-    )
-    assert "ends at 14400 s, before to_s=14401; give an earlier to_s" in capsys.readouterr().err
+    given = ["--machine", "taurus", "--policy", f"energy-budget:profile={path},{window}"]
+    assert main(["replay", str(SAMPLES / "generated-500.swf"), *given]) == 2
+    assert f"profile={path}: {problem}\n" in capsys.readouterr().err
+
+
+def test_a_replay_says_that_jobs_come_after_the_profile_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path, log = tmp_path / "profile.csv", SAMPLES / "generated-500.swf"
+    for last_s, is_named in ((40_417, True), (40_418, False)):
+        path.write_text(f"from_s,watts\n0,400000\n{last_s},1\n")
+        assert main(["replay", str(log), "--machine", "taurus", "--policy", f"energy-budget:profile={path}"]) == 0
+        words = f"{log}: jobs come until 40417 s, and the budget by {path} ends at {last_s} s\n"
+        assert (words in capsys.readouterr().err) is is_named
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("from_s,watts\n0,10\n100,20\n300,30\n", (5000, 0, 300)),
+        ("from_s,watts\n0,10\n100,20\n300,\n", (5000, 0, 300)),  # a cap is lifted there
+        ("from_s,watts\n50,10\n100,\n", (500, 50, 100)),
+        ("from_s,to_s,watts\n0,100,10\n100,300,20\n", (5000, 0, 300)),
+        ("from_s,watts\n0,10\n", "has one step, and none says when the window ends; add one"),
+        ("from_s,watts\n0,\n", "has no watts"),
+        ("from_s,to_s,watts\n0,100,10\n200,300,20\n", "has no watts for a part of 0 to 300 s; complete it"),
+    ],
+)
+def test_a_profile_ends_with_its_last_step_that_has_no_end(
+    tmp_path: Path, text: str, window: tuple[int, int, int] | str
+) -> None:
+    path = tmp_path / "profile.csv"
+    path.write_text(text)
+    if isinstance(window, str):
+        with pytest.raises(WrongUseError, match=window):
+            choose(f"energy-budget:profile={path}")
+        return
+    power = choose(f"energy-budget:profile={path}").on("processors").power
+    assert power is not None and power.budget is not None
+    assert (power.budget.joules, power.budget.from_s, power.budget.to_s) == window
 
 
 @needs_recorded("rte-load")

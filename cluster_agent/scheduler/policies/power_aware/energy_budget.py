@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from cluster_agent.cap_steps import caps_of, read_bytes
+from cluster_agent.cap_steps import FOREVER_S, caps_of, read_bytes
 from cluster_agent.scheduler.energy_window import Budget, Rule, Test
 from cluster_agent.scheduler.policies.api import EstimateParams, Policy
 from cluster_agent.scheduler.policy_phases import Composition
@@ -22,9 +22,10 @@ from foundation.shell.extension import Origin
 
 class Params(EstimateParams, frozen=True, forbid_unknown_fields=True):
     """``joules`` in [from_s, to_s), infinite: no budget. ``profile``: a file ``from_s,watts``, which gives the joules
-    under its watts and the window, from its first step, or ``from_s``, to its last, or ``to_s``. ``node_w``: the watts
-    with which a busy node counts; none: the machine's maximum. ``test`` goes with rules that store. ``backfill``: who
-    gets a reservation, the head or every job; with ``rule=reducepc`` the head."""
+    under its watts and the window, from its first step, or ``from_s``, to its last, or ``to_s``; a last one that ends
+    itself counts too. ``node_w``: the watts with which a busy node counts; none: the machine's maximum. ``test`` goes
+    with rules that store. ``backfill``: who gets a reservation, the head or every job; with ``rule=reducepc`` the
+    head."""
 
     joules: float = float("inf")
     from_s: int = 0
@@ -65,10 +66,14 @@ def _of_profile(params: Params, path: str) -> tuple[Params, Origin]:
         raise ValueError(f"give joules or profile={path}, not both")
     content = read_bytes(path)
     steps = caps_of(path, content)
-    if len(steps) < 2:
+    if not steps:
+        raise ValueError(f"profile={path}: has no watts; write from_s,watts and its steps")
+    last_s = steps[-1].from_s if steps[-1].to_s == FOREVER_S else steps[-1].to_s
+    if last_s == steps[0].from_s:
         raise ValueError(f"profile={path}: has one step, and none says when the window ends; add one")
-    last_s = steps[-1].from_s
     from_s, to_s = params.from_s or steps[0].from_s, params.to_s or last_s
+    if from_s >= last_s:
+        raise ValueError(f"profile={path}: ends at {last_s} s, not after from_s={from_s}; give an earlier from_s")
     if to_s > last_s:
         raise ValueError(f"profile={path}: ends at {last_s} s, before to_s={to_s}; give an earlier to_s")
     lasts = [(max(min(step.to_s, to_s) - max(step.from_s, from_s), 0), step.watts) for step in steps]
