@@ -26,6 +26,9 @@ MOST_RUNNING: Final = 100_000
 
 DAY_S: Final = 86_400.0
 PURGE_EVERY_S: Final = DAY_S
+LONGEST_STEP_S: Final = 60.0
+"""Ours: a wall clock that moved further than this against one that nobody sets was set."""
+
 LONGEST_TEXT: Final = 256
 KEY_BYTES: Final = 32
 
@@ -71,6 +74,7 @@ class JobHistory:
         self._path, self._keep_s = path, keep_days * DAY_S
         self._rows: KeptRows[HistoryRow] = KeptRows(path, HistoryRow, "the history of jobs")
         self._saved_s = self._purged_s = float("-inf")
+        self._ahead_s: float | None = None
         self._saved = _Saved()
         with contextlib.suppress(OSError, msgspec.MsgspecError, RecursionError):
             self._saved = msgspec.json.decode(self._open.read_bytes(), type=_Saved)
@@ -106,10 +110,15 @@ class JobHistory:
         self._rows.add(msgspec.structs.replace(row, **texts))
 
     def step(self, now_s: float, wall_s: float) -> None:
-        """Save what is due, and let old rows go."""
+        """Save what is due, and let old rows go. A wall clock that was set is believed after ``PURGE_EVERY_S``: until
+        then nothing goes, which could not come back."""
         if now_s - self._saved_s >= SAVE_EVERY_S:
             self._saved_s = now_s
             self.save()
+        ahead_s = wall_s - now_s
+        if self._ahead_s is not None and abs(ahead_s - self._ahead_s) > LONGEST_STEP_S:
+            self._purged_s = now_s
+        self._ahead_s = ahead_s
         if self._keep_s and now_s - self._purged_s >= PURGE_EVERY_S:
             self._purged_s = now_s
             with contextlib.suppress(OSError):  # tomorrow, then

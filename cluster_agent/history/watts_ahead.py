@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.job_history import LONGEST_TEXT, HistoryRow
 from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.jobs.job import ACTIVE, Job
 from cluster_agent.prediction.job_power import METERED_AFTER_S, Submission
@@ -151,7 +151,9 @@ def _metered(row: HistoryRow) -> float | None:
 
 
 def request(user: str, title: str, nodes: int, walltime_s: int) -> Submission:
-    """What is known of a job before it runs. Tags are left out: some are measured while it runs."""
+    """What is known of a job before it runs, names as the history keeps them. Tags are left out: some are measured
+    while it runs."""
+    user, title = user[:LONGEST_TEXT], title[:LONGEST_TEXT]
     return Submission(user, title, max(nodes, 1), max(nodes, 1), 0, 0, 0, walltime_s)
 
 

@@ -50,12 +50,13 @@ class HashedNgrams:
         return self._vector("".join("0" if sign.isdigit() else sign for sign in text.lower()))
 
     def _counted(self, text: str) -> Float32s:
-        vector = np.zeros(self._size, np.float32)
+        counts = [0] * self._size
         padded = f" {text} " if text else ""
         for length in self._lengths:
             for at in range(len(padded) - length + 1):
-                code = zlib.crc32(padded[at : at + length].encode())
-                vector[(code >> 1) % self._size] += 1 if code & 1 else -1
+                code = zlib.crc32(padded[at : at + length].encode("utf-8", "surrogatepass"))
+                counts[(code >> 1) % self._size] += 1 if code & 1 else -1
+        vector = np.array(counts, np.float32)
         norm = float(np.linalg.norm(vector))
         if norm:
             vector /= norm

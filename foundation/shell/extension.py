@@ -35,6 +35,10 @@ Answer = TypeVar("Answer")
 _FILE: Final = re.compile(r"(?P<file>[^:]*\.py)(?::(?P<name>[A-Za-z_]\w*)(?=:|$))?(?::(?P<rest>.*))?", re.DOTALL)
 
 
+MOST_BYTES: Final = 64 << 20
+"""Ours: no code is larger, and an agent that reads a file of gigabytes is killed for its memory."""
+
+
 class ExtensionError(UsageError):
     """An extension cannot be loaded: nothing was started."""
 
@@ -289,6 +293,8 @@ def _own_file(path: Path) -> bytes:
                 raise ExtensionError(
                     f"{path}: others may write this code (mode {found.st_mode & 0o777:o}): chmod go-w it"
                 )
+            if found.st_size > MOST_BYTES:
+                raise ExtensionError(f"{path}: is larger than {MOST_BYTES >> 20} MiB: keep data in a file next to it")
             return file.read()
     except OSError as error:
         raise ExtensionError(f"{path}: cannot read it: {error.strerror}") from None

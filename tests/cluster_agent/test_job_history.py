@@ -153,6 +153,26 @@ def test_the_history_is_bounded_and_survives_damage_and_a_half_written_line(
     assert kept[-2:] == ["199", "201"] and "half" not in kept
 
 
+def test_history_that_a_kill_cut_off_at_any_byte_keeps_all_that_was_whole(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    history = JobHistory(path)
+    for number in range(3):
+        history.ended(str(number), row(str(number)), [])
+    history.hear([counted(0)], {"n1": "7"})
+    history.save()
+    rows, running = path.read_bytes(), (tmp_path / "history-running").read_bytes()
+    last = len(rows) - len(rows.splitlines()[-1]) - 1
+    for cut in range(last, len(rows) - 1):
+        path.write_bytes(rows[:cut])
+        (tmp_path / "history-running").write_bytes(running[: cut % len(running)])
+        again = JobHistory(path)
+        again.hear([counted(100), counted(120)], {"n1": "7"})
+        again.ended("7", row(), [])
+        (*whole, new) = JobHistory(path).rows(0.0, "", 9)
+        assert [one.job for one in whole] == ["0", "1"], cut
+        assert new.measured.mean_w == pytest.approx(200.0) and new.measured.covered_s == 20.0
+
+
 def test_a_forgotten_user_leaves_no_row_and_none_of_the_jobs_that_run(tmp_path: Path) -> None:
     path = tmp_path / "history"
     history = JobHistory(path)
@@ -186,6 +206,21 @@ def test_old_rows_go_after_the_days_that_are_set(tmp_path: Path) -> None:
         history.ended(str(day), row(str(day), ended_s=86_400.0 * day), [])
     history.step(0.0, 86_400.0 * 30)
     assert [one.job for one in history.rows(-1.0, "", 99)] == [str(day) for day in range(20, 30)]
+
+
+def test_a_wall_clock_that_jumps_ahead_lets_no_row_go_before_a_day_and_one_that_jumps_back_none(
+    tmp_path: Path,
+) -> None:
+    day_s, now_s, year_s = 86_400.0, 0.0, 365 * 86_400.0
+    history = JobHistory(tmp_path / "history", keep_days=10)
+    history.ended("1", row("1", ended_s=1e9), [])
+    for wall_s in (1e9, 1e9 + day_s + year_s, 1e9 + 2 * day_s, 5.0, 1e9 + 4 * day_s):
+        history.step(now_s, wall_s)
+        now_s += day_s
+    assert [one.job for one in history.rows(0.0, "", 9)] == ["1"]
+    for later in range(3):  # the clock is right that a year has passed
+        history.step(now_s + later * day_s, 1e9 + year_s + later * day_s)
+    assert history.rows(0.0, "", 9) == []
 
 
 def test_pseudonyms_are_the_same_with_one_key_and_others_with_another(tmp_path: Path) -> None:

@@ -122,6 +122,27 @@ def test_what_may_not_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    (
+        ("from cluster_agent.prediction.models import Quantile", "mine.py:1: ImportError: cannot import name 'Quantile'"),
+        (MINE.replace("Mine)", "lambda version: Mine())"), "new: cannot be called with ()"),
+        ("MODEL = 3", "mine.py:1: MODEL is no cluster_agent.prediction.models.Model"),
+        ("import", "mine.py:1: "),
+        ("x = '" + "y" * 100 + "'", "larger than"),
+    ),
+    ids=("another version", "another signature", "no model", "cut off", "too big"),
+)
+def test_a_models_file_that_cannot_be_one_is_refused_in_one_line(
+    tmp_path: Path, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if said == "larger than":
+        monkeypatch.setattr("foundation.shell.extension.MOST_BYTES", 100)
+    with pytest.raises(WrongUseError) as error:
+        find_model(str(write(tmp_path, text=text)))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
 def test_a_replay_with_a_model_records_its_hash_and_is_decided_again_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,25 @@ def test_like_texts_point_alike_and_equal_ones_are_equal_in_every_process() -> N
     assert small[[0, 1, 8]] == pytest.approx([-(3**-0.5)] * 3)
 
 
+@pytest.mark.parametrize("name", ("x" * 10_240, "計算流体力学" * 1707, "ق" * 10_240, "run\udcff", "\0\n\x1b[2J"))
+def test_jobs_with_names_of_any_length_and_script_are_distinguished(name: str) -> None:
+    power = predictor()
+    for _ in range(20):
+        power.learn(job(text=name), 300.0)
+        power.learn(job(text="post_processing"), 60.0)
+    assert power.predict(job(text=name)).typical_w == pytest.approx(300.0, rel=0.02)
+
+
+def test_the_job_of_a_user_with_one_job_says_what_the_next_one_draws() -> None:
+    power = predictor()
+    for _ in range(50):
+        power.learn(job("bob"), 300.0)
+    power.learn(job("eve", "cfd"), 90.0)
+    found = power.predict(job("eve", "another"))
+    assert (found.origin, found.similar) == ("user", 1)
+    assert (found.typical_w, found.expected_w) == (pytest.approx(90.0), pytest.approx(90.0))
+
+
 def test_another_embedding_can_be_plugged_in() -> None:
     class FirstLetter:
         size = 2

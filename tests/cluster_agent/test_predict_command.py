@@ -164,6 +164,17 @@ def test_where_nodes_have_meters_for_parts_each_has_its_watts(
     assert set(found) == {"cpu", "gpu"} and found["gpu"]["maximum_w"] == pytest.approx(90.0)
 
 
+def test_a_user_with_one_job_has_its_watts_and_no_band(
+    partition: list[PastJob], capsys: pytest.CaptureFixture[str]
+) -> None:
+    partition[:] = [past(0, "eve", 120.0)]
+    arguments = ["predict", "job", "--nodes", "2", "--time", "2h", "--name", "\udcff" + "計" * 10_000, "--user", "eve"]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "draws about 120 W, at most about 120 W" and not any("nine of ten" in line for line in lines)
+    assert lines[-1] == "from 1 similar jobs, eve's own; eve has 1 jobs with metered watts here"
+
+
 def test_of_a_job_of_which_nothing_is_known_that_is_said_and_no_watts(
     partition: list[PastJob], capsys: pytest.CaptureFixture[str]
 ) -> None:

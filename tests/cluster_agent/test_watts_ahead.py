@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_agent.history.job_history import HistoryRow
+from cluster_agent.history.job_history import LONGEST_TEXT, HistoryRow
 from cluster_agent.history.watts_ahead import AHEAD_S, PREDICTED_AT_ONCE, Alive, WattsAhead, request
 from cluster_agent.prediction.system_forecast import EVERY_S
 from cluster_agent.serve.people_protocol import BudgetView, ForgetHistory, SetSchedule, ShowBudget
@@ -58,6 +58,11 @@ def test_a_thousand_new_jobs_are_predicted_in_many_steps_and_without_walltime_to
         assert not made.hours
         made.step(now_s + 5 * step, lambda: many)
     assert made.hours[0].now_w == 0.0
+
+
+def test_a_name_is_known_again_by_as_much_of_it_as_the_history_keeps() -> None:
+    long = request("あ" * 10_000, "名" * 10_000, 2, 7200)
+    assert long == request("あ" * LONGEST_TEXT, "名" * LONGEST_TEXT, 2, 7200)
 
 
 def test_a_clock_that_jumps_back_or_far_ahead_stops_nothing() -> None:
