@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -132,12 +133,13 @@ def _prediction_again(row: Row) -> dict[str, float]:
     new = power_prediction.SameRequest if row["way"] == "same request" else power_prediction.nearest
     jobs = power_prediction.eurora() if row["data"] == "eurora" else power_prediction.generated()
     found = power_prediction.judged(row["data"], row["way"], new, jobs, row["way"].endswith("running jobs"))
-    return {name: getattr(found, name) for name in PREDICTION_FIGURES}
+    figures = {name: getattr(found, name) for name in PREDICTION_FIGURES}
+    return {name: math.nan if value is None else value for name, value in figures.items()}
 
 
 PREDICTION_FIGURES: Final = (
     "median_pct", "weighted_pct", "second_half_median_pct", "second_half_weighted_pct", "second_half_mape_pct",
-    "sum_mean_pct", "sum_maximum_pct", "sum_absolute_pct",
+    "sum_mean_pct", "sum_maximum_pct", "sum_absolute_pct", "band_pct",
 )  # fmt: skip
 
 PREDICTION: Final = Measurement(
