@@ -20,6 +20,7 @@ from foundation.shell.names import expanded, first_of
 
 MOST_GEAR_W: Final = 10**9
 MOST_COUNT: Final = 1_000_000
+KEY: Final = "budget.group"
 MOST_NAMED: Final = 3
 """Ours: how many nodes a line names."""
 
@@ -86,41 +87,50 @@ def levels_of(groups: Sequence[GroupSettings], gear: Sequence[GearSettings]) -> 
     )  # fmt: skip
 
 
-def problems(groups: Sequence[GroupSettings], gear: Sequence[GearSettings], budget_w: float) -> Iterator[str]:
-    """What is wrong, in one line each, with the key first; ``budget_w``: the whole budget, 0 if it is not known."""
+def problems(
+    groups: Sequence[GroupSettings], gear: Sequence[GearSettings], budget_w: float
+) -> Iterator[tuple[str, str]]:
+    """What is wrong: the key, and one line that begins with the name. ``budget_w``: the whole budget, 0 if it is not
+    known."""
     by_name = {one.name: one for one in groups}
     if len(by_name) < len(groups):
-        yield f"the group {_first_twice([one.name for one in groups])} is there twice"
+        names = [one.name for one in groups]
+        again = _again(names)
+        yield f"{KEY}[{again}].name", f"the group {names[again]} is there twice"
         return
-    for one in groups:
-        if problem := _of_parent(one, by_name, budget_w):
-            yield f"group {one.name}: {problem}"
+    for at, one in enumerate(groups):
+        key, problem = _of_parent(one, by_name, budget_w)
+        if problem:
+            yield f"{KEY}[{at}].{key}", f"group {one.name}: {problem}"
             return
     yield from _of_nodes(groups)
-    for piece in gear:
+    for at, piece in enumerate(gear):
         if piece.group and piece.group not in by_name:
-            yield f"gear {piece.name}: no group is called {piece.group!r}{nearest(piece.group, by_name)}"
+            words = f"no group is called {piece.group!r}{nearest(piece.group, by_name)}"
+            yield f"gear[{at}].group", f"gear {piece.name}: {words}"
             return
     fixed_w = gear_w(groups, gear)
-    for one in groups:
+    for at, one in enumerate(groups):
         if one.w <= fixed_w[one.name]:
-            yield f"group {one.name}: {one.w:g} W is not above what its gear draws ({fixed_w[one.name]:g} W)"
+            words = f"{one.w:g} W is not above what its gear draws ({fixed_w[one.name]:g} W)"
+            yield f"{KEY}[{at}].w", f"group {one.name}: {words}"
             return
 
 
-def _of_parent(one: GroupSettings, by_name: dict[str, GroupSettings], budget_w: float) -> str:
+def _of_parent(one: GroupSettings, by_name: dict[str, GroupSettings], budget_w: float) -> tuple[str, str]:
+    """The key, and what is wrong with it; "": nothing."""
     if not one.parent:
         if 0 < budget_w < one.w:
-            return f"{one.w:g} W are more than the whole budget (budget.w: {budget_w:g} W): set at most that"
-        return ""
+            return "w", f"{one.w:g} W are more than the whole budget (budget.w: {budget_w:g} W): set at most that"
+        return "", ""
     if one.parent not in by_name:
-        return f"its parent {one.parent!r} is no group{nearest(one.parent, by_name)}"
+        return "parent", f"its parent {one.parent!r} is no group{nearest(one.parent, by_name)}"
     if one.name in _upwards(one.parent, by_name):
-        return f"it is below itself, by its parent {one.parent}"
+        return "parent", f"it is below itself, by its parent {one.parent}"
     parent = by_name[one.parent]
     if parent.w < one.w:
-        return f"{one.w:g} W are more than its parent {parent.name} may draw ({parent.w:g} W): set at most that"
-    return ""
+        return "w", f"{one.w:g} W are more than its parent {parent.name} may draw ({parent.w:g} W): set at most that"
+    return "", ""
 
 
 def _upwards(name: str, by_name: dict[str, GroupSettings]) -> list[str]:
@@ -132,26 +142,26 @@ def _upwards(name: str, by_name: dict[str, GroupSettings]) -> list[str]:
     return found
 
 
-def _of_nodes(groups: Sequence[GroupSettings]) -> Iterator[str]:
+def _of_nodes(groups: Sequence[GroupSettings]) -> Iterator[tuple[str, str]]:
     group_of: dict[str, str] = {}
-    for one in groups:
+    for at, one in enumerate(groups):
+        key = f"{KEY}[{at}].nodes"
         try:
             names = expanded(one.nodes) if one.nodes else []
         except UsageError as error:
-            yield f"group {one.name}: {error}"
+            yield key, f"group {one.name}: {error}"
             return
         if twice := [name for name in names if name in group_of]:
-            yield (
-                f"group {one.name}: {first_of(twice, MOST_NAMED)} in group {group_of[twice[0]]} already: a node is"
-                " in one group, and in those that this one is in"
-            )
+            words = f"{first_of(twice, MOST_NAMED)} in group {group_of[twice[0]]} already: a node is in one group"
+            yield key, f"group {one.name}: {words}, and in those that this one is in"
             return
         if len(set(names)) < len(names):
-            yield f"group {one.name}: {_first_twice(names)} is there twice"
+            yield key, f"group {one.name}: {names[_again(names)]} is there twice"
             return
         group_of |= dict.fromkeys(names, one.name)
 
 
-def _first_twice(names: Sequence[str]) -> str:
+def _again(names: Sequence[str]) -> int:
+    """Where the first stands that has been there before; one has."""
     seen: set[str] = set()
-    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return next(at for at, name in enumerate(names) if name in seen or seen.add(name))  # type: ignore[func-returns-value]

@@ -95,16 +95,16 @@ class _Switched(msgspec.Struct, frozen=True):
 
 def problems(
     sets: Sequence[RuleSettings], groups: Mapping[str, float], fixed_w: float, sharer_problem: Callable[[str], str]
-) -> Iterator[str]:
-    """What is wrong with them, in one line each. ``groups``: the watts of each one's gear; ``fixed_w``: what of the
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with them: the key, and a line. ``groups``: the watts of each one's gear; ``fixed_w``: what of the
     whole budget nobody can cap; ``sharer_problem``: why there is no such sharer, "" if there is."""
     names = [one.name for one in sets]
-    for one in sets:
-        if names.count(one.name) > 1:
-            yield f"the set {one.name} is there twice"
+    for at, one in enumerate(sets):
+        if one.name in names[:at]:
+            yield f"rules[{at}].name", f"the set {one.name} is there twice"
             return
         if problem := _problem(one, groups, fixed_w) or (sharer_problem(one.sharer) if one.sharer else ""):
-            yield f"set {one.name}: {problem}"
+            yield f"rules[{at}]", f"set {one.name}: {problem}"
             return
 
 

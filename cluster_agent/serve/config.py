@@ -466,13 +466,11 @@ def _budget_problems(settings: Settings) -> Iterator[tuple[str, str]]:
         what = "fixed_w and the gear" if settings.gear else "fixed_w"
         yield "budget.w", f"{budget.w:g} W is not above {what} ({fixed_w:g} W): nothing would be left for the nodes"
     is_known = not (budget.schedule or budget.feed)
-    for problem in group_settings.problems(budget.group, settings.gear, budget.w if is_known else 0.0):
-        yield "budget.group" if budget.group else "gear", problem
+    yield from group_settings.problems(budget.group, settings.gear, budget.w if is_known else 0.0)
     if budget.group and split(settings.sharer)[0] == NO_SHARER:
-        yield "budget.group", "a policy that owns the watts plans with the whole budget: choose a sharer"
+        yield group_settings.KEY, "a policy that owns the watts plans with the whole budget: choose a sharer"
     gear = group_settings.gear_w(budget.group, settings.gear)
-    for problem in rule_problems(settings.rules, gear, fixed_w, lambda sharer: _sharer_problem(settings, sharer)):
-        yield "rules", problem
+    yield from rule_problems(settings.rules, gear, fixed_w, lambda sharer: _sharer_problem(settings, sharer))
     if budget.feed and budget.schedule:
         yield "budget.feed", "is set together with a schedule: remove one of them"
 

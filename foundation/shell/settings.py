@@ -90,11 +90,13 @@ def checked(settings: Mapping[str, Any], kind: type[T], where: type_where) -> T:
 
 
 def line_of(text: str, path: tuple[str, ...]) -> int:
-    """The line on which ``path`` is set in a TOML text, or that of its nearest table; 1 if neither is there."""
+    """The line on which ``path`` is set in a TOML text, or that of its nearest table; 1 if neither is there. Of a list
+    of tables ``name[1]`` is the second one, and ``name`` the first."""
     best_line, best_depth = 1, 0
     for number, found in _keys_by_line(text):
         depth = next(
-            (i for i, (a, b) in enumerate(zip(found, path, strict=False)) if a != b), min(len(found), len(path))
+            (i for i, (a, b) in enumerate(zip(found, path, strict=False)) if not _is_same(a, b)),
+            min(len(found), len(path)),
         )
         if depth > best_depth:
             best_line, best_depth = number, depth
@@ -148,16 +150,24 @@ _UNITS: Final = (
 _SYMBOLS: Final = {"w": " W", "s": " s", "ms": " ms", "mhz": " MHz", "khz": " kHz", "c": " C", "bytes": " bytes"}
 """Units that a key ends in, as messages write them."""
 
+_ENTRY: Final = re.compile(r"\[[0-9]+\]$")
 _BARE: Final = r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'"
 _TABLE: Final = re.compile(rf"^\s*\[+\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*\]+")
 _KEY: Final = re.compile(rf"(?:^|[{{,])\s*((?:{_BARE})(?:\s*\.\s*(?:{_BARE}))*)\s*=")
 
 
 def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The line and the path of each table and key; tables of a list have their numbers: ``name[1]``."""
     table: tuple[str, ...] = ()
+    last: dict[tuple[str, ...], int] = {}  # by the path of a list, the number of its last table until here
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
-            table = _dotted(header[1])
+            names, table = _dotted(header[1]), ()
+            for at, name in enumerate(names, start=1):
+                path = (*table, name)
+                if at == len(names) and line.lstrip().startswith("[["):
+                    last[path] = last.get(path, -1) + 1
+                table = (*table, f"{name}[{last[path]}]") if path in last else path
             yield number, table
             continue
         outer = table
@@ -166,6 +176,11 @@ def _keys_by_line(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
             yield number, (*outer, *names)
             if position == 0:
                 outer = (*table, *names)  # what follows on the line is inside its inline table
+
+
+def _is_same(found: str, wanted: str) -> bool:
+    """Whether these are the same part of a path; a list that is written in its line has no numbers there."""
+    return found in (wanted, _ENTRY.sub("", wanted)) or _ENTRY.sub("", found) == wanted
 
 
 def _dotted(text: str) -> tuple[str, ...]:

@@ -113,7 +113,7 @@ def test_a_set_in_the_hour_that_is_left_out_is_never_in_force_and_a_clock_that_w
 
 def test_gear_and_milliwatts_bound_what_a_set_may_have() -> None:
     def found(one: RuleSettings) -> list[str]:
-        return list(problems([one], {"rack": 50.0}, 10.0, lambda sharer: ""))
+        return [problem for _, problem in problems([one], {"rack": 50.0}, 10.0, lambda sharer: "")]
 
     assert found(RuleSettings("x", groups={"rack": 50.0})) == [
         "set x: group rack: 50 W is not above what its gear draws (50 W)"

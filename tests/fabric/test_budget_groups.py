@@ -191,6 +191,33 @@ def test_a_tree_or_a_set_of_rules_that_cannot_be_is_one_line(
     assert line in error and error.count("\n") == 1 and f"{path}:" in error
 
 
+RACK = '[[budget.group]]\nname = "rack"\nw = 90.0\nparent = "room"\n'
+
+
+@pytest.mark.parametrize(
+    ("groups", "more", "place"),
+    [
+        (ROOM + RACK.replace("90", "950"), "", "12: budget.group[1].w: group rack: 950 W are more"),
+        (ROOM + RACK.replace('"room"', '"rom"'), "", "13: budget.group[1].parent: group rack: its parent"),
+        (ROOM + RACK + 'nodes = "n3"', "", "14: budget.group[1].nodes: group rack: n3 in group room already"),
+        (ROOM + RACK + RACK, "", "15: budget.group[2].name: the group rack is there twice"),
+        (ROOM + RACK.replace("w =", "watt ="), "", "10: budget.group[1]: object contains unknown field watt"),
+        (ROOM + RACK.replace("90.0", '"much"'), "", "12: budget.group[1].w: expected a number, got text"),
+        (ROOM, '[[gear]]\nname = "a"\nw = 5.0\n[[gear]]\nname = "b"\nw = 5.0\ngroup = "rom"',
+         "19: gear[1].group: gear b: no group is called 'rom'"),
+        (ROOM + RACK, '[[rules]]\nname = "a"\nbudget_w = 700.0\n[[rules]]\nname = "b"',
+         "20: rules[1]: set b: it changes nothing"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_one_of_several_tables_names_the_line_of_that_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], groups: str, more: str, place: str
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(SETTINGS.format(top="", groups=groups, more=more))
+    assert main(["config", "check", "--config", str(path)]) == 2
+    assert f"{path}:{place}" in capsys.readouterr().err
+
+
 def test_budget_show_has_the_groups_below_their_parents_and_the_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

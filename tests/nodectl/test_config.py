@@ -141,6 +141,17 @@ def test_the_line_of_a_key_is_found_in_tables_dotted_keys_and_inline_tables():
     assert line_of(text, ("t", "not there")) == 2
 
 
+def test_the_line_of_a_key_in_a_list_of_tables_is_that_of_its_table():
+    text = "[[l]]\na = 1\n[[l]]\n[[l.m]]\nb = 1\n[[l.m]]\n[l.m.n]\nc = 1\n[[l]]\n[[l.m]]\nb = 2\nk = [\n  {d = 3},\n]"
+    assert [line_of(text, (f"l[{at}]",)) for at in range(3)] == [1, 3, 9]
+    assert line_of(text, ("l", "a")) == line_of(text, ("l[0]", "a")) == 2
+    assert line_of(text, ("l[1]", "a")) == 3, "its table, since the key is not there"
+    assert line_of(text, ("l[1]", "m[0]", "b")) == 5
+    assert line_of(text, ("l[1]", "m[1]", "n", "c")) == 8
+    assert line_of(text, ("l[2]", "m[0]", "b")) == 11, "lists within another table count from 0 again"
+    assert line_of(text, ("l[2]", "m[0]", "k[0]", "d")) == 12, "a list in its line has one line"
+
+
 def test_every_registered_policy_fits_its_side_and_starts_from_its_defaults():
     for domain in registry.DOMAINS:
         for name in registry.names(domain):
