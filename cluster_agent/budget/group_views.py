@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
-from cluster_agent.budget.accounts import Ints
+from cluster_agent.budget.accounts import Bools, Ints
 from cluster_agent.budget.group_settings import MOST_NAMED
 from cluster_agent.budget.ledger import Ledger
 from cluster_agent.budget.levels import NO_GROUP
@@ -16,12 +16,14 @@ from cluster_agent.budget.plan import Plan
 from cluster_agent.errors import WrongUseError
 from foundation.shell.errors import nearest
 from foundation.shell.names import first_of
+from foundation.wire.power_messages import Report
 
 
 class GroupView(msgspec.Struct, frozen=True):
     """A group of nodes with a limit, in watts. ``counts_w``: of its nodes; ``free_w``: what it could still grant by its
     own limit; ``short_w``: what it lacks for the MOPs of its nodes; ``binds``: the caps of how many nodes its limit
-    decided at the last plan; ``steps``: announced, (seconds from now, watts)."""
+    decided at the last plan; ``steps``: announced, (seconds from now, watts). ``in_force_w``: the caps of its nodes;
+    ``draws_w``: what those draw that report now, None: none of them says it. Both None of an older cluster agent."""
 
     name: str
     parent: str
@@ -35,6 +37,8 @@ class GroupView(msgspec.Struct, frozen=True):
     nodes: int
     binds: int
     steps: list[tuple[float, float]] = []
+    in_force_w: float | None = None
+    draws_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ class BudgetGroups:
         path = self.ledger.levels.path(place)
         return min([site_w, *(self.free_mw(now_s)[path] / 1000).tolist()]) if path else site_w
 
-    def views(self, now_s: float, plan: Plan) -> list[GroupView]:
-        """Every group after its parent."""
+    def views(self, now_s: float, plan: Plan, reports: Mapping[str, Report]) -> list[GroupView]:
+        """Every group after its parent. ``reports``: each node's last one."""
         ledger, levels = self.ledger, self.ledger.levels
         if not levels.names:
             return []
@@ -67,6 +71,7 @@ class BudgetGroups:
         free_mw, nodes = self.free_mw(now_s), levels.sums_mw((~accounts.is_forgotten).astype(np.int64))
         binds = np.bincount(plan.bound + 1, minlength=len(levels) + 1)[1:]
         short_mw = plan.group_short_mw if len(plan.group_short_mw) else np.zeros(len(levels), np.int64)
+        in_force_mw, (draws_mw, drawing) = levels.sums_mw(accounts.limit_mw), self._drawn(now_s, reports)
         found = []
         for at, line in enumerate(levels.lines):
             line.advance(now_s)
@@ -85,13 +90,26 @@ class BudgetGroups:
                     nodes=int(nodes[at]),
                     binds=int(binds[at]),
                     steps=[(at_s - now_s, mw / 1000) for at_s, mw in line.steps],
+                    in_force_w=int(in_force_mw[at]) / 1000,
+                    draws_w=int(draws_mw[at]) / 1000 if drawing[at] else None,
                 )
             )
         return found
 
-    def levels_of(self, now_s: float, plan: Plan, place: int) -> list[GroupView]:
+    def _drawn(self, now_s: float, reports: Mapping[str, Report]) -> tuple[Ints, Ints]:
+        """Of each group what its nodes draw that report now, and how many of them say it."""
+        ledger, accounts = self.ledger, self.ledger.accounts
+        is_there: Bools = ~(ledger.is_silent(now_s) | accounts.is_off | accounts.has_left | accounts.is_forgotten)
+        power_mw = np.full(len(is_there), -1, np.int64)
+        for at in np.flatnonzero(is_there).tolist():
+            if (report := reports.get(accounts.names[at])) is not None:
+                power_mw[at] = report.power_mw
+        is_known = power_mw >= 0
+        return ledger.levels.sums_mw(np.where(is_known, power_mw, 0)), ledger.levels.sums_mw(is_known.astype(np.int64))
+
+    def levels_of(self, now_s: float, plan: Plan, reports: Mapping[str, Report], place: int) -> list[GroupView]:
         """The groups of a node, the widest first."""
-        views = self.views(now_s, plan)
+        views = self.views(now_s, plan, reports)
         return [views[at] for at in self.ledger.levels.path(place)]
 
     def shared(self, plan: Plan, name: str) -> tuple[str, int, int]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -31,6 +32,8 @@ from cluster_agent.serve.people_protocol import (
 from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
+
+OF_GROUPS: Final = ("group", "limit W", "fixed", "nodes draw", "in force", "nodes count", "reserve", "free", "remark")
 
 group_option = click.option(
     "--group", default="", metavar="NAME", help="Of this [[budget.group]]; without it: of the whole partition."
@@ -69,7 +72,7 @@ def show(as_json: bool, socket: Place) -> None:
     echo_block(render(("what", "W", "remark"), rows))
     echo(*view.ahead_over)
     if view.groups:
-        echo_block(render(("group", "limit W", "fixed", "nodes count", "reserve", "free", "remark"), _groups(view)))
+        echo_block(render(OF_GROUPS, _groups(view)))
     if view.rules:
         echo_block(render(("rules", "now", "what they change"), _rules(view)))
     for alarm in view.alarms:
@@ -91,8 +94,11 @@ def _groups(view: BudgetView) -> list[tuple[str, ...]]:
         remark += [f"{one.short_w:.1f} W less than MOPs need"] if one.short_w else []
         remark += [f"{one.over_w:.1f} W to be confirmed"] if one.over_w else []
         remark += [f"{watts:.1f} W in {at_s:.0f} s" for at_s, watts in one.steps[:1]]
-        figures = (one.limit_w, one.fixed_w, one.counts_w, one.reserve_w, one.free_w)
-        rows.append(("  " * depth[one.name] + one.name, *(f"{watts:.1f}" for watts in figures), ", ".join(remark)))
+        figures = (
+            one.limit_w, one.fixed_w, one.draws_w, one.in_force_w, one.counts_w, one.reserve_w, one.free_w,
+        )  # fmt: skip
+        cells = ("-" if watts is None else f"{watts:.1f}" for watts in figures)
+        rows.append(("  " * depth[one.name] + one.name, *cells, ", ".join(remark)))
     return rows
 
 

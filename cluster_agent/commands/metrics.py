@@ -23,6 +23,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster_agent.budget.group_views import GroupView
 from cluster_agent.commands.jobs import rows_of, rows_since
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError, WrongUseError
@@ -91,6 +92,21 @@ NODES: Final = (
     _Gauge("node_report_age_seconds", "heard_s_ago", "Seconds since its last report."),
 )
 
+GROUPS: Final = (
+    _Gauge("group_limit_watts", "limit_w", "The limit in force, DC watts of its nodes and its gear."),
+    _Gauge("group_fixed_watts", "fixed_w", "What its gear draws, which nobody caps."),
+    _Gauge("group_in_force_watts", "in_force_w", "The caps in force of its nodes together."),
+    _Gauge("group_counted_watts", "counts_w", "What its nodes count together: the most that they may draw."),
+    _Gauge("group_reserve_watts", "reserve_w", "In reserve for its nodes that reboot."),
+    _Gauge("group_free_watts", "free_w", "What its limit still allows to grant; below 0: it must come down first."),
+    _Gauge("group_over_watts", "over_w", "By how much its nodes and gear could exceed the limit now."),
+    _Gauge("group_short_watts", "short_w", "What is missing for each of its nodes at its minimal operating power."),
+    _Gauge("group_power_watts", "draws_w", "The power of its nodes that report it, without its gear."),
+    _Gauge("group_nodes", "nodes", "Its nodes."),
+    _Gauge("group_bound_nodes", "binds", "Its nodes whose caps its limit decided at the last plan."),
+)
+"""Of each group of the budget, with those below it: a sum over all groups counts watts more than once."""
+
 OF_JOB: Final = ("jobid", "user", "manager")
 """``manager``: the cluster of another job manager, "another" if it named none; empty for the cluster agent's own."""
 
@@ -99,6 +115,7 @@ OTHERS: Final = {
     "alarms": ("gauge", "Alarms that are on.", ()),
     "alarm": ("gauge", "1 while an alarm of this kind is on, else 0.", ("kind",)),
     "budget_set_timestamp_seconds": ("gauge", "When the budget was set last, in Unix seconds, and by whom.", ("by",)),
+    "group_info": ("gauge", "1; the group of the budget that the group is in, empty: the budget.", ("group", "parent")),
     "node_info": ("gauge", "1; the node's states.", ("node", "state", "jobs", "tag", "tag_source", "lease_class")),
     "node_bound": ("gauge", "1 for a node that its cap bounds, by its last report; what decided that cap.",
                    ("node", "by")),
@@ -232,6 +249,23 @@ def _of_budget(budget: BudgetView) -> Iterator[Metric]:
         kinds.add_metric([kind], float(kind in budget.alarm_kinds))
     yield kinds
     yield _other("energy_joules", budget.energy_j)
+    yield from _of_groups(budget.groups)
+
+
+def _of_groups(groups: list[GroupView]) -> Iterator[Metric]:
+    """As many series of each as there are groups, and none without groups."""
+    if not groups:
+        return
+    for name, field, help_ in GROUPS:
+        family = GaugeMetricFamily(f"clusterctl_{name}", help_, labels=["group"])
+        for one in groups:
+            if (value := getattr(one, field)) is not None:
+                family.add_metric([one.name], value)
+        yield family
+    info = _other("group_info")
+    for one in groups:
+        info.add_metric([one.name, one.parent], 1)
+    yield info
 
 
 def _of_nodes(rows: list[NodeRow]) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
+from cluster_agent.budget.group_views import GroupView
 from cluster_agent.commands import jobs, nodes
 from cluster_agent.commands.nodes import socket_option
 from cluster_agent.errors import ClusterError
@@ -31,6 +32,8 @@ from cluster_agent.serve.why import Why
 from foundation.shell.plain_text import plain
 
 BAR: Final = 40
+MOST_GROUPS: Final = 4
+"""Ours: groups of the budget above the tables."""
 
 
 class Top(App[None]):
@@ -139,7 +142,21 @@ def summary(budget: BudgetView, rows: list[NodeRow]) -> str:
     if budget.lowering_s is not None:
         lines.append(f"lowering: {budget.over_w:g} W to be confirmed within {budget.lowering_s:.0f} s")
     lines += [f"in {at_s:.0f} s: {watts:g} W" for at_s, watts in budget.steps[:1]]
+    lines += _groups(budget.groups)
     return "\n".join(map(plain, lines + [f"ALARM: {alarm}" for alarm in budget.alarms]))
+
+
+def _groups(groups: list[GroupView]) -> list[str]:
+    """A line for each of those that have least free, by their limits alone."""
+    lines = []
+    for one in sorted(groups, key=lambda one: one.free_w)[:MOST_GROUPS]:
+        drawn = "" if one.draws_w is None else f" drawn {one.fixed_w + one.draws_w:.0f},"
+        within = f" in {one.parent}" if one.parent else ""
+        figures = f"of {one.limit_w:g} W:{drawn} counted {one.fixed_w + one.counts_w:.0f}, free {one.free_w:.0f}"
+        lines.append(f"{one.name}{within} {figures}")
+    if len(groups) > MOST_GROUPS:
+        lines.append(f"{len(groups) - MOST_GROUPS} more groups have more free: clusterctl budget show")
+    return lines
 
 
 def _safe(cells: tuple[str, ...]) -> tuple[str, ...]:

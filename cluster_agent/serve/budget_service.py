@@ -401,7 +401,7 @@ class Partition:
             lowering_s=self.alarms.lowering_s(now_s),
             energy_j=self.energy.total_j,
             alarm_kinds=self.alarms.kinds,
-            groups=self.groups.views(now_s, self.plan),
+            groups=self.groups.views(now_s, self.plan, self.reports),
         )
 
     def why(self, now_s: float, name: str) -> Why:
@@ -424,7 +424,7 @@ class Partition:
             shared_w=shared_mw / 1000,
             shared_among=among,
             short_w=view.short_w,
-            levels=self.groups.levels_of(now_s, self.plan, account.place),
+            levels=self.groups.levels_of(now_s, self.plan, self.reports, account.place),
             bound_within=bound_within,
             job=shared.job,
             tag=row.tag,

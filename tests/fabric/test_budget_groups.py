@@ -12,6 +12,7 @@ import pytest
 from cluster_agent.budget.group_settings import GearSettings, GroupSettings
 from cluster_agent.budget_rules.rule_sets import RuleSettings
 from cluster_agent.cli import main
+from cluster_agent.commands.top import summary
 from cluster_agent.errors import WrongUseError
 from cluster_agent.page.snapshot import Snapshot, Viewer
 from cluster_agent.page.views import fragments
@@ -26,8 +27,9 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
     SwitchRules,
 )
+from foundation.mqtt.examon_topics import Source, messages
 from tests.fabric.cluster import Cluster, boottime_s
-from tests.fabric.test_forgetting import Site
+from tests.fabric.test_forgetting import S, Site
 
 GROUPS = [GroupSettings("room", 900.0, "n1"), GroupSettings("rack", 320.0, "n0", "room")]
 NIGHT = RuleSettings("night", "20:00", "06:00", budget_w=700.0, sharer="aapc", groups={"rack": 250.0})
@@ -74,6 +76,62 @@ def test_caps_keep_the_limit_of_the_rack_and_why_names_the_level_that_binds(site
     assert line in why.lines and "in room: its limit of 900 W has 80 W free" in why.lines
     assert site.request(ExplainCap("n1")).bound_within == ""
     assert cause("aapc: tag in rack").endswith("(sharer: aapc, within the limit of rack)")
+
+
+def drawing(site: Site, **power_w: float) -> None:
+    """These nodes draw that by their next report."""
+    site.now_s += 1.0
+    reports = [site.leases[n].report(round(site.now_s * S), round(watts * 1000)) for n, watts in power_w.items()]
+    site.server.partition.hear(site.now_s, reports)
+
+
+def figures(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], float]:
+    """What Prometheus gets of groups: by the name and the group."""
+    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    from cluster_agent.commands import metrics
+
+    monkeypatch.setattr(metrics, "ask", lambda socket, request: site.request(request))
+    families = [one for one in metrics.PartitionCollector(Path()).collect() if one.name.startswith("clusterctl_group_")]
+    assert not families or len(families) == len(metrics.GROUPS) + 1
+    found = {(one.name[17:], one.labels["group"]): one.value for each in families for one in each.samples}
+    topics = {one.topic.rpartition("/data/")[2] for one in messages(families, Source("o", "c", "p"), with_users=False)}
+    of_broker = {f"group/{group}/clusterctl_group_{name}" for name, group in found if (name, group) != ("info", "rack")}
+    assert topics == of_broker | ({"group/rack/parent/room/clusterctl_group_info"} if found else set())
+    return found
+
+
+def test_metrics_have_limit_caps_and_power_of_each_group_without_nodes_that_are_silent(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(site)
+    drawing(site, n0=180.0, n1=410.0)
+    found = figures(site, monkeypatch)
+    rack = {name: value for (name, group), value in found.items() if group == "rack"}
+    assert rack == {
+        "limit_watts": 320.0, "fixed_watts": 20.0, "in_force_watts": 300.0, "counted_watts": 300.0, "free_watts": 0.0,
+        "reserve_watts": 0.0, "over_watts": 0.0, "short_watts": 0.0, "power_watts": 180.0, "nodes": 1.0,
+        "bound_nodes": 1.0, "info": 1.0,
+    }  # fmt: skip
+    room = {name: found[name, "room"] for name in ("limit_watts", "in_force_watts", "power_watts", "nodes")}
+    assert room == {"limit_watts": 900.0, "in_force_watts": 800.0, "power_watts": 590.0, "nodes": 2.0}
+    (view, _), lines = site.request(ShowBudget()).groups, summary(site.request(ShowBudget()), []).splitlines()
+    assert lines[-2:] == [
+        "rack in room of 320 W: drawn 200, counted 320, free 0", "room of 900 W: drawn 610, counted 820, free 80"
+    ]  # fmt: skip
+    many = msgspec.structs.replace(site.request(ShowBudget()), groups=[view] * 9)
+    assert summary(many, []).splitlines()[-1] == "5 more groups have more free: clusterctl budget show"
+    site.now_s += 600.0
+    drawing(site, n1=400.0)
+    found = figures(site, monkeypatch)
+    assert ("power_watts", "rack") not in found and found["power_watts", "room"] == 400.0, "n0 is silent"
+    assert summary(site.request(ShowBudget()), []).splitlines()[-2].startswith("rack in room of 320 W: counted ")
+
+
+def test_without_groups_metrics_have_no_series_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path)
+    site.hear("n0", "n1")
+    assert figures(site, monkeypatch) == {}
+    site.server.close()
 
 
 def test_a_limit_is_set_at_once_and_is_kept_through_a_restart_until_the_settings_change(site: Site) -> None:

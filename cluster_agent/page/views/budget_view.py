@@ -188,6 +188,7 @@ def _groups(budget: BudgetView) -> Html:
                 text(one.name),
                 text(one.parent or "the budget"),
                 shown_w(one.limit_w),
+                shown_w(None if one.draws_w is None else one.fixed_w + one.draws_w),
                 shown_w(one.fixed_w + one.counts_w),
                 shown_w(one.reserve_w),
                 shown_w(max(one.free_w, 0.0)),
@@ -195,9 +196,9 @@ def _groups(budget: BudgetView) -> Html:
             )
             for one in budget.groups[:MOST]
         ]
-        titles = ("group", "in", "limit", "counted", "reserve", "free", "caps that it decides")
+        titles = ("group", "in", "limit", "drawn", "counted", "reserve", "free", "caps that it decides")
         more = f". The first {MOST} of {len(budget.groups)}" if len(budget.groups) > MOST else ""
-        made = Html(made + table(f"Limits of groups of nodes{more}", titles, rows, (0, 1, 6)))
+        made = Html(made + table(f"Limits of groups of nodes{more}", titles, rows, (0, 1, 7)))
     if budget.rules:
         rules = [
             (text(one.name), text("in force" if one.is_in_force else "on" if one.is_on else "off"), text(one.what, 200))

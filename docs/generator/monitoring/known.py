@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from cluster_agent.commands.metrics import BUDGET, NODES, OTHERS
+from cluster_agent.commands.metrics import BUDGET, GROUPS, NODES, OTHERS
 from docs.generator.monitoring.grafana import Dashboard
 from docs.generator.monitoring.rules import Alert, Recorded
 from foundation.shell.errors import nearest
@@ -39,6 +39,7 @@ def of_partitions() -> dict[str, Metric]:
     return {
         **{f"clusterctl_{one.name}": Metric("gauge", one.help, ()) for one in BUDGET},
         **{f"clusterctl_{one.name}": Metric("gauge", one.help, ("node",)) for one in NODES},
+        **{f"clusterctl_{one.name}": Metric("gauge", one.help, ("group",)) for one in GROUPS},
         **{f"clusterctl_{name}{'_total' if kind == 'counter' else ''}": Metric(kind, text, labels)
            for name, (kind, text, labels) in OTHERS.items()},
     }  # fmt: skip
