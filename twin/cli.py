@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from foundation.shell.command_line import FloatRange
 from twin.errors import TwinError
 
 _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -178,7 +179,7 @@ def machines(as_json: bool) -> None:
     type=click.Choice(["work", "clock"]),
     help="What the cores' switching follows (default: work on GPUs, the clock on packages).",
 )
-@click.option("--idle", "idle_w", type=click.FloatRange(min=0), metavar="WATTS", help="Watts without any work.")
+@click.option("--idle", "idle_w", type=FloatRange(min=0), metavar="WATTS", help="Watts without any work.")
 @click.option("--power", "power_column", metavar="COLUMN", help="The column of watts, if there are several.")
 @click.argument("file", type=click.Path(path_type=Path))
 @_reports_errors

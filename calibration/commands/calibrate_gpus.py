@@ -21,6 +21,7 @@ from calibration.kernels.port import GPU_KERNELS, Kernel, KernelPort
 from calibration.limits.session_probes import Knobs, KnobWriter
 from calibration.measure.node_session import SessionError
 from calibration.measure.refusals import refuse_other_use
+from foundation.shell.command_line import FloatRange
 from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo
 from nodectl.calibrated.node_calibration import expiry
@@ -50,18 +51,16 @@ RUN_S: Final = 20.0
     help="One of the kernels; may be repeated (default: both).",
 )  # fmt: skip
 @click.option(
-    "--seconds", type=click.FloatRange(LEAST_S, 3600), default=RUN_S, show_default=True, metavar="S",
+    "--seconds", type=FloatRange(LEAST_S, 3600), default=RUN_S, show_default=True, metavar="S",
     help="Of each run of a kernel.",
 )  # fmt: skip
 @out_option(GPU_TABLE)
 @click.option(
     "--clocks", "number", type=click.IntRange(FEWEST_CLOCKS, 64), default=6, show_default=True, help="How many."
 )
+@click.option("--floor", type=FloatRange(0.1, 0.95), default=0.5, show_default=True, help="The lowest, of the highest.")
 @click.option(
-    "--floor", type=click.FloatRange(0.1, 0.95), default=0.5, show_default=True, help="The lowest, of the highest."
-)
-@click.option(
-    "--precision", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True,
+    "--precision", type=FloatRange(0.001, 0.5), default=0.02, show_default=True,
     help="Until no 95 % interval is wider than this to either side, or four runs of each.",
 )  # fmt: skip
 @click.option(

@@ -19,6 +19,7 @@ from calibration.kernels.emulated import EmulatedKernels, ServedHost, is_served
 from calibration.kernels.kernel_speed import Speed, measure_speed
 from calibration.kernels.native import NativeKernels
 from calibration.kernels.port import KernelError, KernelPort, check_cpus
+from foundation.shell.command_line import FloatRange
 from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.progress_bar import progress
@@ -42,7 +43,7 @@ _LOOK_S: Final = 0.5
 
 @click.command()
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="S",
+    "--seconds", type=FloatRange(min=0.1), default=2.0, show_default=True, metavar="S",
     help="Measuring time of each kernel on each number of CPUs.",
 )  # fmt: skip
 @click.option(

@@ -25,6 +25,7 @@ from calibration.measure.refusals import refuse_other_use
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.controller import Controller
 from foundation.sealed_file import sealed, write_whole
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import echo
 from nodectl.config import Config
 from nodectl.controller.scmi_link import patient_client
@@ -35,9 +36,9 @@ from pmu.system import system_ports
 
 @click.command()
 @out_option(LIMITS)
-@click.option("--step-w", type=click.FloatRange(0.5, 100.0), default=MopPlan().step_w, show_default=True)
+@click.option("--step-w", type=FloatRange(0.5, 100.0), default=MopPlan().step_w, show_default=True)
 @click.option(
-    "--bound-ms", type=click.FloatRange(0.1, 100.0), default=MopPlan().bound_s * 1e3, show_default=True,
+    "--bound-ms", type=FloatRange(0.1, 100.0), default=MopPlan().bound_s * 1e3, show_default=True,
     help="99 of 100 heartbeats must be less late than this.",
 )  # fmt: skip
 @click.option("--gpus", is_flag=True, help="Also the knobs of the first GPU, under a load that you run on it.")

@@ -9,6 +9,7 @@ import click
 from calibration.table.node_variability import Factor, Variability, compared
 from calibration.table.table_file import read_table
 from foundation.sealed_file import write_whole
+from foundation.shell.command_line import FloatRange
 from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo, echo_block
 from foundation.shell.text_table import render
@@ -30,7 +31,7 @@ def calibration() -> None:
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the factors, for the sharers, to this."
 )
 @click.option(
-    "--rest-w", type=click.FloatRange(0.0, 1e5), default=0.0, show_default=True,
+    "--rest-w", type=FloatRange(0.0, 1e5), default=0.0, show_default=True,
     help="What a node draws outside its packages, where nodes have no meter.",
 )  # fmt: skip
 def compare(files: tuple[Path, ...], out: Path | None, rest_w: float) -> None:

@@ -29,6 +29,7 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
     SwitchRules,
 )
+from foundation.shell.command_line import FloatRange
 from foundation.shell.duration import shown
 from foundation.shell.plain_text import echo, echo_block, json_text
 from foundation.shell.text_table import render
@@ -173,7 +174,7 @@ def rules(name: str, is_on: bool, socket: Place) -> None:
 
 
 @budget.command()
-@click.argument("hours", type=click.FloatRange(0, 24))
+@click.argument("hours", type=FloatRange(0, 24))
 @click.option("--why", default="by hand", show_default=True, help="The reason, for the record.")
 @socket_option
 def lower(hours: float, why: str, socket: Place) -> None:

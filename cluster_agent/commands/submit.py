@@ -23,6 +23,7 @@ from cluster_agent.jobs.job import LATEST_S, LONGEST_S
 from cluster_agent.scheduler.unlike_nodes.components import MOST_COMPONENTS
 from cluster_agent.serve.people_protocol import Submit
 from cluster_agent.sharing.gpu_jobs import floor_of
+from foundation.shell.command_line import FloatRange
 from foundation.shell.duration import ChangeOfClockError, seconds, unix_s
 from foundation.shell.errors import UsageError
 from foundation.shell.plain_text import echo, json_text, read_text
@@ -55,7 +56,7 @@ NONE_OF_ITS_OWN: Final = {"cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0}
 @click.option("--cores", type=click.IntRange(0), default=0)
 @click.option("--gpus", type=click.IntRange(0), default=0)
 @click.option("--mics", type=click.IntRange(0), default=0)
-@click.option("--memory", type=click.FloatRange(0), default=0.0)
+@click.option("--memory", type=FloatRange(0), default=0.0)
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 def component(**given: Any) -> None:
     """What a component of a job may say after a colon. All end with the job, whose walltime is the longest."""
@@ -65,7 +66,7 @@ def component(**given: Any) -> None:
 @click.option(
     "-N",
     "--nodes",
-    type=click.FloatRange(0.5),
+    type=FloatRange(0.5),
     default=1,
     show_default=True,
     help="How many nodes; halves with --share.",
@@ -100,7 +101,7 @@ def component(**given: Any) -> None:
 @click.option("--cores", type=click.IntRange(0), default=0, help="So many cores of each node (prb, easy-capped).")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="So many GPUs of each node.")
 @click.option("--mics", type=click.IntRange(0), default=0, help="So many MICs of each node.")
-@click.option("--memory", type=click.FloatRange(0), default=0.0, metavar="GB", help="So much memory of each node.")
+@click.option("--memory", type=FloatRange(0), default=0.0, metavar="GB", help="So much memory of each node.")
 @click.option("--after", multiple=True, metavar="JOBS", help="Once these have ended, however: 12 or 12,15-18.")
 @click.option("--after-done", multiple=True, metavar="JOBS", help="The same; if one fails, it is cancelled.")
 @click.option(
@@ -110,9 +111,7 @@ def component(**given: Any) -> None:
 @click.option("--begin", default="", metavar="TIME", help="Not before: 2h from now, 20:00 or 2030-01-31T20:00.")
 @click.option("--array", default="", metavar="FIRST-LAST", help="One job for each number, in $NODECTL_TASK.")
 @click.option("--dispatch", type=click.Choice(["dardis"]), help="Without the cluster agent: ask the nodes themselves.")
-@click.option(
-    "--watts", type=click.FloatRange(0), default=0.0, help="With --dispatch: what a node of it must be granted."
-)
+@click.option("--watts", type=FloatRange(0), default=0.0, help="With --dispatch: what a node of it must be granted.")
 @click.option(
     "--keys", default="/etc/nodectl/dispatch", help="With --dispatch: the directory of nodes.toml and allowed."
 )

@@ -29,6 +29,7 @@ from cluster_agent.serve.people_protocol import (
     ShowBudget,
 )
 from cluster_agent.serve.why import Why
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import plain
 
 BAR: Final = 40
@@ -180,7 +181,7 @@ def _fill(table: DataTable[str], rows: dict[str, tuple[str, ...]]) -> None:
 
 
 @click.command()
-@click.option("--every", "every_s", type=click.FloatRange(0.2, 60.0), default=1.0, show_default=True, help="Seconds.")
+@click.option("--every", "every_s", type=FloatRange(0.2, 60.0), default=1.0, show_default=True, help="Seconds.")
 @socket_option
 def top(every_s: float, socket: Place) -> None:
     """Budget, nodes and jobs, as they change. Enter on a node says why it has its cap; q ends it."""

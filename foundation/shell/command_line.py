@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +52,17 @@ _ONE_SECTION: Final[Mapping[str, str]] = {}
 
 _HELP_INSTEAD: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 """What click (since 8.2) raises when a group is called without a command; its message is the help text."""
+
+
+class FloatRange(click.FloatRange):
+    """A finite number within bounds: click's own takes nan for one within any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """A usage error for any other."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a number", param, ctx)
+        return found
 
 
 class LazyCommands(click.Group):

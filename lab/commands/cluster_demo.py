@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from cluster_agent.errors import WrongUseError
+from foundation.shell.command_line import FloatRange
 
 SHARERS: Final = ("fspc", "aapc", "minimal-slowdown:machine=curie")
 POLICIES: Final = ("powercap:mode=dvfs", "eco:queue=easy")
@@ -38,9 +39,7 @@ which no agent sees."""
     "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Where results go."
 )
 @click.option("--nodes", type=click.IntRange(2, 64), default=16, show_default=True, help="Emulated nodes.")
-@click.option(
-    "--seconds", type=click.FloatRange(15.0), default=110.0, show_default=True, help="For each, in real time."
-)
+@click.option("--seconds", type=FloatRange(15.0), default=110.0, show_default=True, help="For each, in real time.")
 @click.option("--sharer", "sharers", multiple=True, help=f"NAME[:key=value,...]; default: {', '.join(SHARERS)}.")
 @click.option("--policy", "policies", multiple=True, help=f"Owns the watts, no sharer; default: {', '.join(POLICIES)}.")
 @click.option("--quick", is_flag=True, help="Four nodes, the last sharer, 20 s; only what is given, if anything is.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 import msgspec
 
-from foundation.shell.command_line import needs_extras
+from foundation.shell.command_line import FloatRange, needs_extras
 from foundation.shell.errors import NodectlError, UsageError
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ _Item = TypeVar("_Item")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Where results go."
 )
-@click.option(
-    "--seconds", type=click.FloatRange(5.0), default=60.0, show_default=True, help="Length of the real-time run."
-)
+@click.option("--seconds", type=FloatRange(5.0), default=60.0, show_default=True, help="Length of the real-time run.")
 @click.option(
     "--runs", type=click.IntRange(1, 10), default=5, show_default=True, help="Runs of each workload and policy."
 )

@@ -18,6 +18,7 @@ from cluster_agent.serve.people_protocol import ListForeign
 from cluster_agent.slurm.config_block import FileChange, carry_out
 from cluster_agent.slurm.follow import EVERY_S, Follower
 from cluster_agent.slurm.site_files import HOOK
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import echo, say
 
 conf_option = click.option(
@@ -58,7 +59,7 @@ def check(conf: Path, hook: str, socket: Place) -> None:
 
 @oar.command()
 @conf_option
-@click.option("--wait", "wait_s", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, metavar="SECONDS",
+@click.option("--wait", "wait_s", type=FloatRange(0.1, 600), default=5.0, show_default=True, metavar="SECONDS",
               help="How long a job waits for its caps at most.")  # fmt: skip
 @click.option("--nodes", is_flag=True, help="Also modes and joules on nodes, and the job types bdpo=...")
 @cluster_option
@@ -86,7 +87,7 @@ def remove(conf: Path, yes: bool) -> None:
 
 @oar.command()
 @cluster_option
-@click.option("--every", "every_s", type=click.FloatRange(0.1, 3600), default=EVERY_S, show_default=True,
+@click.option("--every", "every_s", type=FloatRange(0.1, 3600), default=EVERY_S, show_default=True,
               metavar="SECONDS", help="How often to compare.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Compare once and end, with status 1 if somebody does not answer.")
 @socket_option

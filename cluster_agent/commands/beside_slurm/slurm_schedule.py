@@ -15,6 +15,7 @@ import msgspec
 
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.slurm import site_files
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import say
 
 conf_option = click.option(
@@ -32,7 +33,7 @@ def end_on_signals() -> None:
 @click.command()
 @click.option("--policy", default="easy", show_default=True, metavar="NAME[:key=value,...]",
               help="Which jobs start, and when: any live policy that owns no watts.")  # fmt: skip
-@click.option("--every", "every_s", type=click.FloatRange(0.05, 60), default=0.5, show_default=True,
+@click.option("--every", "every_s", type=FloatRange(0.05, 60), default=0.5, show_default=True,
               metavar="SECONDS", help="How often to look at the queue.")  # fmt: skip
 @click.option("--log", type=click.Path(path_type=Path), help="Add all inputs, decisions and commands to this file.")
 @conf_option

@@ -22,6 +22,7 @@ from cluster_agent.slurm.job_comments import JobComments, write
 from cluster_agent.slurm.node_drain import NodeDrain, read_reasons, set_state
 from cluster_agent.slurm.queue_json import jobs_on_nodes
 from cluster_agent.slurm.queue_source import REST, QueueSource
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import echo, say
 
 
@@ -52,7 +53,7 @@ def check(conf: Path, hook: str, socket: Place) -> None:
 
 @slurm.command()
 @conf_option
-@click.option("--wait", "wait_s", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, metavar="SECONDS",
+@click.option("--wait", "wait_s", type=FloatRange(0.1, 600), default=5.0, show_default=True, metavar="SECONDS",
               help="How long a job waits for its caps at most; Slurm counts it to the job's walltime.")  # fmt: skip
 @click.option("--if-late", type=click.Choice(["start", "requeue"]), default="start", show_default=True,
               help="What becomes of a job whose caps are not in force by then.")  # fmt: skip
@@ -118,7 +119,7 @@ def remove(conf: Path, yes: bool) -> None:
 @conf_option
 @click.option("--rest", type=click.Path(path_type=Path), default=REST, show_default=True,
               help="slurmrestd's socket; squeue is run where nobody listens there.")  # fmt: skip
-@click.option("--every", "every_s", type=click.FloatRange(0.1, 3600), default=EVERY_S, show_default=True,
+@click.option("--every", "every_s", type=FloatRange(0.1, 3600), default=EVERY_S, show_default=True,
               metavar="SECONDS", help="How often to compare.")  # fmt: skip
 @click.option("--admin-comment", is_flag=True, help="Write each job's joules into Slurm's record of it (sacct).")
 @click.option("--drain", is_flag=True, help="Drain nodes whose sensors are broken or whose caps are not confirmed.")

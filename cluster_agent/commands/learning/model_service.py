@@ -32,6 +32,7 @@ from cluster_agent.model_service.model_registry import HAZARD, WATTS, Change, Re
 from cluster_agent.model_service.model_run import ModelState, Waiting, candidate_of, gain_in_words, gain_of, in_place
 from cluster_agent.serve.people_protocol import ListHistory, ListJobs
 from foundation.mqtt.mqtt_settings import MqttSettings, read_mqtt_settings
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import echo, echo_block, json_text, say
 from foundation.shell.text_table import render
 
@@ -67,7 +68,7 @@ def models() -> None:
 )
 @click.option(
     "--share",
-    type=click.FloatRange(0.01, 0.5),
+    type=FloatRange(0.01, 0.5),
     default=0.05,
     show_default=True,
     help="With --inlets: of readings above their thresholds that is a hazard.",

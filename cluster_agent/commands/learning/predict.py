@@ -26,6 +26,7 @@ from cluster_agent.prediction.job_power import METERED_AFTER_S, PowerPredictor, 
 from cluster_agent.prediction.models import Model, find_model
 from cluster_agent.prediction.on_line import Forecast, OnLinePower
 from cluster_agent.prediction.system_forecast import Hour, Runs, forecasts, kept
+from foundation.shell.command_line import FloatRange
 from foundation.shell.duration import seconds, shown
 from foundation.shell.extension import Extension
 from foundation.shell.plain_text import echo, echo_block, json_text, say
@@ -47,7 +48,7 @@ def predict() -> None:
 @click.option("-t", "--time", "walltime", default="01:00:00", show_default=True, metavar="TIME", help="Its walltime.")
 @click.option("-J", "--name", default="", help="Its name, as you would submit it.")
 @click.option("--user", default="", help="Whose job; default: yours.")
-@click.option("--price", type=click.FloatRange(0), metavar="PER_KWH", help="What a kWh costs, to have the costs too.")
+@click.option("--price", type=FloatRange(0), metavar="PER_KWH", help="What a kWh costs, to have the costs too.")
 @click.option("--model", metavar="FILE.py|FOLDER", help="Who predicts in place of the nearest past jobs.")
 @json_option
 @socket_option
@@ -229,7 +230,7 @@ def _expected_w(past: Sequence[PastJob], alive: Sequence[PastJob]) -> npt.NDArra
 @click.option(
     "--from",
     "judged_from",
-    type=click.FloatRange(0, 0.99),
+    type=FloatRange(0, 0.99),
     default=0.5,
     show_default=True,
     metavar="SHARE",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cluster_agent.campaigns.worker import no_folder, opened
 from cluster_agent.errors import ClusterError, StoppedError, WrongUseError
 from cluster_agent.replay import written_whole
 from cluster_agent.scheduler.policies import registry
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import echo
 from foundation.shell.progress_bar import progress
 
@@ -28,13 +28,6 @@ MOST_LEASE_S = 7 * 86_400.0
 """Ours: a cell whose worker is gone waits for so long at most."""
 MOST_NAMED = 5
 """Ours: of cells that fail alike, so many are named."""
-
-
-def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """``value``, unless it is nan, which no range refuses."""
-    if value is not None and math.isnan(value):
-        raise WrongUseError("--lease nan: give a number of seconds")
-    return value
 
 
 @click.command()
@@ -64,8 +57,7 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 @click.option(
     "--lease",
     "lease_s",
-    type=click.FloatRange(0.1, MOST_LEASE_S),
-    callback=_number,
+    type=FloatRange(0.1, MOST_LEASE_S),
     metavar="SECONDS",
     help="A worker that is silent for so long loses its replay to another (default: 60); the first command counts.",
 )

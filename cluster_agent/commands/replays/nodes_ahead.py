@@ -22,6 +22,7 @@ from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.world import World
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
+from foundation.shell.command_line import FloatRange
 from foundation.shell.plain_text import say
 
 LATE_S: Final = 600.0
@@ -35,8 +36,8 @@ LATE_S: Final = 600.0
 @click.option("--from-day", type=click.IntRange(0), help="The first of the profile (default: the day after the log).")
 @click.option("--days", type=click.IntRange(1, 3660), default=1, help="How many (default: 1).")
 @click.option("--weeks", type=click.IntRange(1, 520), default=8, help="Of the past that are looked at (default: 8).")
-@click.option("--quantile", type=click.FloatRange(0, 1), default=0.9, help="Of them (default: 0.9).")
-@click.option("--offset", type=click.FloatRange(0, 100), help="Extract it from a plan, as printed: 70 or 50 there.")
+@click.option("--quantile", type=FloatRange(0, 1), default=0.9, help="Of them (default: 0.9).")
+@click.option("--offset", type=FloatRange(0, 100), help="Extract it from a plan, as printed: 70 or 50 there.")
 @click.option("--begin", metavar="TIME", help="When day 0 of LOG begins: seconds are then Unix seconds.")
 @click.option("--zone", metavar="NAME", help="Time zone of --begin (default: this machine's).")
 @click.option("--out", required=True, metavar="FILE.csv", help="The profile: from_s,watts,cores.")
