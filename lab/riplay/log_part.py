@@ -121,6 +121,9 @@ class LogPart:
 
 def _machine(hours: Hours) -> Machine:
     """So many of its nodes, each a processor of the log. Chassis and racks are not emulated."""
+    if ":" in hours.machine:
+        raise WrongUseError(f"--machine {hours.machine}: give a machine without options; --nodes says how many nodes")
+    load_machine(hours.machine)  # whose error has the name that was given
     machine = load_machine(f"{hours.machine}:nodes={hours.nodes},cores=1")
     machine.check_watts()
     node = machine.node

@@ -15,6 +15,9 @@ from foundation.shell.errors import NodectlError
 
 ROOT = Path(__file__).parents[2]
 
+MOST_NAMED: Final = 100
+"""Ours: characters of a command that a message has."""
+
 PATIENCE_S: Final = 180.0
 """Ours: what takes longer is taken for hung, also on a machine on which many others run."""
 
@@ -72,9 +75,13 @@ class Site:
     def run(self, *command: str, user: str = "", timeout_s: float = PATIENCE_S) -> str:
         """Standard output of a command there that must succeed; as root, or as ``user``. ``SiteError`` if it fails."""
         prefix = [*self.within, "runuser", "-u", user, "--"] if user else self.within
-        done = subprocess.run(
-            [*prefix, *command], cwd="/tmp", capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        try:
+            done = subprocess.run(
+                [*prefix, *command], cwd="/tmp", capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            what = " ".join(command).partition("\n")[0][:MOST_NAMED]
+            raise SiteError(f"{what}: no answer within {timeout_s:g} s") from None
         if done.returncode:
             raise SiteError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -106,5 +113,5 @@ class Site:
         until_s = time.monotonic() + patience_s
         while not is_true():
             if time.monotonic() > until_s:
-                raise SiteError("waited in vain")
+                raise SiteError(f"{self._script.stem}: what was waited for has not come within {patience_s:g} s")
             time.sleep(0.1)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.replay import written_whole
@@ -18,6 +19,9 @@ from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Part, Ran
 
 KWH_J: Final = 3.6e6
+MOST_DELAY_S: Final = 1e6
+"""Ours: of the log, as no Slurm that came up has been late."""
+
 COLUMNS: Final = ("job", "submit_s", "decided_s", "start_s", "end_s", "waited_s", "width", "mhz", "nodes")
 HEADINGS: Final = ("", "started", "mean wait s", "work node-h", "energy kWh", "above cap", "riplay's wait", "energy")
 
@@ -42,8 +46,8 @@ class Metrics(msgspec.Struct, frozen=True):
     energy_j: float
     energy_by_table_j: float
     over_cap_ws: float
-    start_delay_s: float | None
-    end_delay_s: float
+    start_delay_s: Annotated[float, Meta(ge=0, le=MOST_DELAY_S)] | None
+    end_delay_s: Annotated[float, Meta(ge=0, le=MOST_DELAY_S)]
     latency_s: tuple[float, float]
     load: tuple[float, float]
     took_s: float
@@ -105,14 +109,18 @@ def delays_of(folder: str) -> tuple[Delays, Metrics]:
     try:
         other = msgspec.json.decode(Path(folder, "metrics.json").read_bytes(), type=Metrics)
     except (OSError, msgspec.MsgspecError) as error:
-        raise WrongUseError(f"--delays {folder}: no folder of a riplay: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise WrongUseError(f"--delays {folder}: no folder of a riplay: metrics.json: {reason}") from None
     if other.start_delay_s is None:
         raise WrongUseError(f"--delays {folder}: Slurm decided there, so nobody knows when; give one with a policy")
     return Delays(other.start_delay_s, other.end_delay_s), other
 
 
-def check_other_hours(folder: str, other: Metrics, hours: Hours, sha256: str) -> None:
-    """``WrongUseError`` if its delays are of the same hours."""
+def check_other(folder: str, other: Metrics, hours: Hours, speed: float, sha256: str) -> None:
+    """``WrongUseError`` if its delays are of the same hours, or of another speed: they are seconds of the log."""
+    if other.speed != speed:
+        fix = f"give --speed {other.speed:g}, or one of speed {speed:g}"
+        raise WrongUseError(f"--delays {folder}: it went at speed {other.speed:g}, so its delays are not these; {fix}")
     if other.sha256 == sha256 and other.from_s < hours.to_s and hours.from_s < other.to_s:
         raise WrongUseError(f"--delays {folder}: it is of the same hours; give one of other hours")
 

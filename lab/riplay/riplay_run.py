@@ -17,7 +17,7 @@ from lab.riplay.fast_nodes import FastNodes
 from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Part, Ran
 from lab.riplay.real_site import Site, why_none
-from lab.riplay.riplay_result import Metrics, Riplayed, Watts, check_other_hours, delays_of
+from lab.riplay.riplay_result import Metrics, Riplayed, Watts, check_other, delays_of
 from lab.riplay.slurm_machine import SlurmMachine
 from twin.errors import TwinError
 from twin.machine import load_machine
@@ -42,12 +42,13 @@ def riplay(
     """Replay these hours on a real Slurm: as long as they are by ``speed``, and half a minute more. ``advance`` gets
     how many seconds of the log are over; ``delays``: the folder of a riplay of other hours, whose delays a replay next
     to it is to have. ``WrongUseError`` for what cannot be, ``StoppedError`` after SIGTERM or Ctrl-C."""
-    began_s, loads, late = time.monotonic(), list[float](), None
-    whole = LogPart(hours, say)
+    began_s, loads, late = time.monotonic(), [os.getloadavg()[0]], None
+    with _stopping("stopped: nothing is written"):
+        whole = LogPart(hours, say)
     sha256 = whole.world.trace.sha256
     if delays is not None:
         late, other = delays_of(delays)
-        check_other_hours(delays, other, hours, sha256)
+        check_other(delays, other, hours, speed, sha256)
     if reason := why_none("slurm"):
         raise WrongUseError(f"riplay needs a real Slurm: {reason}")
     try:
@@ -56,7 +57,7 @@ def riplay(
         raise WrongUseError(f"--machine {hours.machine}: its nodes cannot be emulated: {error}") from None
     scheduler, part = whole.new()
     names = [f"n{number:02d}" for number in range(1, hours.nodes + 1)]
-    with _stopping(), Site(hours.nodes, accounting=False) as site:
+    with _stopping("stopped: nothing is written, and the Slurm is gone"), Site(hours.nodes, accounting=False) as site:
         with FastNodes(names, site.at / "sockets", speed, part.machine.node.off_w, model) as nodes:
             machine = SlurmMachine(site, nodes, names, part, speed, scheduler if hours.policy else None)
             latency_s = machine.probe(PROBES)
@@ -116,7 +117,7 @@ def _watts(joules: Sequence[tuple[float, float]], part: Part) -> list[Watts]:
 
 
 @contextmanager
-def _stopping() -> Iterator[None]:
+def _stopping(line: str) -> Iterator[None]:
     """SIGTERM ends it as Ctrl-C does."""
 
     def stop(*_: object) -> None:
@@ -126,6 +127,6 @@ def _stopping() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise StoppedError("stopped: nothing is written, and the Slurm is gone") from None
+        raise StoppedError(line) from None
     finally:
         signal.signal(signal.SIGTERM, before)

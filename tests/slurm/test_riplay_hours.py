@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cli import main
+from cluster_agent.errors import WrongUseError
 from cluster_agent.library import World, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.power_cap import PowerCap
@@ -18,7 +22,7 @@ from cluster_agent.scheduler.power_phases import Off
 from lab.riplay import riplay_run
 from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Ran
-from lab.riplay.riplay_result import Metrics, check_other_hours
+from lab.riplay.riplay_result import Metrics, check_other, delays_of
 
 NODES, FROM_S, HOURS = 8, 3000, 1.0
 
@@ -114,9 +118,15 @@ REFUSED = [
     (["--policy", "powercap:idle_off_s=300"], "it boots nodes, and here they are on or off at once"),
     (["--machine", "taurus"], "its nodes boot, and here they are on or off at once"),
     (["--by-slurm", "--cap", "1000"], "Slurm's backfilling knows no watts"),
-    (["--delays", "/no/such/folder"], "no folder of a riplay"),
-    (["--hours", "nan"], "--hours nan: give a number"),
-    (["--speed", "nan"], "--speed nan: give a number"),
+    (["--by-slurm", "--policy", "easy"], "Slurm's backfilling decides; leave one of them out"),
+    (["--delays", "/no/such/folder"], "no folder of a riplay: metrics.json: No such file or directory"),
+    (["--speed", "nan"], "Invalid value for '--speed': nan is not a number"),
+    (["--hours", "nan"], "Invalid value for '--hours': nan is not a number"),
+    (["--hours", "0"], "'--hours': 0.0 is not in the range"),
+    (["--nodes", "1000000"], "'--nodes': 1000000 is not in the range"),
+    (["--policy", ""], "--policy is empty: give a policy, or --by-slurm"),
+    (["--machine", "curie:nodes=64"], "--machine curie:nodes=64: give a machine without options"),
+    (["--machine", "no-such"], "--machine no-such: no machine is called 'no-such'"),
 ]
 
 
@@ -128,14 +138,35 @@ def test_what_cannot_be_is_one_line(log: str, more: list[str], line: str, capsys
     assert said.out == "" and said.err.count("\n") == 1 and line in said.err
 
 
-@pytest.mark.parametrize("out", ["/proc/out", "/etc/passwd/out"])
-def test_a_folder_that_cannot_be_written_is_found_before_the_hours_begin(
-    log: str, out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("out", "line"), [("file", "Not a directory"), ("file/below", "Not a directory"), ("x" * 300, "File name too long")]
+)
+def test_a_folder_that_cannot_be_written_is_one_line_before_the_run(
+    log: str, out: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(riplay_run, "riplay", lambda *_: pytest.fail("the riplay has begun"))
-    assert main(["riplay", log, "--from", "3000", "--hours", "1", "--nodes", str(NODES), "--out", out]) == 1
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1 and "choose another --out" in said.err
+    (tmp_path / "file").touch()
+    # a run that begins would end at these delays
+    given = ["--from", "3000", "--hours", "1", "--nodes", str(NODES), "--delays", "/no/such/folder"]
+    assert main(["riplay", log, *given, "--out", str(tmp_path / out)]) == 1
+    assert capsys.readouterr().err == f"clusterctl riplay: {tmp_path / out}: {line}; choose another --out\n"
+    assert main(["riplay", log, *given, "--out", str(tmp_path / "new" / "one")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_sigterm_while_the_log_is_read_is_one_line_and_leaves_no_handler(
+    log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ignored(*_: object) -> None:
+        """Instead of the end of this process."""
+
+    monkeypatch.setattr("lab.riplay.riplay_run.LogPart", lambda *given: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, ignored)
+    try:
+        assert main(["riplay", log, "--from", "3000", "--hours", "1", "--nodes", str(NODES)]) == 130
+        assert capsys.readouterr().err == "clusterctl riplay: stopped: nothing is written\n"
+        assert signal.getsignal(signal.SIGTERM) is ignored
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_log_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +175,7 @@ def test_a_log_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str])
     assert said.out == "" and said.err.count("\n") == 1 and "No such file" in said.err
 
 
-def test_delays_are_those_of_other_hours(log: str) -> None:
+def test_delays_are_those_of_other_hours_at_the_same_speed(log: str, tmp_path: Path) -> None:
     hours = Hours(log, FROM_S, HOURS, NODES)
     numbers = (0,) * 8
 
@@ -153,7 +184,16 @@ def test_delays_are_those_of_other_hours(log: str) -> None:
             log, sha256, from_s, from_s + 600, NODES, "easy", 10.0, *numbers, 1.0, (0.0, 0.0), (0.0, 0.0), 0.0
         )
 
-    check_other_hours("there", other(hours.to_s), hours, "a")
-    check_other_hours("there", other(FROM_S, "another log"), hours, "a")
-    with pytest.raises(Exception, match="it is of the same hours"):
-        check_other_hours("there", other(hours.to_s - 1), hours, "a")
+    check_other("there", other(hours.to_s), hours, 10.0, "a")
+    check_other("there", other(FROM_S, "another log"), hours, 10.0, "a")
+    with pytest.raises(WrongUseError, match="it is of the same hours"):
+        check_other("there", other(hours.to_s - 1), hours, 10.0, "a")
+    with pytest.raises(WrongUseError, match="it went at speed 10, so its delays are not these; give --speed 10, or"):
+        check_other("there", other(hours.to_s), hours, 20.0, "a")
+    for at, wrong in enumerate([-1.0, 1e300]):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        late = msgspec.structs.replace(other(hours.to_s), end_delay_s=wrong)
+        (folder / "metrics.json").write_bytes(msgspec.json.encode(late))
+        with pytest.raises(WrongUseError, match=r"no folder of a riplay: metrics.json: Expected `float` [<>]= "):
+            delays_of(str(folder))
