@@ -133,13 +133,13 @@ static int place(scheduler_t *s, int64_t now_s, const waiting_t *one, int keeps_
 {
     claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
     int64_t at_s = earliest(s, &claim, one->job);
-    int starts = at_s == now_s && one->width <= s->free; /* jobs may run beyond their walltimes until they are ended */
+    int started = 0;
 
-    if (at_s < INT64_MAX && (starts || keeps_place) && profile_take(&s->profile, at_s, &claim, 1) < 0)
+    if (at_s == now_s && one->width <= s->free) /* jobs may run beyond their walltimes until they are ended */
+        started = s->phases.resources->start_placed(s, now_s, one->job, 0);
+    if (at_s < INT64_MAX && (started || keeps_place) && profile_take(&s->profile, at_s, &claim, 1) < 0)
         return -1;
-    if (starts)
-        scheduler_start(s, now_s, one->job);
-    return starts;
+    return started;
 }
 
 static int is_in(const scheduler_t *s, const waiting_t *one, int32_t pool)

@@ -140,3 +140,19 @@ def test_a_state_goes_on_with_its_reservations(tmp_path: Path, capsys: pytest.Ca
     assert replayed(capsys, *given, "--state", state, "--out", tmp_path / "rest")[0] == 0
     rest, all_ = starts(tmp_path / "rest"), starts(tmp_path / "whole")
     assert rest and rest.items() <= all_.items()
+
+
+def test_with_a_machine_too_jobs_backfill_as_before_once_a_reservation_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs 4 and 5 are alike to job 1, which started while there was a reservation, and pass job 3."""
+    log, table, text = tmp_path / "site.swf", tmp_path / "reserved.csv", "; MaxProcs: 10\n"
+    rows = (0, 60, 2), (200, 1000, 6), (210, 100, 10), (220, 60, 2), (230, 60, 2)
+    for number, (submit_s, run_s, width) in enumerate(rows, 1):
+        text += f"{number} {submit_s} -1 {run_s} {width} -1 -1 {width} {run_s} -1 1 1 1 -1 1 1 -1 -1\n"
+    log.write_text(text)
+    table.write_text(COLUMNS + "10,90,,,,2,\n")
+    for machine in ([], ["--machine", "generic:nodes=10,cores=1"]):
+        given = log, *machine, "--policy", "easy", "--reservations", table, "--out", tmp_path / "out"
+        assert replayed(capsys, *given)[0] == 0
+        assert starts(tmp_path / "out") == {"1": "0", "2": "200", "3": "1200", "4": "220", "5": "230"}
