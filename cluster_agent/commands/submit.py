@@ -219,9 +219,11 @@ def _resumed(given: dict[str, Any]) -> int:
 def _request(spec: dict[str, Any]) -> Submit:
     try:
         request = msgspec.convert(spec, Submit)
+        size = len(msgspec.msgpack.encode(request))
     except msgspec.ValidationError as error:
         raise WrongUseError(f"not a valid job: {without_types(str(error)).replace('`', '')}") from None
-    size = len(msgspec.msgpack.encode(request))
+    except OverflowError:
+        raise WrongUseError("not a valid job: a number is larger than any node has") from None
     if size > MAX_REQUEST - 1000:
         raise WrongUseError(f"the job's command and environment take {size} bytes: move them to files")
     return request

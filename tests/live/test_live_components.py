@@ -202,6 +202,9 @@ def test_submit_takes_components_after_colons(monkeypatch: pytest.MonkeyPatch) -
         ("-N 1.5 : -N 1 -- a", "--nodes 1.5: a component has whole nodes"),
         (16 * ": -N 1 " + "-- a", "17 components: a job may have 16"),
         ("--dispatch dardis : -N 1 -- a", "components are for the cluster agent's queue"),
+        ("-N 0.5 : -N 1 -- a", "not a valid job"),
+        ("-N 1e30 -- a", "a number is larger than any node has"),
+        ("-N nan -- a", "give whole nodes, or halves"),
     ],
 )
 def test_wrong_components_are_refused_in_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
