@@ -202,7 +202,7 @@ def test_submit_takes_components_after_colons(monkeypatch: pytest.MonkeyPatch) -
         ("-N 1.5 : -N 1 -- a", "--nodes 1.5: a component has whole nodes"),
         (16 * ": -N 1 " + "-- a", "17 components: a job may have 16"),
         ("--dispatch dardis : -N 1 -- a", "components are for the cluster agent's queue"),
-        ("-N 0.5 : -N 1 -- a", "not a valid job"),
+        ("-N 0.5 : -N 1 -- a", "--nodes 0.5: a component has whole nodes"),
         ("-N 1e30 -- a", "a number is larger than any node has"),
         ("-N nan -- a", "give whole nodes, or halves"),
     ],
