@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.cli import main
 from cluster_agent.serve.config import BudgetSettings, JobSettings, NodeSettings, Settings
 from cluster_agent.serve.server import Server
 from foundation.phase_files import PhaseFiles
+from foundation.wire.job_messages import JobPart
 from lab.cluster_demo.emulated_partition import free_port
 from lab.emulated import emulated_jobs
 from lab.emulated.emulated_jobs import TwinJobs
@@ -84,6 +86,21 @@ class Head:
         return json.loads(self.ctl(*words[:at], "--json", *words[at:]))
 
 
+class FastJobs(TwinJobs):
+    """Jobs that have ended when the node says so: it is ahead of the clock, and joules would wait for that."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._ended_s: dict[tuple[int, int], float] = {}
+
+    def parts(self) -> list[JobPart]:
+        found, now_s = super().parts(), self._unix_s()
+        for part in found:
+            if part.is_over:
+                self._ended_s.setdefault((part.job, part.attempt), now_s)
+        return [replace(part, ended_s=self._ended_s.get((part.job, part.attempt), 0.0)) for part in found]
+
+
 class Node:
     """An emulated node as a member of the cluster. ``said``: what its agent has logged of phases."""
 
@@ -93,7 +110,7 @@ class Node:
         config, self._open = node_config(plan, str(self.state)), ExitStack()
         self.twin = Twin(MACHINE, seed=5)
         inside = self._open.enter_context(InProcess(self.twin))
-        self._jobs = JobThread(TwinJobs(self.twin, name), name, f"boot-{name}")
+        self._jobs = JobThread(FastJobs(self.twin, name), name, f"boot-{name}")
         cluster = self._open.enter_context(open_cluster_cap(config.cluster, f"boot-{name}", self._hear, self._jobs))
         self._agent = self._open.enter_context(Agent.open(inside.ports, config, self._hear, cluster=cluster))
 
