@@ -17,8 +17,8 @@ import pytest
 
 from cluster_agent.cap_steps import Cap
 from cluster_agent.scheduler.power_cap import PowerCap
+from lab.riplay import riplay_run
 from lab.riplay.log_part import Hours
-from lab.riplay.riplay_run import riplay
 from tests.slurm.site import ROOT, why_no_slurm
 from tests.slurm.test_riplay_hours import NODES, small_log
 from tests.waiting import PATIENCE_S
@@ -30,10 +30,13 @@ BEGIN_S, LASTS_S = 300, 100
 OFF = Cap(BEGIN_S + 30, BEGIN_S + 90, 0.6 * NODES * 358)
 
 
-def test_a_slurm_replays_a_log_as_the_engine_decides_with_nodes_off_for_a_cap(tmp_path: Path) -> None:
+def test_a_slurm_replays_a_log_as_the_engine_decides_with_nodes_off_for_a_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(riplay_run, "PROBES", 1)
     log, said = small_log(tmp_path / "small.swf", shorter=10), list[str]()
     hours = Hours(log, BEGIN_S, LASTS_S / 3600, NODES, "powercap:mode=shut", PowerCap.of([OFF]))
-    found = riplay(hours, 10.0, said.append)
+    found = riplay_run.riplay(hours, 10.0, said.append)
     part, metrics = found.part, found.metrics
     started = {job: one for job, one in found.ran.items() if job not in part.left_s}
     ended = {job: one for job, one in found.ran.items() if one.end_s is not None and one.start_s is not None}
