@@ -82,13 +82,22 @@ OTHERS = (
 )  # fmt: skip
 
 
+def reserved_bits(host: HostController, channel: int) -> list[int]:
+    """Bit 26 of a domain's attributes (d005, d026, d027), bit 30 of a sensor's (m005): reserved in SCMI 2."""
+    domain = ask(host, PERFORMANCE, 0x3, 0, channel=channel)[1]
+    sensor = ask(host, SENSOR, 0x3, 0, channel=channel)[1]
+    return [domain[0] >> 26 & 1, sensor[2] >> 30 & 1]
+
+
 @pytest.mark.parametrize("channel", [0, 1, 2], ids=["ospm", "runtime", "bmc"])
 def test_errors_are_those_of_arms_suite_but_for_permissions_of_agents_that_may_set_none(channel: int) -> None:
     host, plant = HostController(), Plant()
     host.attach(plant)
     host.advance_slots(10)
+    assert reserved_bits(host, channel) == [1, 1], "of newer versions"
     for protocol, older in ((PERFORMANCE, 0x20000), (SENSOR, 0x10000)):
         assert ask(host, protocol, 0x10, older, channel=channel)[0] == SUCCESS
+    assert reserved_bits(host, channel) == [0, 0]
     for test, protocol, message, words, status in OTHERS:
         assert (test, words, ask(host, protocol, message, *words, channel=channel)[0]) == (test, words, status)
     for test, protocol, message, words, status in PERMISSIONS:
