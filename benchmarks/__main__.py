@@ -1,7 +1,7 @@
 """`python -m benchmarks [NAME...] [--quick]`: run all measurements, or the named ones, one after the other.
 
-`python -m benchmarks published` says whether the tables of `docs/benchmarks*.md` and `docs/hazard.md` are those of
-today's code.
+`python -m benchmarks published` says whether the tables of `docs/benchmarks*.md`, and those of other pages that name
+their rows, are those of today's code.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ NAMES = (
     "dardis",
     "elastic",
     "hybrid",
+    "hybrid_timers",
     "shortfalls",
     "power_prediction",
     "learned_tags",

@@ -15,9 +15,6 @@ rules on the judged days, by the same count, with all nodes on, as in the thesis
 nodes and boots counted, and apart without.
 ``most``: no schedule of these jobs can save more, since it has no idle node and no boot; ``no joules``: power is free
 as well. Published: for offset 70. EMULATED.
-
-With ``--timers`` the whole curve of ``idle_off_s`` on SDSC-BLUE, 144 Taurus nodes, next to spares of several quantiles,
-with a second and with 300 s: joules and mean wait.
 """
 
 from __future__ import annotations
@@ -34,20 +31,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from benchmarks.experiment import save
-from benchmarks.profit import LOADS, log
-from benchmarks.sc15_learned import workload_of
+from benchmarks.profit import LOADS, log, site_of
 from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.kept_on import Kept
-from cluster_agent.prices.cooling import Plant, Season, our_table, our_temperatures
+from cluster_agent.prices.cooling import Plant, Season
 from cluster_agent.prices.node_forecast import Past, extracted, kept_profile, spares
 from cluster_agent.prices.profit_days import DAY_S, Work, work_of
 from cluster_agent.prices.profit_model import (
-    CHEAP,
     HOUR_S,
     J_PER_KWH,
-    POWER,
     Site,
-    Tariff,
     Window,
     idle,
     profit,
@@ -81,8 +74,6 @@ PUBLISHED: Final = {
     },
     "high": {("air", "summer"): 0.36, ("hybrid", "summer"): 0.2, ("air", "winter"): 0.23, ("hybrid", "winter"): 0.01},
 }
-BLUE_QUANTILES: Final = (0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98)
-BLUE_TIMERS_S: Final = (1, 30, 60, 120, 300, 600, 900, 1800, 3600)
 
 
 class Ran(msgspec.Struct, frozen=True):
@@ -166,12 +157,11 @@ def kept_by_spares(load: str) -> Kept:
     return Kept(idle=tuple((at_s - first * DAY_S, nodes * of.machine.node.cores) for at_s, nodes in found))
 
 
-def _windows(days: int, machine: Machine) -> Iterator[tuple[Plant, Season, Site, Window]]:
+def _windows(days: int) -> Iterator[tuple[Plant, Season, Site, Window]]:
     """The four ways to cool."""
-    highest_w = machine.nodes * machine.node.busy_w[0]
     for plant in get_args(Plant):
         for season in get_args(Season):
-            site = Site(Tariff(CHEAP, POWER), our_table(plant, highest_w), our_temperatures(season, days * DAY_S))
+            site = site_of(plant, season, days)
             yield plant, season, site, window(site, 0, days * DAY_S)
 
 
@@ -196,7 +186,7 @@ def scenarios(load: str) -> list[Row]:
         "spares": ran(jobs, machine, goes, days, kept_by_spares(load)),
     }
     found: list[Row] = []
-    for plant, season, site, of in _windows(days, machine):
+    for plant, season, site, of in _windows(days):
         worth = partial(_worth, of, work=work)
         best = [max(worth(one)[count] for one in rules.values()) for count in (0, 1)]
         earned = max(worth(one)[2] for one in rules.values())
@@ -221,7 +211,7 @@ def chosen() -> None:
         jobs = days_of(first, 5)
         work = work_of(jobs, machine)
         ways = [ran(jobs, machine, policy, 5) for policy in (*RULES, f"{CHOSEN},idle_off_s={TIMER_S}")]
-        of_sites = np.array([[_worth(of, one, work)[1] for one in ways] for *_, of in _windows(5, machine)])
+        of_sites = np.array([[_worth(of, one, work)[1] for one in ways] for *_, of in _windows(5)])
         gains = 100 * (of_sites / of_sites[:, : len(RULES)].max(axis=1, keepdims=True) - 1).mean(axis=0)
         lost.append((-gains[:-1]).tolist())
         gained.append(float(gains[-1]))
@@ -239,45 +229,14 @@ def shown(rows: Sequence[Row]) -> str:
     return f"{first.load:7} {first.plant:7} {first.season:7} {'  '.join(cells)}  {published:+6.2f}"
 
 
-def blue() -> None:
-    """SDSC-BLUE, joules and mean wait."""
-    workload, machine = workload_of("SDSC-BLUE"), load_machine("taurus:nodes=144")
-    jobs, rows = workload.jobs, []
-
-    def one(name: str, policy: str, kept: Kept | None = None) -> Int64s:
-        composition = choose(policy).composition
-        composition = composition if kept is None else replace(composition, kept=kept)
-        replay = NativeReplay(composition, jobs, machine.processors, Watts.of(machine, composition.power))
-        replay.run(len(jobs) + 1)
-        wait_s, joules = float((replay.start_s - jobs.submit_s).mean()), replay.joules["cluster"]
-        rows.append((name, joules, wait_s, replay.boots))
-        print(f"{name:32} {joules / 1e12:8.4f} TJ {wait_s:8.1f} s {replay.boots:8} boots", flush=True)
-        return replay.start_s.copy()
-
-    one("never", "easy")
-    seen = {off_s: one(f"timer {off_s} s", f"easy:idle_off_s={off_s}") for off_s in BLUE_TIMERS_S}
-    begun_s = int(jobs.submit_s[0]) // DAY_S * DAY_S
-    days = int(jobs.submit_s[-1] - begun_s) // DAY_S + 1
-    for quantile in BLUE_QUANTILES:
-        found = spares(Past(jobs, seen[TIMER_S], machine, 8, quantile), begun_s, days)
-        kept = Kept(idle=tuple((at_s, nodes * machine.node.cores) for at_s, nodes in found))
-        for off_s in (1, TIMER_S):
-            one(f"spares {quantile:g}, timer {off_s} s", f"easy:idle_off_s={off_s}", kept)
-    save("hybrid_timers", {"rows": rows})
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="low load alone")
     parser.add_argument("--loads", nargs="*", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--timers", action="store_true", help="SDSC-BLUE")
     parser.add_argument("--choose", action="store_true", help="which rule, on other days")
     options = parser.parse_args(arguments)
     if options.choose:
         chosen()
-        return 0
-    if options.timers:
-        blue()
         return 0
     found: list[Row] = []
     names = ("on", "timer", "spares", "extracted 70", "extracted 50", "most", "no joules")

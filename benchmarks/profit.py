@@ -83,10 +83,14 @@ def most_eur(of: Work, days: int) -> float:
     return float(each.sum() / HOUR_S * CHEAP - (each @ watts[order]) / J_PER_KWH * POWER)
 
 
-def scenario(load: str, plant: Plant, season: Season, days: int, searches: Sequence[str]) -> Scenario:
-    machine, of = load_machine("curie-fat"), work(load, days)
+def site_of(plant: Plant, season: Season, days: int) -> Site:
+    machine = load_machine("curie-fat")
     highest_w = machine.nodes * machine.node.busy_w[0]
-    site = Site(Tariff(CHEAP, POWER), our_table(plant, highest_w), our_temperatures(season, days * DAY_S))
+    return Site(Tariff(CHEAP, POWER), our_table(plant, highest_w), our_temperatures(season, days * DAY_S))
+
+
+def scenario(load: str, plant: Plant, season: Season, days: int, searches: Sequence[str]) -> Scenario:
+    machine, of, site = load_machine("curie-fat"), work(load, days), site_of(plant, season, days)
     rows: list[Row] = []
     for known in KNOWLEDGE:
         rows += compared(of, site, machine, days, [known], searches if known == "true" else searches[:1], ITERATIONS)[0]

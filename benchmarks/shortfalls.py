@@ -41,11 +41,13 @@ from cluster_agent.workloads.swf import read_swf
 
 Table: TypeAlias = dict[str, tuple[Configuration, ...]]
 
-GAPS_S: Final = (30.0, 120.0, 600.0, 3000.0)
+GAPS_S: Final = (30.0, rmap.MEAN_GAP_S, 600.0, 3000.0)
 BOUND_BY: Final = (1.0, 2.0, 4.0)
 BOUNDS_W: Final = (6500.0, 10000.0, 14000.0)
 EFFICIENCIES: Final = (0.999, 0.99, 0.9, 0.7, 0.5, 0.1)
+SHARES: Final = (0.6, 0.4)
 SLOWED: Final = "eco:share=1,floor=0.01,queue=easy"
+POWERCAP: Final = ("powercap:mode=mix", "powercap:mode=shut", SLOWED)
 
 
 def of_rmap() -> list[dict[str, float]]:
@@ -54,7 +56,7 @@ def of_rmap() -> list[dict[str, float]]:
     for gap_s in GAPS_S:
         found.append({"gap_s": gap_s, "bound_by": 1.0} | gains(table, gap_s))
     for factor in BOUND_BY[1:]:
-        found.append({"gap_s": 120.0, "bound_by": factor} | gains(bound_by(factor), 120.0))
+        found.append({"gap_s": rmap.MEAN_GAP_S, "bound_by": factor} | gains(bound_by(factor), rmap.MEAN_GAP_S))
     return found
 
 
@@ -120,10 +122,12 @@ def of_powercap() -> list[dict[str, object]]:
         if interval.hours > 5:
             continue
         base = in_window(interval, "powercap:mode=idle", machine, None)[0]
-        for share in (0.6, 0.4):
-            for policy in ("powercap:mode=mix", "powercap:mode=shut", SLOWED):
+        for share in SHARES:
+            for policy in POWERCAP:
                 work, kills, over_w = in_window(interval, policy, machine, share)
-                found.append({"interval": interval.name, "share": share, "policy": policy, "work": work / base})
+                found.append(
+                    {"interval": interval.name, "share": share, "policy": policy, "work": work / base, "kills": kills}
+                )
                 print(
                     f"{interval.name:18}{share:5.1f} {policy:36}{work / base:7.3f} of the work, {kills} killed,"
                     f" {over_w:.0f} W above the cap"

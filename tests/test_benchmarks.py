@@ -66,10 +66,10 @@ def test_what_made_published_rows_can_be_run(rows: Path) -> None:
 
 def test_a_command_that_cannot_be_run_is_found() -> None:
     block = "```sh\npython -m benchmarks no # x\n```\n"
-    text = f"`python -m\nbenchmarks hybrid --timers`, `python -m benchmarks.hybrid --timers`\n\n{block}"
+    text = f"`python -m\nbenchmarks hybrid --choose`, `python -m benchmarks.hybrid --choose`\n\n{block}"
     found = list(commands(text))
-    assert found == [("", ["no"]), ("", ["hybrid", "--timers"]), ("hybrid", ["--timers"])]
-    assert [cannot_run(*one) for one in found] == [["no"], ["--timers"], []]
+    assert found == [("", ["no"]), ("", ["hybrid", "--choose"]), ("hybrid", ["--choose"])]
+    assert [cannot_run(*one) for one in found] == [["no"], ["--choose"], []]
 
 
 CALLGRIND = """# callgrind format

@@ -11,7 +11,9 @@ from typing import Final
 from benchmarks.publishing.measurements import MEASUREMENTS
 from benchmarks.publishing.rows import FOLDER, ROOT, Cells, Published
 
-MANUAL: Final = (ROOT / "docs" / "hazard.md", ROOT / "docs" / "nodes-ahead.md")
+MANUAL: Final = tuple(
+    ROOT / "docs" / name for name in ("hazard.md", "nodes-ahead.md", "notes/scheduler-measurements.md")
+)
 """Of these pages only the tables that name their rows are measured."""
 
 PAGES: Final = (*sorted((ROOT / "docs").glob("benchmarks*.md")), *MANUAL)

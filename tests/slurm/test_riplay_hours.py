@@ -19,7 +19,6 @@ from cluster_agent.library import World, replay
 from cluster_agent.replay.measures import joules_between
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.scheduler.power_phases import Off
-from lab.riplay import riplay_run
 from lab.riplay.log_part import Delays, Hours, LogPart
 from lab.riplay.ran_jobs import Ran
 from lab.riplay.riplay_result import Metrics, check_other, delays_of
