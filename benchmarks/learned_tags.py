@@ -4,13 +4,17 @@ EMULATED, in virtual time: a twin of each machine, whose counters err by a fifth
 truth of a program is its slowdown at the lowest clock (``calibration.table.tag_shares.clock_share``), never its name.
 Random mixes of phases train a least-squares fit; the fit is a share of time as the truth is, a mean over the rows of a
 window (``cluster_agent.budget.scored_tags``). Judged: mixes with other seeds, and the shipped workloads, free and at
-seven tenths of the clock. *Rule*: the tag that the node's agent had for most of the run. *Clear*: of the programs that
-are not within ``NEAR`` of a mark, since those a small error puts on the other side.
+seven tenths of the clock. *Rule*: the tag that the node's agent had for most of the run.
+
+Near a mark a small error of the fit is a wrong tag, so there the model says nothing, and the rule's tag stays. How near
+that is, is chosen on the programs that train: for machines with stalled cycles and for those without, the shortest
+distance from a mark beyond which ``REQUIRED`` of them are right at the lower end of a 95 % interval, each by a fit that
+has not seen it.
 
 ``--ceiling`` prints what can be known at all from such counters: trees on forty thousand programs, without noise, also
 with half of the counters' error, and where the least sure ones get no tag. It needs scikit-learn and a minute.
 
-``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model``.
+``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model``, with ``--always`` one that is never silent.
 """
 
 from __future__ import annotations
@@ -45,11 +49,14 @@ SHIPPED: Final = ("hpl", "stream", "imb", "gromacs", "nas")
 BIAS: Final = 0.2
 SECONDS: Final = 40.0
 ROW_S: Final = 5
-TRAIN, JUDGE, QUICK = 120, 100, 10
+TRAIN, JUDGE, QUICK = 120, 120, 10
 FIRST_TRAIN, FIRST_JUDGE = 2001, 1001
 LOWER: Final = 0.7
-NEAR: Final = 0.03
 REQUIRED: Final = 0.95
+FOLDS: Final = 10
+FURTHEST: Final = 0.175
+"""Half of what is between the marks: from there on no score is mixed."""
+
 CEILING_TRAIN, CEILING_JUDGE = 40_000, 8_000
 COVERED: Final = (1.0, 0.9, 0.8, 0.7)
 RIDGE: Final = 1e-3
@@ -67,6 +74,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
+    """Shares of programs whose tag is right: by the ``rule``, by the fit for all (``learned``), by the fit where it
+    says something (``sure``, of the share ``answered``), and by the fit there and the rule elsewhere (``live``)."""
+
     machine: str
     programs: str
     is_free: bool
@@ -74,8 +84,11 @@ class Judged(msgspec.Struct, frozen=True):
     rule: float
     learned: float
     error: float
-    near: float
-    clear: float
+    answered: float
+    sure: float
+    sure_from: float
+    sure_to: float
+    live: float
 
 
 def basis(row: dict[str, float]) -> list[float]:
@@ -98,6 +111,46 @@ def fitted(runs: Sequence[Run]) -> np.ndarray:
 
 def scored(weights: np.ndarray, run: Run) -> float:
     return float(np.clip(np.mean([basis(row) for row in run.rows], axis=0) @ weights, 0.0, 1.0))
+
+
+def doubts(runs: Sequence[Run]) -> tuple[float, float]:
+    """Distances from a mark within which the model says nothing, of machines with and without stalled cycles."""
+    fold = [int(run.program.rpartition(":")[2]) % FOLDS for run in runs]
+    score = [0.0] * len(runs)
+    for left_out in set(fold):
+        weights = fitted([run for run, own in zip(runs, fold, strict=True) if own != left_out])
+        for at, run in enumerate(runs):
+            if fold[at] == left_out:
+                score[at] = scored(weights, run)
+    own = [[(one, run.share) for one, run in zip(score, runs, strict=True) if stalls == has_stalls(run)]
+           for stalls in (True, False)]  # fmt: skip
+    return doubt(own[0]), doubt(own[1])
+
+
+def doubt(said: Sequence[tuple[float, float]]) -> float:
+    """The shortest distance beyond which ``REQUIRED`` of these scores at least are on their truths' sides of marks."""
+    for distance in np.arange(0.0, FURTHEST, 0.005):
+        right = [tag_of(score) == tag_of(share) for score, share in said if from_mark(score) >= distance]
+        if interval(sum(right), len(right))[0] >= REQUIRED:
+            return round(float(distance), 3)
+    return FURTHEST
+
+
+def from_mark(score: float) -> float:
+    return min(abs(score - mark) for mark in MARKS)
+
+
+def has_stalls(run: Run) -> bool:
+    return "stalled" in run.rows[0]
+
+
+def interval(right: int, count: int) -> tuple[float, float]:
+    """95 % by Wilson (1927)."""
+    if not count:
+        return 0.0, 1.0
+    z = 1.959964
+    middle, half = right / count + z**2 / (2 * count), z * np.sqrt(right * (count - right) / count + z**2 / 4) / count
+    return float((middle - half) / (1 + z**2 / count)), float((middle + half) / (1 + z**2 / count))
 
 
 def runs_of(machine: str, program: str, clocks: Sequence[float]) -> list[Run]:
@@ -147,15 +200,18 @@ def _row(counted: dict[str, int], elapsed_s: float) -> dict[str, float]:
     return row if counted["stalled_cycles"] < 0 else row | {"stalled": counted["stalled_cycles"] / counted["cycles"]}
 
 
-def judged(weights: np.ndarray, machine: str, programs: str, is_free: bool, runs: Sequence[Run]) -> Judged:
+def judged(
+    weights: np.ndarray, silent: tuple[float, float], machine: str, programs: str, is_free: bool, runs: Sequence[Run]
+) -> Judged:
     shares, scores = np.array([run.share for run in runs]), np.array([scored(weights, run) for run in runs])
-    right = [tag_of(score) == tag_of(share) for score, share in zip(scores, shares, strict=True)]
-    near = np.min([np.abs(shares - mark) for mark in MARKS], axis=0) < NEAR
-    clear = float(np.mean(np.array(right)[~near])) if not near.all() else 1.0
+    right = np.array([tag_of(score) == tag_of(share) for score, share in zip(scores, shares, strict=True)])
+    by_rule = np.array([run.rule == tag_of(run.share) for run in runs])
+    says = np.array([from_mark(score) >= silent[not has_stalls(run)] for score, run in zip(scores, runs, strict=True)])
+    sure = interval(int(right[says].sum()), int(says.sum()))
     return Judged(
-        machine, programs, is_free, len(runs), float(np.mean([run.rule == tag_of(run.share) for run in runs])),
-        float(np.mean(right)), float(np.sqrt(np.mean((scores - shares) ** 2))), float(near.mean()),
-        clear,
+        machine, programs, is_free, len(runs), float(by_rule.mean()), float(right.mean()),
+        float(np.sqrt(np.mean((scores - shares) ** 2))), float(says.mean()),
+        float(right[says].mean()) if says.any() else np.nan, *sure, float(np.where(says, right, by_rule).mean()),
     )  # fmt: skip
 
 
@@ -204,9 +260,11 @@ def ceiling(machine: str, bias: float) -> list[tuple[float, float]]:
 
 MODEL: Final = '''"""Tags from counters. EMULATED: learned from programs of the twin (benchmarks/learned_tags.py)."""
 
+from cluster_agent.budget.scored_tags import MARKS
 from cluster_agent.prediction.models import Model, NothingToSayError
 
 WEIGHTS = {weights}
+DOUBT, DOUBT_WITHOUT_STALLS = {silent}  # so near a mark the score may be on the wrong side of it
 
 
 def basis(row):
@@ -229,6 +287,9 @@ class Tags:
         if not rows:
             raise NothingToSayError
         share = sum(weight * value for row in rows for weight, value in zip(WEIGHTS, row)) / len(rows)
+        doubt = DOUBT if "stalled" in window[0] else DOUBT_WITHOUT_STALLS
+        if min(abs(share - mark) for mark in MARKS) < doubt:
+            raise NothingToSayError
         return min(max(share, 0.0), 1.0)
 
 
@@ -236,10 +297,16 @@ MODEL = Model("learned-tags", "least squares on counters of emulated programs", 
 '''
 
 
+def model_text(weights: np.ndarray, silent: tuple[float, float]) -> str:
+    """Of a file for ``[jobs] tag_model``."""
+    return MODEL.format(weights=[round(float(one), 6) for one in weights], silent=silent)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_tags", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="some tens of programs")
     parser.add_argument("--write", type=Path, metavar="FILE.py", help="keep the model")
+    parser.add_argument("--always", action="store_true", help="which says something of every program, however doubtful")
     parser.add_argument("--ceiling", action="store_true", help="only what can be known at all")
     options = parser.parse_args(argv)
     if options.ceiling:
@@ -255,16 +322,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     print("EMULATED, virtual time")
     runs = [run for machine in MACHINES for program in train for run in runs_of(machine, program, (1.0, LOWER))]
-    weights, found = fitted(runs), list[Judged]()
+    weights, silent, found = fitted(runs), doubts(runs), list[Judged]()
+    print(f"says nothing within {silent[0]:g} of a mark, without stalled cycles {silent[1]:g}: chosen in training")
     for machine in MACHINES:
         for name, programs in (("other mixes", judge), ("shipped", list(SHIPPED))):
             all_runs = [run for program in programs for run in runs_of(machine, program, (1.0, LOWER))]
             for is_free in (True, False):
                 own = [run for run in all_runs if run.is_free == is_free]
-                found.append(judged(weights, machine, name, is_free, own))
+                found.append(judged(weights, silent, machine, name, is_free, own))
                 print(_line(found[-1]), flush=True)
     if options.write:
-        options.write.write_text(MODEL.format(weights=[round(float(one), 6) for one in weights]))
+        options.write.write_text(model_text(weights, (0.0, 0.0) if options.always else silent))
         os.chmod(options.write, 0o600)
     print("JSON:", save("learned_tags", {"rows": found}))
     return 0
@@ -274,8 +342,9 @@ def _line(row: Judged) -> str:
     clock = "free" if row.is_free else f"{LOWER:g} of the clock"
     return (
         f"{row.machine:13} {row.programs:12} {clock:17} {row.count:4} programs: rule right {row.rule:6.1%}, learned"
-        f" {row.learned:6.1%} (required: {REQUIRED:.0%}), error of the share {row.error:.3f};"
-        f" {row.near:.0%} near a mark, of the others right {row.clear:.1%}"
+        f" {row.learned:6.1%} of all, and {row.sure:.1%} ({row.sure_from:.1%} to {row.sure_to:.1%}) of the"
+        f" {row.answered:.1%} of which it says something (required: {REQUIRED:.0%}), with the rule elsewhere"
+        f" {row.live:.1%}; error of the share {row.error:.3f}"
     )
 
 

@@ -125,7 +125,10 @@ def test_what_may_not_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     (
-        ("from cluster_agent.prediction.models import Quantile", "mine.py:1: ImportError: cannot import name 'Quantile'"),
+        (
+            "from cluster_agent.prediction.models import Quantile",
+            "mine.py:1: ImportError: cannot import name",
+        ),
         (MINE.replace("Mine)", "lambda version: Mine())"), "new: cannot be called with ()"),
         ("MODEL = 3", "mine.py:1: MODEL is no cluster_agent.prediction.models.Model"),
         ("import", "mine.py:1: "),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.learned_tags import FURTHEST, Run, doubt, interval, judged, model_text
 from cluster_agent.budget.scored_tags import EVERY_NS, MARKS, MOST_NODES, ScoredTags, row_of
 from cluster_agent.budget.sharers.view import Tag
 from cluster_agent.jobs.job import Job, JobSpec
@@ -104,6 +106,60 @@ def test_a_model_that_fails_leaves_the_tag_to_the_nodes_rule_and_is_an_alarm(
         run(tags, 1.0, job=str(number))
         assert tags.tag(str(number), ["n1"]) is None
     assert why in tags.trouble and len(said) == 1 and said[0].endswith("its nodes' own rule gives the tag instead")
+
+
+def test_where_a_model_says_nothing_the_nodes_rule_gives_the_tag_and_that_is_no_alarm(tmp_path: Path) -> None:
+    said: list[str] = []
+    tags = scored(tmp_path, "(_ for _ in ()).throw(NothingToSayError)", said)
+    for number in range(MOST_FAILURES + 2):
+        run(tags, 1.0, job=str(number))
+        job = Job(id=number, uid=1, user="ada", spec=JobSpec(["a"], 60, "/"), submitted_s=0, queued_s=0)
+        assert JobTags((), tags).give(job, ["compute"], ["n1"]) == Tag.COMPUTE
+        assert job.tag_source == "node agent"
+    assert (tags.trouble, said) == ("", [])
+
+
+SILENT = 0.05, 0.1
+QUARTER_IPC = np.array([0.25 if at in (4, 8) else 0.0 for at in range(14)])
+"""Of what ``learned_tags`` learns: a quarter of the instructions a cycle, with stalled cycles and without."""
+
+
+@pytest.mark.parametrize(
+    ("ipc", "has_stalls", "tag"),
+    (
+        (0.9, True, Tag.MEMORY), (0.9, False, None), (1.12, True, None), (1.28, True, None), (1.5, True, Tag.MIXED),
+        (1.5, False, None), (1.9, False, Tag.MIXED), (2.5, True, None), (2.9, True, Tag.COMPUTE),
+        (3.2, False, Tag.COMPUTE),
+    ),
+)  # fmt: skip
+def test_the_trained_model_says_nothing_near_a_mark(
+    tmp_path: Path, ipc: float, has_stalls: bool, tag: Tag | None
+) -> None:
+    path, said = tmp_path / "tags.py", list[str]()
+    path.write_text(model_text(QUARTER_IPC, SILENT))
+    path.chmod(0o600)
+    tags = ScoredTags(find_model(str(path)), said.append, lambda: 0.0)
+    for second in range(40):
+        stalled = second * 10**8 if has_stalls else -1
+        tags.hear(counted(second, ipc, llc_misses=second * 1000, stalled_cycles=stalled), "7")
+    assert tags.tag("7", ["n1"]) == tag and said == []
+
+
+FLOW = {"bytes_per_s": 0.0, "cycles_per_s": 1e9}
+
+
+def test_how_near_a_mark_is_too_near_is_the_least_that_leaves_few_wrong_tags() -> None:
+    right, wrong = [(0.2, 0.1)] * 200, [(0.2825, 0.4)] * 10  # 0.1 and 0.0175 from a mark
+    assert doubt(right + wrong) == 0.02
+    assert doubt(right) == 0.0 and doubt([*right, *wrong[:3]]) == 0.0
+    assert doubt([(0.1, 0.9)] * 5) == doubt(right[:20]) == FURTHEST, "twenty show too little"
+    near, far = (
+        Run("curie", f"mixed-cpu:{at}", True, 0.4, "memory", [{"ipc": ipc, "stalled": 0.0, **FLOW}])
+        for at, ipc in ((1, 1.12), (2, 1.6))
+    )
+    found = judged(QUARTER_IPC, SILENT, "curie", "two", True, [near, far])
+    assert (found.learned, found.answered, found.sure, found.rule, found.live) == (0.5, 0.5, 1.0, 0.0, 0.5)
+    assert interval(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
 def test_a_model_that_is_late_is_an_alarm(tmp_path: Path) -> None:
