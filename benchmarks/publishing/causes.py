@@ -63,7 +63,7 @@ def _again(row: Row) -> Mapping[str, float]:
         return shortfalls.gains(cab_table() if factor == 1 else shortfalls.bound_by(factor), float(row["gap_s"]))
     machine, named = _curie()
     base = shortfalls.in_window(named[row["interval"]], "powercap:mode=idle", machine, None)[0]
-    work, kills = shortfalls.in_window(named[row["interval"]], row["policy"], machine, float(row["share"]))
+    work, kills, _ = shortfalls.in_window(named[row["interval"]], row["policy"], machine, float(row["share"]))
     return {"work": work / base, "kills": kills}
 
 
