@@ -68,7 +68,7 @@ class Cluster:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with open(self.at / log, "ab") as file:
             made = subprocess.Popen(
-                [*KILLED_WITH_US, *(within or []), sys.executable, *command],
+                [*KILLED_WITH_US, *([*within, *KILLED_WITH_US] if within else []), sys.executable, *command],
                 env=environment,
                 cwd=ROOT,
                 stdout=file,
