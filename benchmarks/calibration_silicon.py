@@ -5,7 +5,8 @@ kelvin, with 0.7 to 1.5 times as much at 60 C, under 0.85 to 1.0 of its power li
 ``benchmarks.calibration_table``, whose truth is taken; ``fma`` and ``stream`` alone.
 
 ``near``: points whose watts are within 2 % of the truth. ``covered``: whose truth is in the 95 % interval. Nodes of
-``CHOSEN`` were looked at while the method was made (one e-fold for all, before), those of ``JUDGED`` were not.
+``CHOSEN`` were looked at while the method was made (one e-fold for all, before), those of ``JUDGED`` were not, nor
+those of ``UNEVEN``, which keep five or six of their clocks: the lowest, the highest, and others drawn.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ AT_C: Final = 60.0
 MACHINES: Final = ("curie", "skylake-6146", "taurus")
 CHOSEN: Final = tuple((name, seed) for seed in (201, 202) for name in MACHINES)
 JUDGED: Final = tuple((name, seed) for seed in (301, 302, 303, 304) for name in MACHINES)
+UNEVEN: Final = tuple((name, seed) for seed in range(401, 421) for name in ("curie", "taurus"))
 
 
 class Silicon(NamedTuple):
@@ -70,8 +72,19 @@ def drawn(machine: Machine, seed: int) -> tuple[Machine, Silicon]:
     return regulated(made, 1 / limit), Silicon(per_k, times, limit)
 
 
-def judge(name: str, seed: int, is_judged: bool) -> Row:
+def sparse(machine: Machine, seed: int) -> Machine:
+    """The machine with few clocks at uneven distances."""
+    random = np.random.default_rng(seed + 2000)
+    lowest, *between, highest = machine.steps_khz
+    others = random.choice(between, int(random.integers(3, 5)), replace=False)
+    steps = (lowest, *sorted(int(khz) for khz in others), highest)
+    domains = tuple(msgspec.structs.replace(one, steps_khz=steps) for one in machine.domains)
+    return msgspec.structs.replace(machine, steps_khz=steps, domains=domains)
+
+
+def judge(name: str, seed: int, is_judged: bool, is_sparse: bool = False) -> Row:
     machine, silicon = drawn(load_machine(name), seed)
+    machine = sparse(machine, seed) if is_sparse else machine
     away = np.random.default_rng(seed + 1000).uniform(-1, 1, 2)
     gains = (1 + RAPL_GAIN * float(away[0]), 1 + METER_GAIN * float(away[1]))
     machine = regulated(machine, gains[0])
@@ -94,13 +107,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration_silicon", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first three of those that judge")
     parser.add_argument("--chosen", action="store_true", help="nodes that the method was made on")
+    parser.add_argument("--uneven", action="store_true", help="forty other nodes, with five or six clocks")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="leave out so many of these")
     options = parser.parse_args(arguments)
-    cases = CHOSEN if options.chosen else JUDGED[: 3 if options.quick else None]
+    cases = CHOSEN if options.chosen else UNEVEN if options.uneven else JUDGED
+    cases = cases[options.first :][: 3 if options.quick else None]
     print("emulated nodes, virtual time; shares of points in %; the gain of sensors taken out")
     print(f"{'machine':14} seed  per K  times  limit clocks   near  covered W/speed   ± W  worst W/speed   time")
     rows = []
     for name, seed in cases:
-        row = judge(name, seed, not options.chosen)
+        row = judge(name, seed, not options.chosen, options.uneven)
         rows.append(row)
         shares = f"{100 * row.near:6.1f} {100 * row.covered_watts:9.1f} {100 * row.covered_speed:5.1f}"
         errors = f"{100 * row.half_watts:6.1f} {100 * row.worst_watts:7.1f} {100 * row.worst_speed:5.1f}"
