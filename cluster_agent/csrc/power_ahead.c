@@ -200,3 +200,20 @@ int power_plan(scheduler_t *s, int64_t now_s)
         search_from(s, now_s, next_s, next_s, &at);
     }
 }
+
+/* The same without a job, on a machine whose nodes all stay on. */
+int power_plan_empty(scheduler_t *s, int64_t now_s)
+{
+    const power_t *p = s->power;
+    profile_t *profile = &s->profile;
+
+    if (profile_reserve(profile, p->n_rows) < 0)
+        return -1;
+    profile->count = 0;
+    for (int32_t k = p->row; k < p->n_rows; k++)
+        profile->steps[profile->count++] = (step_t){
+            .from_s = greatest(p->rows[k].from_s, now_s),
+            .uw = left_uw(p, k, INT64_MAX, 0, 0),
+        };
+    return 0;
+}

@@ -148,6 +148,7 @@ static inline int64_t power_later_uw(const scheduler_t *s, int32_t job, int64_t 
 reservation_t power_earliest(scheduler_t *s, int64_t now_s, int32_t head);
 /* Fills in the profile of what is left over time. 0, or -1: no memory. */
 int power_plan(scheduler_t *s, int64_t now_s);
+int power_plan_empty(scheduler_t *s, int64_t now_s);
 
 /* power.c */
 int power_new(scheduler_t *s, const power_model_t *model); /* 0, or -1: no memory */

@@ -330,6 +330,15 @@ static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t leve
     return start(s, now_s, job, level, &need) < 0 ? -1 : 1;
 }
 
+static int has_room(scheduler_t *s, int64_t now_s, int32_t job)
+{
+    need_t need;
+    for (int32_t level = 0; level <= lowest_of(s->power, job); level++)
+        if (is_admissible(s, now_s, job, level, &need))
+            return 1;
+    return 0;
+}
+
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
 static int allows_rise(scheduler_t *s, int64_t now_s, int64_t rise_uw, int64_t limit_s)
 {
@@ -369,6 +378,8 @@ const resources_t PROCESSORS_AND_WATTS = {
     .reserve = reserve,
     .start_behind = start_behind,
     .plan = power_plan,
+    .plan_empty = power_plan_empty,
+    .has_room = has_room,
     .claim = claim,
     .start_placed = start_placed,
     .finish = finish,

@@ -8,6 +8,11 @@
  * reservation is a promise, and only walltimes are bounds. EASY keeps the place of the first job that cannot start,
  * conservative backfilling those of all, list scheduling none.
  *
+ * Where the policy plans watts, the profile has them too: what running jobs leave under each cap until their limits. A
+ * reservation keeps for each of its processors what a busy one draws at the lowest frequency, and running jobs of it
+ * count with what they draw above that. Its own jobs may take all watts that are left. A job starts at the highest
+ * frequency at which its place begins now, and keeps the earliest place of all its frequencies.
+ *
  * A job of a queue with windows finds its place in one of them: the earliest in the first that is long enough, or in
  * later ones. While it cannot start for its window alone it stands in nobody's way: the next job is the head. But the
  * first such job of each queue keeps its place, too, unless scheduling is by list, or it would be delayed for ever by
@@ -16,6 +21,7 @@
  */
 #include <string.h>
 
+#include "power_inside.h"
 #include "resources/site_limits_inside.h"
 
 enum { IS_CLOSED = 2 };
@@ -44,45 +50,90 @@ int reserved_is_any(const scheduler_t *s, int64_t now_s)
     return 0;
 }
 
-/* Takes the intervals of the reservation from the profile (sign 1), or adds them (-1): the next one, and all that begin
- * before `until_s`. 0, or -1: no memory. */
-static int reserve(scheduler_t *s, const booking_t *one, int64_t now_s, int64_t until_s, int sign)
+static int plans_watts(const scheduler_t *s)
+{
+    return s->power && s->power->model.asks_watts;
+}
+
+/* The watts that a reservation keeps for so many processors. */
+static int64_t kept_uw(const scheduler_t *s, int64_t width)
+{
+    const power_model_t *m = &s->power->model;
+    return width * (m->plan_uw[m->lowest] - m->idle_uw);
+}
+
+/* Takes the claim from the profile in the intervals of the reservation: the next one, and all that begin before
+ * `until_s`. 0, or -1: no memory. */
+static int reserve(scheduler_t *s, const booking_t *one, int64_t now_s, int64_t until_s, claim_t claim)
 {
     int64_t from_s = reserved_from(one, now_s), length_s = one->to_s - one->from_s;
     if (!is_known(one, now_s))
         return 0;
     do {
         int64_t begins_s = greatest(from_s, now_s);
-        claim_t claim = {.width = one->width, .length_s = from_s + length_s - begins_s};
-        if (profile_take(&s->profile, begins_s, &claim, sign) < 0)
+        claim.length_s = from_s + length_s - begins_s;
+        if (profile_take(&s->profile, begins_s, &claim, 1) < 0)
             return -1;
         from_s += one->every_s;
     } while (one->every_s && from_s < until_s);
     return 0;
 }
 
+/* What there is without jobs and reservations, with processors or without. 0, or -1: no memory. */
+static int plan_empty(scheduler_t *s, int64_t now_s, int has_processors)
+{
+    profile_t *profile = &s->profile;
+    int64_t all = has_processors ? s->free : 0;
+
+    for (int32_t i = 0; i < s->n_running && has_processors; i++)
+        all += s->running[i].width;
+    if (plans_watts(s)) {
+        if (s->phases.resources->plan_empty(s, now_s) < 0)
+            return -1;
+    } else if (profile_reserve(profile, 1) < 0) {
+        return -1;
+    } else {
+        profile->count = 1;
+        profile->steps[0] = (step_t){.from_s = now_s};
+    }
+    for (int32_t i = 0; i < profile->count; i++)
+        profile->steps[i].free = all;
+    profile_begin(profile, INT64_MIN);
+    return 0;
+}
+
+/* What the running job takes of the pool's profile. */
+static claim_t taken_by(const scheduler_t *s, int64_t now_s, const running_t *one, int32_t pool)
+{
+    int32_t own = pool_of(s, one->job);
+    int64_t end_s = ends_after(scheduler_finish(s, one->job, s->jobs.request_s[one->job]), now_s);
+    claim_t claim = {.width = own == pool ? one->width : 0, .length_s = end_s - now_s};
+
+    if (plans_watts(s))
+        claim.uw = s->power->extra_uw[one->job];
+    if (claim.uw && own && own != pool && is_known(&s->limited->given.reserved[own - 1], now_s))
+        claim.uw = greatest(claim.uw - kept_uw(s, one->width), 0);
+    return claim;
+}
+
 /* What the running jobs of the pool leave of what it has. 0, or -1: no memory. */
 static int plan(scheduler_t *s, int64_t now_s, int64_t until_s, int32_t pool)
 {
     const limits_t *given = &s->limited->given;
-    profile_t *profile = &s->profile;
-    int64_t all = pool ? 0 : s->free;
 
-    for (int32_t i = 0; i < s->n_running && !pool; i++)
-        all += s->running[i].width;
-    if (profile_reserve(profile, 1) < 0)
+    if (plan_empty(s, now_s, !pool) < 0)
         return -1;
-    profile->count = 1;
-    profile->steps[0] = (step_t){.from_s = now_s, .free = all};
-    profile_begin(profile, INT64_MIN);
-    for (int32_t i = 0; i < given->n_reserved; i++)
-        if ((!pool || pool == i + 1) && reserve(s, &given->reserved[i], now_s, until_s, pool ? -1 : 1) < 0)
+    for (int32_t i = 0; i < given->n_reserved; i++) {
+        const booking_t *one = &given->reserved[i];
+        int is_own = pool == i + 1;
+        claim_t claim = {.width = is_own ? -one->width : pool ? 0 : one->width};
+        claim.uw = plans_watts(s) && !is_own ? kept_uw(s, one->width) : 0;
+        if ((claim.width || claim.uw) && reserve(s, one, now_s, until_s, claim) < 0)
             return -1;
+    }
     for (int32_t i = 0; i < s->n_running; i++) {
-        int32_t job = s->running[i].job;
-        int64_t end_s = ends_after(scheduler_begins(s, job) + s->jobs.request_s[job], now_s);
-        claim_t claim = {.width = s->running[i].width, .length_s = end_s - now_s};
-        if (pool_of(s, job) == pool && profile_take(profile, now_s, &claim, 1) < 0)
+        claim_t claim = taken_by(s, now_s, &s->running[i], pool);
+        if ((claim.width || claim.uw) && profile_take(&s->profile, now_s, &claim, 1) < 0)
             return -1;
     }
     return 0;
@@ -98,7 +149,7 @@ static int64_t earliest_in(const profile_t *profile, const claim_t *claim, windo
         int64_t next_s = i + 1 < profile->count ? steps[i + 1].from_s : INT64_MAX;
         if (next_s <= at_s)
             continue;
-        if (steps[i].free < claim->width)
+        if (steps[i].free < claim->width || steps[i].uw < claim->uw)
             at_s = greatest(at_s, least(next_s, window.to_s));
         else if (next_s - at_s >= claim->length_s)
             return at_s;
@@ -128,18 +179,53 @@ static int64_t earliest(scheduler_t *s, const claim_t *claim, int32_t job)
     return queue < 0 ? profile_earliest(&s->profile, claim) : earliest_open(s, claim, queue);
 }
 
+/* What the job takes at this frequency until its walltime; whether it may run at a lower one, too. */
+static int claim_until_limit(const scheduler_t *s, const waiting_t *one, int32_t level, claim_t *claim)
+{
+    *claim = (claim_t){.width = one->width, .length_s = s->jobs.request_s[one->job]};
+    if (!plans_watts(s))
+        return 0;
+    int is_lower = s->phases.resources->claim(s, one, level, claim);
+    claim->length_s = claim->limit_s;
+    return is_lower;
+}
+
+/* A place, and what the job takes there. */
+typedef struct {
+    int64_t at_s; /* INT64_MAX: nowhere */
+    claim_t claim;
+    int started; /* 1; 0: it does not; -1: no memory */
+} found_t;
+
+/* The earliest place of the job, at the highest frequency that has it. If it `may_start`, it does so at the highest at
+ * which its place begins now. */
+static found_t find(scheduler_t *s, int64_t now_s, const waiting_t *one, int may_start)
+{
+    found_t found = {.at_s = INT64_MAX};
+    int is_lower = 1;
+
+    for (int32_t level = 0; !found.started && is_lower; level++) {
+        claim_t claim;
+        is_lower = claim_until_limit(s, one, level, &claim);
+        int64_t at_s = earliest(s, &claim, one->job);
+        if (may_start && at_s == now_s && one->width <= s->free) /* jobs may outlive their walltimes */
+            found.started = s->phases.resources->start_placed(s, now_s, one->job, level);
+        if (at_s < found.at_s || found.started) {
+            found.at_s = at_s;
+            found.claim = claim;
+        }
+    }
+    return found;
+}
+
 /* Starts the job if its place begins now: 1; 0: it does not, and the place is kept for it if so wanted; -1: no memory. */
 static int place(scheduler_t *s, int64_t now_s, const waiting_t *one, int keeps_place)
 {
-    claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
-    int64_t at_s = earliest(s, &claim, one->job);
-    int started = 0;
-
-    if (at_s == now_s && one->width <= s->free) /* jobs may run beyond their walltimes until they are ended */
-        started = s->phases.resources->start_placed(s, now_s, one->job, 0);
-    if (at_s < INT64_MAX && (started || keeps_place) && profile_take(&s->profile, at_s, &claim, 1) < 0)
+    found_t found = find(s, now_s, one, 1);
+    int is_taken = found.started || (keeps_place && found.at_s < INT64_MAX);
+    if (found.started >= 0 && is_taken && profile_take(&s->profile, found.at_s, &found.claim, 1) < 0)
         return -1;
-    return started;
+    return found.started;
 }
 
 static int is_in(const scheduler_t *s, const waiting_t *one, int32_t pool)
@@ -167,12 +253,11 @@ static int wait_for_window(scheduler_t *s, int64_t now_s, const waiting_t *one)
     int is_first = !*keeps && s->composition.backfill != BACKFILL_LIST;
     if (!is_first && s->composition.backfill != BACKFILL_CONSERVATIVE)
         return 1;
-    claim_t claim = {.width = one->width, .length_s = s->jobs.request_s[one->job]};
-    int64_t at_s = earliest(s, &claim, one->job);
-    if (at_s == INT64_MAX)
+    found_t found = find(s, now_s, one, 0);
+    if (found.at_s == INT64_MAX)
         return 1;
     *keeps = 1;
-    return profile_take(&s->profile, at_s, &claim, 1) < 0 ? -1 : 1;
+    return profile_take(&s->profile, found.at_s, &found.claim, 1) < 0 ? -1 : 1;
 }
 
 /* 1: it starts; 0: it waits, for reservations if it `is_first`; IS_CLOSED: for a window; -1: no memory. */
@@ -182,7 +267,9 @@ static int try_to_start(scheduler_t *s, int64_t now_s, const waiting_t *one, int
     if (closed)
         return closed < 0 ? -1 : IS_CLOSED;
     int started = place(s, now_s, one, keeps_place);
-    if (!started && one->width <= s->free && is_first) /* with EASY it may wait for the head */
+    int (*has_room)(scheduler_t *s, int64_t now_s, int32_t job) = s->phases.resources->has_room;
+    if (!started && one->width <= s->free && is_first && /* with EASY it may wait for the head */
+        (!has_room || has_room(s, now_s, one->job)))
         s->limited->given.changed[one->job] |= CHANGED_BY_RESERVATIONS;
     return started;
 }
@@ -227,7 +314,11 @@ static int64_t matters_until(const scheduler_t *s, int64_t now_s)
 
     for (int32_t i = s->head; i < s->tail; i++) {
         int32_t queue = open_queue(&s->limited->given, s->queue[i].job);
-        longest_s = greatest(longest_s, s->jobs.request_s[s->queue[i].job]);
+        for (int32_t level = 0, is_lower = 1; is_lower; level++) {
+            claim_t claim;
+            is_lower = claim_until_limit(s, &s->queue[i], level, &claim);
+            longest_s = greatest(longest_s, claim.length_s);
+        }
         if (queue >= 0) {
             int64_t closes_s = window_after(&s->limited->given, queue, now_s).to_s;
             opens_s = greatest(opens_s, window_behind(&s->limited->given, queue, closes_s).from_s);

@@ -94,6 +94,10 @@ typedef struct {
     int (*start_behind)(scheduler_t *s, int64_t now_s, const waiting_t *next, offer_t *offer);
     /* For a place for everybody; NULL: cannot be planned. The profile of what running jobs leave: 0, or -1: no memory. */
     int (*plan)(scheduler_t *s, int64_t now_s);
+    /* The profile of all that there is without a job: 0, or -1: no memory; only where watts are planned. */
+    int (*plan_empty)(scheduler_t *s, int64_t now_s);
+    /* Whether there is room for the job now, whatever is reserved; NULL: if enough processors are free. */
+    int (*has_room)(scheduler_t *s, int64_t now_s, int32_t job);
     /* What the waiting job would take at this frequency; whether it may run at a lower one, too. */
     int (*claim)(const scheduler_t *s, const waiting_t *waiting, int32_t level, claim_t *claim);
     /* Starts a job whose place begins now: 1; 0: not if running jobs outlive their estimates; -1: no memory. */

@@ -57,7 +57,7 @@ def check_live(
     if reason := clash([*composition.declared, *partition]):
         raise WrongUseError(reason)
     if switches:
-        owns_watts = composition.choose is not None or composition.placing is not None
+        owns_watts = composition.owns_watts or composition.placing is not None
         reason = clash_of(composition, switches)
         if reason is not None or owns_watts:
             raise WrongUseError(reason or f"a policy that owns watts does not go with {', '.join(switches)}")

@@ -224,7 +224,7 @@ def test_jobs_of_a_queue_start_and_end_in_its_windows_and_keep_their_places(
         ("2=sat", "", "; TimeZoneString: Nowhere/At_all\n", "the time zone 'Nowhere/At_all', which is unknown"),
         ("2=sat", "--memory 1", "", "does not go with --partitions and --memory"),
         ("2=sat", "--policy conservative:ends=compress", "", "backfill=compress does not go with windows"),
-        ("2=sat", "--policy easy-power --machine curie", "", "a policy that knows watts does not go with windows"),
+        ("2=sat", "--policy fcfs-killer --machine curie", "", "a reaction to caps does not go with windows"),
         ("2=sat", "--policy planned", "", ""),
         ("2=sat", "--log events.jsonl", "", "windows are not in an event log; leave one of them out"),
         (" ", "", "", "--windows is empty: leave it out"),

@@ -14,6 +14,7 @@ from cluster_agent._native import ffi, lib
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s
 from cluster_agent.scheduler.native.native_tables import pointer
 from cluster_agent.scheduler.policy_phases import Composition
+from cluster_agent.scheduler.power_phases import Power
 from cluster_agent.scheduler.switches.queue_windows import NOWHERE, OpenQueues
 from cluster_agent.scheduler.switches.reservations import Reserved
 
@@ -126,7 +127,18 @@ def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
         "guard": composition.guard is not None,
         "a portfolio": composition.portfolio is not None,
         "a plan": composition.plan is not None,
-        "a policy that knows watts": composition.power is not None,
+        "a policy that knows watts": composition.power is not None and not can_plan_all,
+        **_of_watts(composition.power),
         "idle_off_s": composition.idle_off_s is not None,
     }
     return next((f"{name} does not go with {', '.join(switches)}" for name, is_so in reasons.items() if is_so), None)
+
+
+def _of_watts(power: Power | None) -> dict[str, bool]:
+    """What a policy may do with watts that makes jobs end later than planned, or takes nodes that are reserved."""
+    return {
+        "a reaction to caps": power is not None and power.react is not None,
+        "a mode that switches nodes off": power is not None and power.idle is not None,
+        "a budget of joules": power is not None and power.budget is not None,
+        "metered=true": power is not None and power.meters,
+    }

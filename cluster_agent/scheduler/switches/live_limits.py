@@ -75,6 +75,8 @@ class LiveSwitches(NamedTuple):
 
     def clash_with_reservations(self, composition: Composition) -> str | None:
         """Why the policy, or the queues, can keep no reservations; None: they can."""
+        if composition.owns_watts:
+            return "a policy that owns watts does not go with reservations"
         if self.has_partitions:
             return "queues with nodes of their own do not go with reservations"
         return clash_of(composition, tuple(dict.fromkeys((*self.names, "reservations"))))
