@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -174,19 +174,7 @@ class PhaseTables:
         jobs = list(running)
         digests = {msgspec.structs.replace(key, user="").digest for key in doomed}
         digests.update(digest for job in jobs for digest in self._wanted.get(job, ()))
-        forgotten = self._forgotten
-        forgotten.jobs = [*forgotten.jobs, *jobs][-MOST_WANTED:]
-        if digests:
-            ordered = sorted(digests)
-            for at in range(0, len(ordered), MOST_DIGESTS):
-                forgotten.last += 1
-                forgotten.sets[forgotten.last] = self._wall_s(), ordered[at : at + MOST_DIGESTS]
-        before_s = self._wall_s() - LASTS_DAYS * DAY_S
-        forgotten.sets = {number: one for number, one in forgotten.sets.items() if one[0] >= before_s}
-        try:
-            write_durably(self._list, msgspec.json.encode(forgotten))
-        except OSError as error:
-            raise ClusterError(f"{self._list}: cannot be written: {error.strerror}; try again") from None
+        self._keep_forgotten(sorted(digests), jobs)
         known = sorted(set(nodes))
         self._reminded_s.clear()
         self.step(now_s, known)
@@ -194,6 +182,20 @@ class PhaseTables:
             return f"no phases of {user}'s programs are kept"
         count = f"{len(doomed)} tables of phases of {user}'s programs are deleted here"
         return f"{count}; {len(known)} nodes delete theirs, each when it is reached"
+
+    def _keep_forgotten(self, digests: Sequence[str], jobs: Sequence[int]) -> None:
+        """What nodes have to delete, on the disk. ``ClusterError`` if it cannot be written."""
+        forgotten = self._forgotten
+        forgotten.jobs = [*forgotten.jobs, *jobs][-MOST_WANTED:]
+        for at in range(0, len(digests), MOST_DIGESTS):
+            forgotten.last += 1
+            forgotten.sets[forgotten.last] = self._wall_s(), list(digests[at : at + MOST_DIGESTS])
+        before_s = self._wall_s() - LASTS_DAYS * DAY_S
+        forgotten.sets = {number: one for number, one in forgotten.sets.items() if one[0] >= before_s}
+        try:
+            write_durably(self._list, msgspec.json.encode(forgotten))
+        except OSError as error:
+            raise ClusterError(f"{self._list}: cannot be written: {error.strerror}; try again") from None
 
     def pending(self, nodes: Iterable[str]) -> list[str]:
         """Which of these nodes have not confirmed yet that they have deleted what they had to."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,19 +31,6 @@ def folder(directory: str, option: str = "--out") -> Iterator[Path]:
                 file.unlink()
             made.rmdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in a path
-        raise ClusterError(f"{directory}: {_reason(error)}; choose another {option}") from None
-
-
-def check_folder(directory: str, option: str = "--out") -> None:
-    """``ClusterError`` before a long run, in place of one after it, if ``folder`` cannot write there; makes nothing."""
-    try:
-        at = Path(directory).absolute()
-        there = next(one for one in (at, *at.parents) if one.exists())
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "cannot be written to")
-    except OSError as error:
         raise ClusterError(f"{directory}: {_reason(error)}; choose another {option}") from None
 
 

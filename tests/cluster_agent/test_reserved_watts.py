@@ -70,10 +70,12 @@ def test_the_engine_and_the_plain_machine_start_the_same_jobs_at_the_same_freque
     drawn = [data.draw(st.integers(0, 2 * len(reserved))) for _ in range(len(jobs))]
     pool = [at if at <= len(reserved) else 0 for at in drawn]
     queues, queue_of = data.draw(opened(jobs)) if data.draw(st.booleans()) else ([], [0] * len(jobs))
-    check(composition, jobs, watts_of(composition, on, jobs, has_predictions), caps, reserved, pool, queues, queue_of)
+    check_agreement(
+        composition, jobs, watts_of(composition, on, jobs, has_predictions), caps, reserved, pool, queues, queue_of
+    )
 
 
-def check(
+def check_agreement(
     composition: Composition,
     jobs: Jobs,
     watts: Watts,
@@ -110,10 +112,10 @@ def check(
 @pytest.mark.parametrize("part", range(4))
 def test_the_engines_agree_on_a_crowded_machine_whose_cap_reservations_share(part: int) -> None:
     for seed in range(part * 15, part * 15 + 15):
-        crowded(seed)
+        check_crowded(seed)
 
 
-def crowded(seed: int) -> None:
+def check_crowded(seed: int) -> None:
     """A cap that always binds; half of the jobs have one of two reservations, which come again and again."""
     rng = np.random.default_rng(seed)
     jobs, on = crowd(rng, 12), machine(0.0, bool(seed % 2))
@@ -131,7 +133,7 @@ def crowded(seed: int) -> None:
     watts = watts_of(composition, on, jobs, seed % 6 == 0)
     fits = [[at for at, one in enumerate(reserved, 1) if width <= one.width] for width in jobs.width.tolist()]
     pool = [int(rng.choice([0, *each, *each])) for each in fits]
-    check(composition, jobs, watts, caps, reserved, pool, [], [0] * len(jobs))
+    check_agreement(composition, jobs, watts, caps, reserved, pool, [], [0] * len(jobs))
 
 
 # --- the option
