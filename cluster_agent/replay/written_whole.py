@@ -72,14 +72,13 @@ def check_one_file(path: str, option: str) -> None:
 
 def check_folder(directory: str, option: str = "--out") -> None:
     """The same for a folder; it makes none."""
-    at = Path(directory).absolute()
-    while not at.exists():
-        at = at.parent
-    made = at / f".writing-{os.urandom(4).hex()}"
     try:
+        at = Path(directory).absolute()
+        there = next(one for one in (at, *at.parents) if one.exists())
+        made = there / f".writing-{os.urandom(4).hex()}"
         made.mkdir()
         made.rmdir()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ClusterError(f"{directory}: {_reason(error)}; choose another {option}") from None
 
 
