@@ -80,6 +80,9 @@ class Ends:
         found, self.news = self.news, []
         return found
 
+    def phase_news(self) -> list[Any]:
+        return []
+
     def requests(self) -> list[Any]:
         return []
 
