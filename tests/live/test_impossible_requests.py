@@ -3,6 +3,8 @@ Only policies that are strict by definition, first come, first served, let other
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from cluster_agent.scheduler.policies import registry
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.switches.live_reservations import Reservation
 from tests.live.fakes import Fake
+from tests.live.test_live_halves import Halved
 
 NODES = 4
 NODE = NodeGroup(
@@ -27,6 +30,9 @@ OTHERS = ((1, 20, 40), (2, 10, 20), (1, 15, 30), (2, 5, 90), (1, 30, 60))
 
 
 def under(policy: str, full_w: float) -> Fake:
+    if policy == "shared":
+        with tempfile.TemporaryDirectory() as at:
+            return Halved(Path(at), NODES)
     live = choose(policy).live
     given: dict[str, Any] = {"power": PowerTimes()} if "powercap" in policy else {}
     owns = live.power is not None or live.choose is not None

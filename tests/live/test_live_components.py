@@ -204,7 +204,8 @@ def test_submit_takes_components_after_colons(monkeypatch: pytest.MonkeyPatch) -
         ("--dispatch dardis : -N 1 -- a", "components are for the cluster agent's queue"),
         ("-N 0.5 : -N 1 -- a", "--nodes 0.5: a component has whole nodes"),
         ("-N 1e30 -- a", "a number is larger than any node has"),
-        ("-N nan -- a", "give whole nodes, or halves"),
+        ("-N nan -- a", "nan is not a number"),
+        ("-N 1.3 -- a", "give whole nodes, or halves"),
     ],
 )
 def test_wrong_components_are_refused_in_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
