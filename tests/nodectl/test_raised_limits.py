@@ -156,7 +156,7 @@ def test_a_raise_of_the_cap_does_not_confirm_what_somebody_has_lost():
 class Recorder:
     """Runs no job, and records the signals for the one that it says it runs."""
 
-    runs_only, runs_names, runs_uid, refuses = "", (), -1, ""
+    runs_only, runs_names, runs_uid, refuses, halves = "", (), -1, "", ""
 
     def __init__(self) -> None:
         self.signals: list[JobSignal] = []
@@ -166,6 +166,9 @@ class Recorder:
 
     def signal(self, message: JobSignal) -> None:
         self.signals.append(message)
+
+    def half_of(self, job, attempt):
+        return frozenset()  # noqa: E704
 
     def counter(self, job, attempt): ...
 
