@@ -168,7 +168,7 @@ class Recorder:
         self.signals.append(message)
 
     def half_of(self, job, attempt):
-        return frozenset()  # noqa: E704
+        return frozenset()
 
     def counter(self, job, attempt): ...
 
