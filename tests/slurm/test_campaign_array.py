@@ -12,7 +12,7 @@ import pytest
 from benchmarks.campaigns import POLICIES, SAMPLE, SLOW, cells_of, content, written
 from cluster_agent.campaigns.worker import opened
 from cluster_agent.cli import main
-from tests.slurm.site import ROOT, Site, why_no_slurm
+from tests.slurm.site import ROOT, Site, SiteError, why_no_slurm
 
 if why_no_slurm():
     pytest.skip(why_no_slurm(), allow_module_level=True)
@@ -65,7 +65,7 @@ def test_what_sbatch_refuses_is_said_in_a_line_and_the_script_stays(
 ) -> None:
     at, out = site.at / "campaign", site.at / "campaign" / "refused"
     file = written(at, ("easy",), (32,))
-    with pytest.raises(AssertionError, match=r"sbatch: .*; \S+/join.sbatch is what was to be submitted"):
+    with pytest.raises(SiteError, match=r"sbatch: .*; \S+/join.sbatch is what was to be submitted"):
         campaign(site, str(file), "--out", str(out), "--slurm", "1", "--sbatch=--partition=none")
     assert "--array=1-1" in (out / ".campaign" / "join.sbatch").read_text()
     assert main(["campaign", str(file), "--out", str(tmp_path / "out"), "--slurm", "1"]) == 1
