@@ -69,7 +69,7 @@ from cluster_agent.serve.people_protocol import (
 from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.server import Unstored
 from nodectl.member.lease import NodeLease
-from tests.fabric.test_job_side import ROOT_USER, Side
+from tests.fabric.job_side import ROOT_USER, Side
 from tests.page.synthetic_head import SyntheticHead
 from tests.yardstick import yardstick_ns
 

@@ -15,6 +15,12 @@ from foundation.wire.power_messages import Declaration, Grant, Report
 OS = Declaration(tdp_mw=500_000, mop_mw=200_000, safe_mw=200_000, boot_mw=450_000, lease_class="os", watchdog_ms=8000)
 STICKY = msgspec.structs.replace(OS, lease_class="sticky", watchdog_ms=0)
 
+HERE_S = 10 * 1.001 / 0.999
+"""A lease of 10 s, run by a node's slow clock, on our fast one."""
+
+AFTER_S = 8.5
+"""``OS`` settles in 0.5 s, and its watchdog takes 8 s."""
+
 
 def report(
     node: str, at: int, limit_w: int, *, sequence: int = 0, epoch: int = 0, boot: str = "b1", **more: object
@@ -51,3 +57,14 @@ def count_w(one: Ledger, node: str) -> float:
 
 def caps_w(grants: list[Grant]) -> dict[str, float]:
     return {grant.node: grant.cap_mw / 1000 for grant in grants}
+
+
+def places(one: Ledger, *names: str) -> np.ndarray:
+    return one.accounts.at(list(names))
+
+
+def two(budget_w: int = 2000, k: int = 0, store: FaultyStore | None = None, fixed_w: int = 0) -> Ledger:
+    """Nodes a and b, with confirmed caps of 300 and 200 W since 0 s."""
+    made = ledger(budget_w, k=k, store=store, fixed_w=fixed_w)
+    confirmed(made, 0.0, {"a": 300, "b": 200})
+    return made

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import msgspec
 import pytest
 
 from cluster_agent.budget.kept_counts import DeposedError
-from cluster_agent.budget.sharers.api import Models
 from cluster_agent.budget.sharers.rates import Learned
 from cluster_agent.budget.sharers.speed import SpeedModel
 from cluster_agent.budget.sharers.view import Tag
@@ -26,69 +23,15 @@ from cluster_agent.serve.job_service import STORE_RETRY_S, JobService
 from cluster_agent.serve.people_protocol import Cancel, JobRow, ListJobs, Requeue, ShowJob, Submit
 from cluster_agent.store.database import Database
 from cluster_agent.store.job_store import JobStore
-from foundation.shell.duration import seconds, shown
-from foundation.shell.errors import UsageError
 from foundation.wire.job_messages import (
-    MAX_PARTS,
-    JobForget,
     JobPart,
     JobQuery,
-    JobSignal,
     JobStart,
-    Message,
     NodeJobs,
     PartEnergy,
 )
-from nodectl.jobs.job_runner import JobThread
-from nodectl.member.job_exchange import JobExchange
-from tests.fabric.links import report
+from tests.fabric.job_side import EVE, ROOT_USER, Side
 from tests.waiting import PATIENCE_S
-
-ROOT_USER, EVE = Caller(0, "root", "admin"), Caller(1000, "eve", "viewer")
-
-
-class Side:
-    """A side with made-up nodes: what it sends is in ``sent``; ``speak`` is a second in which they report."""
-
-    def __init__(
-        self, tmp_path: Path, nodes: int = 2, models: Models | None = None, settings: JobSettings | None = None
-    ) -> None:
-        self.now_s = 1_000_000.0
-        self.sent: list[tuple[str, Message | JobQuery]] = []
-        self.said: list[str] = []
-        self.older: set[str] = set()
-        self.silent: set[str] = set()
-        self.units = 0
-        self.parts: dict[str, list[JobPart]] = {f"n{n}": [] for n in range(nodes)}
-        self.database = Database(tmp_path / "a.db")
-        self.store = JobStore(self.database)
-        self.side = JobService(
-            settings or JobSettings(), self.store, self.parts, self._send, lambda name: name not in self.older,
-            self.said.append, lambda: self.now_s, models=models or {},
-        )  # fmt: skip
-        self.ask = JobRequests(self.side).handlers
-
-    def _send(self, name: str, message: Message | JobQuery) -> bool:
-        self.sent.append((name, message))
-        if isinstance(message, JobStart):
-            self.parts[name].append(JobPart(message.job, message.attempt, "running", started_s=self.now_s))
-        elif isinstance(message, JobForget):
-            self.parts[name].clear()
-        return True
-
-    def speak(self, **given: Any) -> None:
-        self.now_s += 1.0
-        reports = [report(name, round(self.now_s * 1e9), **given) for name in self.parts]
-        news = [
-            NodeJobs(name, "boot", list(parts))
-            for name, parts in self.parts.items()
-            if name not in self.silent and name not in self.older
-        ]
-        self.side.hear(news, reports, lambda one: ("fspc: static", 0.25))
-        self.side.turn()
-
-    def submit(self, caller: Caller = ROOT_USER, **given: Any) -> int:
-        return int(self.ask[Submit](caller, Submit(["true"], 600, "/", **given)))
 
 
 def test_nodes_that_report_are_queried_for_their_jobs_until_they_answer(tmp_path):
@@ -546,140 +489,6 @@ def test_an_agent_that_runs_no_jobs_says_so():
     for request, handle in no_jobs().items():
         with pytest.raises(ClusterError, match=r"a \[jobs\] table in its settings"):
             handle(EVE, request)
-
-
-class SlowBackend:
-    """Starts take as long as the test wants."""
-
-    runs_only = ""
-    runs_names = ()
-    refuses = ""
-    runs_uid = -1
-    halves = ""
-
-    def __init__(self) -> None:
-        self.may_go_on = threading.Event()
-        self.runs: list[JobPart] = []
-        self.signals: list[int] = []
-
-    def half_of(self, job: int, attempt: int) -> frozenset[int]:
-        return frozenset()
-
-    def start(self, start: JobStart) -> None:
-        assert self.may_go_on.wait(240)
-        if start.job == 13:
-            raise OSError("no")
-        self.runs.append(JobPart(start.job, start.attempt, "running"))
-
-    def signal(self, signal: JobSignal) -> None:
-        self.signals.append(signal.signal)
-
-    def forget(self, forget: JobForget) -> None:
-        self.runs = [part for part in self.runs if part.job != forget.job]
-
-    def parts(self) -> list[JobPart]:
-        return list(self.runs)
-
-    def counter(self, job: int, attempt: int) -> None: ...
-
-    def keep(self, record: bytes) -> None: ...
-
-    def kept(self) -> bytes:
-        return b""
-
-    def close(self) -> None: ...
-
-
-def job_start(job: int) -> JobStart:
-    return JobStart(job, 1, 0, ["a"], "", "/", "o", "", {}, 60, 1, "", "", 0, ["n0"])
-
-
-def test_a_start_that_takes_its_time_does_not_delay_the_nodes_loop(tmp_path):
-    backend, said = SlowBackend(), []
-    desk = JobThread(backend, "n0", "boot", said.append)
-    try:
-        before_s = time.perf_counter()
-        for job in (13, *range(20, 20 + MAX_PARTS + 1)):
-            desk.post(job_start(job))
-            assert desk.news().parts == []
-        assert time.perf_counter() - before_s < PATIENCE_S
-        backend.may_go_on.set()
-        deadline = time.monotonic() + PATIENCE_S
-        while len(desk.news().parts) < MAX_PARTS:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert said == ["job 13: no"]
-        desk.post(JobSignal(20, 1, 15))
-        while not backend.signals:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    finally:
-        backend.may_go_on.set()
-        desk.close()
-    assert len(desk.news().parts) == MAX_PARTS
-
-
-@pytest.mark.parametrize(
-    ("text", "expected_s"),
-    [
-        ("90s", 90),
-        ("30min", 1800),
-        ("1.5h", 5400),
-        ("1d", 86_400),
-        ("00:00:05", 5),
-        ("1-02:03:04", 93_784),
-        ("0.1s", 1),
-    ],
-)
-def test_durations_are_read_as_batch_systems_write_them(text, expected_s):
-    assert seconds(text) == expected_s
-
-
-@pytest.mark.parametrize("text", ["", "90", "1:2:3", "00:60:00", "-5s", "1w", "inf", "1e3s", "9" * 30 + "s"])
-def test_what_is_no_duration_is_one_line(text):
-    with pytest.raises(UsageError, match="is no duration"):
-        seconds(text)
-
-
-def test_durations_are_shown_as_they_are_read():
-    for duration_s in (0, 59, 3600, 86_399, 86_400, 10**6):
-        assert seconds(shown(duration_s)) == duration_s
-
-
-class Asking:
-    """A link on which jobs are queried."""
-
-    wants_jobs, job_queries = True, 0
-
-    def __init__(self) -> None:
-        self.sent: list[NodeJobs] = []
-
-    def job_messages(self) -> list[JobStart]:
-        return []
-
-    def send_jobs(self, news: NodeJobs) -> None:
-        self.sent.append(news)
-
-
-def test_a_node_without_jobs_says_so_now_and_then_and_at_once_when_that_changes_or_it_is_queried():
-    backend, link = SlowBackend(), Asking()
-    desk = JobThread(backend, "n0", "boot")
-    exchange = JobExchange(link, desk)
-    for tenth in range(100):
-        exchange.exchange(tenth * 100_000_000)
-    assert len(link.sent) == 2, "in ten seconds"
-    link.job_queries += 1
-    exchange.exchange(10_000_000_000)
-    exchange.exchange(10_100_000_000)
-    assert len(link.sent) == 3
-    backend.may_go_on.set()
-    desk.post(job_start(1))
-    while not desk.news().parts:
-        time.sleep(0.01)
-    for tenth in range(21):
-        exchange.exchange(10_200_000_000 + tenth * 100_000_000)
-    assert [len(news.parts) for news in link.sent] == [0, 0, 0, 1, 1, 1], "at once, then every second"
-    exchange.close()
 
 
 def test_a_node_that_is_known_to_be_idle_is_not_queried_every_time_it_says_nothing(tmp_path):

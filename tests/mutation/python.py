@@ -27,6 +27,7 @@ from tests.mutation.results import MutationError, Result, Target
 
 _LEDGER: Final = (
     "tests/cluster_agent/test_ledger_rules.py",
+    "tests/cluster_agent/test_ledger_stored.py",
     "tests/cluster_agent/test_ledger.py",
     "tests/cluster_agent/test_ledger_columns.py",
     "tests/cluster_agent/test_ledger_world.py",

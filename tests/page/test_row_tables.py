@@ -35,8 +35,8 @@ from cluster_agent.serve.people_protocol import (
 from cluster_agent.serve.row_changes import RowParts
 from cluster_agent.serve.server import Unstored
 from nodectl.member.lease import NodeLease
+from tests.fabric.job_side import EVE, ROOT_USER, Side
 from tests.fabric.links import DECLARED, S
-from tests.fabric.test_job_side import EVE, ROOT_USER, Side
 
 PART = 3
 
