@@ -102,9 +102,9 @@ def fullest_hours(workload: Workload, starts_s: Int64s, hours: int) -> Int64s:
     ends_s = starts_s + jobs.run_s
     at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, ends_s.max() // HOUR_S) * HOUR_S
     area = jobs.width * jobs.run_s
-    waiting = between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
-    busy = between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
-    return fullest(at_s, waiting, busy, hours)
+    waiting = _between(jobs.submit_s, starts_s, area, at_s) / (workload.processors * HOUR_S)  # machine-hours
+    busy = _between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / workload.processors
+    return _fullest(at_s, waiting, busy, hours)
 
 
 def extracted(name: str, jobs: Jobs, starts_s: Int64s, from_s: int, hours: int) -> Interval:
@@ -112,7 +112,7 @@ def extracted(name: str, jobs: Jobs, starts_s: Int64s, from_s: int, hours: int) 
     return Interval(name, _extract(jobs, starts_s, starts_s + jobs.run_s, from_s, hours), hours)
 
 
-def between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:
+def _between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Floats:
     """The sum of ``amount`` over those with from <= at < to, at each time."""
 
     def until(times_s: Int64s) -> Floats:
@@ -124,7 +124,7 @@ def between(from_s: Int64s, to_s: Int64s, amount: Int64s, at_s: Int64s) -> Float
     return until(from_s) - until(to_s)
 
 
-def fullest(at_s: Int64s, waiting: Floats, busy: Floats, hours: int) -> Int64s:
+def _fullest(at_s: Int64s, waiting: Floats, busy: Floats, hours: int) -> Int64s:
     """Starts, the busiest interval first, of those whose queue never falls below an hour of the whole machine."""
     views = np.lib.stride_tricks.sliding_window_view
     least, mean = views(waiting, hours + 1).min(axis=1), views(busy, hours + 1).mean(axis=1)

@@ -24,12 +24,10 @@ import msgspec
 import numpy as np
 
 from benchmarks.experiment import OUT, save
-from benchmarks.powercap_curie import HOUR_S, between, fullest
+from benchmarks.powercap_curie import HOUR_S, fullest_hours, starts_under_easy
 from benchmarks.slurm import options
 from cluster_agent.cap_steps import Cap
 from cluster_agent.cluster import load_machine
-from cluster_agent.scheduler.native.native_replay import NativeReplay
-from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import PowerCap
 from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
@@ -75,14 +73,10 @@ def curie(folder: Path) -> Path:
 
 def busiest(log: Path, hours: int) -> tuple[int, int]:
     """When the hours begin that are judged, and those whose delays are measured."""
-    jobs = prepare(read_swf(str(log)), NODES).jobs
-    easy = NativeReplay(choose("easy").composition, jobs, NODES)
-    easy.run(len(jobs) + 1)
-    starts_s, ends_s = easy.start_s, easy.start_s + jobs.run_s
-    at_s = np.arange(jobs.submit_s[0] // HOUR_S + 48, jobs.submit_s[-1] // HOUR_S - hours) * HOUR_S
-    waiting = between(jobs.submit_s, starts_s, jobs.width * jobs.run_s, at_s) / (NODES * HOUR_S)
-    busy = between(starts_s, ends_s, jobs.width.astype(np.int64), at_s) / NODES
-    some = fullest(at_s, waiting, busy, hours)
+    workload = prepare(read_swf(str(log)), NODES)
+    starts_s = starts_under_easy(workload)
+    some = fullest_hours(workload, starts_s, hours)
+    some = some[some < (workload.jobs.submit_s[-1] // HOUR_S - 2 * hours) * HOUR_S]  # jobs come for as long again
     counts = np.searchsorted(np.sort(starts_s), some + hours * HOUR_S) - np.searchsorted(np.sort(starts_s), some)
     ordered = some[np.argsort(-counts, kind="stable")]
     return int(ordered[0]), int(ordered[np.abs(ordered - ordered[0]) >= hours * HOUR_S][0])
