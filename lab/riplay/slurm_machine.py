@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -132,7 +132,7 @@ class SlurmMachine:
         self._site.until(lambda: not self._table.read()[0])
         return took_s
 
-    def prepare(self, advance: Callable[[int], None] = lambda done: None) -> None:
+    def prepare(self) -> None:
         """Bring in the jobs that run and wait when the part begins. Those that run have their nodes, and do not
         advance."""
         part, has_come = self._part, list[_Submission]()
@@ -147,7 +147,6 @@ class SlurmMachine:
         while has_come:
             self._sbatch(has_come[:AT_ONCE])
             del has_come[:AT_ONCE]
-            advance(len(self._key))
         self._site.until(lambda: sum(row.state == "R" for row in self._table.read()[0]) >= len(part.left_s))
 
     def begin(self) -> None:
