@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, Final
 
-from benchmarks import powercap_curie, rmap, shortfalls
+from benchmarks import rmap, shortfalls
 from benchmarks.publishing.cells import left, percent
 from benchmarks.publishing.rows import Cells, Measurement, Row
-from cluster_agent.cluster import Machine, load_machine
+from benchmarks.publishing.scheduler import curie_intervals
 from cluster_agent.scheduler.configurations.cab_table import cab_table
-from cluster_agent.workloads.job_log import prepare
-from cluster_agent.workloads.swf import read_swf
 
 OF: Final = {
     "rmap": ("gap_s", "bound_by", "traditional", "naive"),
@@ -61,17 +58,10 @@ def _again(row: Row) -> Mapping[str, float]:
     if row["of"] == "rmap":
         factor = float(row["bound_by"])
         return shortfalls.gains(cab_table() if factor == 1 else shortfalls.bound_by(factor), float(row["gap_s"]))
-    machine, named = _curie()
+    machine, named = curie_intervals()
     base = shortfalls.in_window(named[row["interval"]], "powercap:mode=idle", machine, None)[0]
     work, kills, _ = shortfalls.in_window(named[row["interval"]], row["policy"], machine, float(row["share"]))
     return {"work": work / base, "kills": kills}
-
-
-@cache
-def _curie() -> tuple[Machine, dict[str, powercap_curie.Interval]]:
-    machine = load_machine("curie")
-    workload = prepare(read_swf(str(powercap_curie.TRACE)), machine.processors)
-    return machine, {one.name: one for one in powercap_curie.intervals(workload)}
 
 
 SHORTFALLS: Final = Measurement(

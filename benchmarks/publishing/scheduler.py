@@ -20,7 +20,7 @@ from benchmarks.publishing.cells import grouped, left, percent, signed, three, t
 from benchmarks.publishing.predictions import EURORA, OWN, PREDICTION
 from benchmarks.publishing.rows import Cells, Measurement, Row
 from benchmarks.sc15_learned import workload_of
-from cluster_agent.cluster import load_machine
+from cluster_agent.cluster import Machine, load_machine
 from cluster_agent.scheduler.configurations.cab_table import cab_table
 from cluster_agent.workloads.job_log import Workload, prepare
 from cluster_agent.workloads.swf import read_swf
@@ -170,14 +170,14 @@ def _curie_table(rows: Sequence[Row]) -> Cells:
 
 
 @functools.cache
-def _curie_intervals() -> tuple[Any, Any]:
+def curie_intervals() -> tuple[Machine, dict[str, powercap_curie.Interval]]:
     machine = load_machine("curie")
     workload = prepare(read_swf(str(powercap_curie.TRACE)), machine.processors)
     return machine, {one.name: one for one in powercap_curie.intervals(workload)}
 
 
 def _curie_again(row: Row) -> dict[str, float]:
-    machine, named = _curie_intervals()
+    machine, named = curie_intervals()
     base = powercap_curie.measured(named[row["interval"]], "idle", None, machine)
     found = powercap_curie.measured(named[row["interval"]], row["policy"], float(row["share"]), machine)
     return {name: found[name] / base[name] for name in ("work", "energy")} | {"over_cap_ws": found["over_cap_ws"]}
