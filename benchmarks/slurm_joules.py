@@ -83,7 +83,7 @@ class Truths:
     """The energy of each node by its trace, at any time of the wall clock."""
 
     def __init__(self, folder: Path, names: Sequence[str] = NODES) -> None:
-        self.ahead_s = ahead_s = time.time() - time.monotonic()
+        ahead_s = time.time() - time.monotonic()
         self._at: dict[str, tuple[Any, Any, Any]] = {}
         self.lines: dict[str, list[Truth]] = {}
         for name in names:
