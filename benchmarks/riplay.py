@@ -33,6 +33,7 @@ from cluster_agent.workloads.job_log import prepare
 from cluster_agent.workloads.swf import read_swf
 from foundation.shell.text_table import render
 from lab.riplay.log_part import Delays, Hours
+from lab.riplay.riplay_result import KWH_J
 from lab.riplay.riplay_run import riplay
 
 ROOT = Path(__file__).parents[1]
@@ -140,10 +141,10 @@ def table(begins: str, kept: dict[str, Any]) -> str:
                for key in WITHIN}  # fmt: skip
         work = f"{own['work_node_h']:.1f}, {late['work_node_h']:.1f}"
         shares = [f"{100 * own[key] / base[key]:.1f} %" if base else "" for key in ("work_node_h", "energy_j")]
-        above = f"{own['over_cap_ws'] / 3.6e6:.1f}, {late['over_cap_ws'] / 3.6e6:.1f}"
+        above = f"{own['over_cap_ws'] / KWH_J:.1f}, {late['over_cap_ws'] / KWH_J:.1f}"
         rows.append((
             what.removeprefix(begins), f"{own['started']} of {own['jobs']}", f"{own['mean_wait_s']:.0f}",
-            *off["mean_wait_s"], f"{own['energy_j'] / 3.6e6:.1f}", *off["energy_j"], work, *shares, above,
+            *off["mean_wait_s"], f"{own['energy_j'] / KWH_J:.1f}", *off["energy_j"], work, *shares, above,
             f"{own['start_delay_s']:.1f}", f"{own['load'][0]:.0f}",
         ))  # fmt: skip
     return render(HEADINGS, rows) + "".join(f"\n{line}" for line in orders(begins, kept))
