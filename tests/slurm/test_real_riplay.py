@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from lab.riplay import riplay_run
 from lab.riplay.log_part import Hours
 from tests.slurm.site import ROOT, why_no_slurm
 from tests.slurm.test_riplay_hours import NODES, small_log
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, within
 
 if why_no_slurm():
     pytest.skip(why_no_slurm(), allow_module_level=True)
@@ -68,7 +66,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         [sys.executable, "-m", "cluster_agent.cli", "riplay", log, *given],
         cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    until(lambda: list(folder.glob("slurm-*/pid")))
+    assert within(PATIENCE_S, lambda: any(folder.glob("slurm-*/pid")))
     inner = int(next(folder.glob("slurm-*/pid")).read_text())
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
@@ -81,7 +79,7 @@ def test_a_killed_riplay_takes_its_slurm_along(tmp_path: Path) -> None:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
         process.kill()
-    until(lambda: not folder.exists())
+    assert within(PATIENCE_S, lambda: not folder.exists())
 
 
 def test_a_riplay_that_is_killed_at_once_leaves_nothing_that_comes_up_later(tmp_path: Path) -> None:
@@ -95,12 +93,12 @@ def test_a_riplay_that_is_killed_at_once_leaves_nothing_that_comes_up_later(tmp_
     with subprocess.Popen(
         [sys.executable, "-c", f"SLOW = {str(slow)!r}\n{script}"], cwd=ROOT, env=environment
     ) as process:
-        until(lambda: pid.exists() and pid.read_text().strip())
+        assert within(PATIENCE_S, lambda: pid.exists() and bool(pid.read_text().strip()))
         process.kill()
-    until(lambda: not list(folder.iterdir()))
+    assert within(PATIENCE_S, lambda: not any(folder.iterdir()))
     go.touch()
     up = Path("/proc", pid.read_text().strip(), "cmdline")
-    until(lambda: not up.exists() or not up.read_bytes())
+    assert within(PATIENCE_S, lambda: not up.exists() or not up.read_bytes())
     assert not list(folder.iterdir())
 
 
@@ -113,10 +111,3 @@ with Site(1, accounting=False) as site:
 
 LATE_S = 1.0
 """Real seconds by which a job's own program may be late, on a machine on which many others run."""
-
-
-def until(holds: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.05)
