@@ -193,7 +193,7 @@ class ProgramMemory:
         if card.key.program:
             return [(card.key, place, table) for place, table in enumerate(card.own.tables if card.own else ())]
         found, _ = self._files.all(CANDIDATES)
-        same = [one for one in found if (one.key.card, one.key.driver, one.key.limit_w) == _hardware(card.key)]
+        same = [one for one in found if one.key.hardware == card.key.hardware]
         return [(one.key, place, table) for one in same for place, table in enumerate(one.tables)]
 
     def _resembles(self, card: _Card) -> bool:
@@ -268,7 +268,3 @@ def firsts(layout: Layout) -> list[int]:
     """The first GPU of each model that has clocks."""
     names = [gpu.name for gpu in layout.gpus]
     return [index for index, gpu in enumerate(layout.gpus) if names.index(gpu.name) == index and gpu.clocks_mhz]
-
-
-def _hardware(key: Key) -> tuple[str, str, float]:
-    return key.card, key.driver, key.limit_w
