@@ -17,7 +17,6 @@ from foundation.wire.phase_messages import (
     Card,
     PhasesForget,
     PhasesForgotten,
-    PhasesFound,
     PhasesKept,
     PhasesWanted,
     Table,
@@ -49,7 +48,7 @@ class PhaseExchange:
         """What has come of what this job wants; after ``begin``, with the time since the last call."""
         began, found = self._began, dict[Card, Table]()
         for message in self._link.phase_messages():
-            if isinstance(message, PhasesFound) and began and (message.job, message.attempt) == began.key:
+            if began and (message.job, message.attempt) == began.key:
                 found |= {card: table for card, table in message.cards if card in self._wanted}
         self._wanted = [card for card in self._wanted if card not in found]
         self._waits_s += elapsed_s
