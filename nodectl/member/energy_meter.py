@@ -248,7 +248,7 @@ class EnergyMeter:
             so_far = ZERO if start is None else self._own(name, start, self._node.last_ns)
             if not part.is_over:
                 return msgspec.structs.replace(part, energy=_on_the_wire(so_far))
-            if (start is None or self._last_ns < end_ns) and self._now_ns() - end_ns < WAIT_S * 1e9:
+            if (start is None or self._node.last_ns < end_ns) and self._now_ns() - end_ns < WAIT_S * 1e9:
                 energy = _on_the_wire(so_far)
                 return JobPart(part.job, part.attempt, "running", started_s=part.started_s, energy=energy)
             self._ends[name] = ZERO if start is None else self._own(name, start, end_ns)
@@ -268,14 +268,10 @@ class EnergyMeter:
             if not part.started_s:  # it was accepted, and its job step has not begun
                 return None
             start_ns = self._boottime_ns(part.started_s)
-            if self._last_ns < start_ns:
+            if self._node.last_ns < start_ns:
                 return None
             self._starts[name] = self._node.at(start_ns)
         return self._starts[name]
-
-    @property
-    def _last_ns(self) -> int:
-        return self._node.last_ns
 
     def _boottime_ns(self, unix_s: float) -> int:
         return self._now_ns() - round((self._unix_s() - unix_s) * 1e9)
