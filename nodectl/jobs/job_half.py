@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodectl.jobs.cgroups import PREFIX, Cgroup, mounts
-from nodectl.jobs.proc import DESCRIPTORS
+from nodectl.jobs.proc import DESCRIPTORS, threads
 from pmu.cpulist import format_list
 
 
@@ -78,12 +78,7 @@ class Half:
 
     def _strayed(self, pids: Iterable[int]) -> list[tuple[int, int]]:
         """The processes and their threads that may run outside of it."""
-        found = []
-        for pid in pids:
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                threads = map(int, os.listdir(f"/proc/{pid}/task"))
-                found += [(pid, thread) for thread in threads if self._taken(thread)]
-        return found
+        return [(pid, thread) for pid in pids for thread in threads(pid) if self._taken(thread)]
 
     def _taken(self, thread: int) -> set[int]:
         """Where it may run, if that is outside."""

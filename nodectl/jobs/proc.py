@@ -50,10 +50,18 @@ def all_processes() -> list[Process]:
     return [one for one in found if one is not None]
 
 
+def threads(pid: int) -> list[int]:
+    """The threads of a process, by number; of one that has ended none."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
 def has_in_environment(pid: int, entry: bytes) -> bool:
     """Whether the process was started with this ``NAME=value``; False where that may not be seen. Of a process whose
     first thread has ended, the others still show it."""
-    for place in (f"/proc/{pid}", *(f"/proc/{pid}/task/{thread}" for thread in _threads(pid))):
+    for place in (f"/proc/{pid}", *(f"/proc/{pid}/task/{thread}" for thread in threads(pid))):
         with contextlib.suppress(OSError):
             if found := Path(place, "environ").read_bytes():
                 return entry in found.split(b"\0")
@@ -92,13 +100,6 @@ def send_all(number: int, meant: Callable[[], list[int]]) -> list[int]:
 
 def _children_by_thread(pid: int) -> Iterator[list[int]]:
     """The children of each thread. A thread or process that ends meanwhile has none."""
-    for thread in _threads(pid):
+    for thread in threads(pid):
         with contextlib.suppress(OSError):
             yield [int(word) for word in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()]
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
