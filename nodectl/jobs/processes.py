@@ -44,6 +44,7 @@ from nodectl.jobs.job_half import CpusetHome
 from nodectl.jobs.job_user import JobUser, user_of
 from nodectl.jobs.proc import process, send_all, start_time
 from nodectl.jobs.run_files import (
+    DAMAGED,
     ENDED,
     ENDING,
     HINTS,
@@ -80,9 +81,6 @@ step itself, which has nothing left to wait for, is killed."""
 
 STUBBORN_S: Final = 30.0
 """Ours: processes that live for so long after SIGKILL wait for a disk or a device, and somebody has to look."""
-
-DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
-"""What reading a record raises that a job has damaged or replaced, where jobs run as the agent's user."""
 
 STRAY_S: Final = 1.0
 """Ours: how often the threads of a job on half a node are looked at."""

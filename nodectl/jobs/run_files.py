@@ -33,7 +33,7 @@ ROOM: Final = 4096
 
 Stage: TypeAlias = Literal["prolog", "job", "epilog"]
 
-DAMAGED: Final = (OSError, ValueError, KeyError, TypeError)
+DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
 """What reading a record raises that a job of the agent's own user has damaged or replaced."""
 
 
@@ -70,7 +70,7 @@ def read_request(directory: Path) -> JobStart | None:
     """What was to be run; None: the record is damaged."""
     try:
         return msgspec.convert(json.loads(read_plain(directory / REQUEST)), JobStart)
-    except (*DAMAGED, msgspec.DecodeError):
+    except DAMAGED:
         return None
 
 
