@@ -46,8 +46,8 @@ def core_halves(files: Files, usable: Collection[int] | None = None) -> Halves |
 def _die(files: Files, cpu: int, package: int) -> str:
     for index in range(MOST_CACHES):
         folder = f"{CPU}/cpu{cpu}/cache/index{index}"
-        shared = (read_or_none(files, f"{folder}/shared_cpu_list") or "").strip()
-        if shared and (read_or_none(files, f"{folder}/level") or "").strip() == "3":
+        is_third = read_or_none(files, f"{folder}/level") == "3"
+        if is_third and (shared := read_or_none(files, f"{folder}/shared_cpu_list")):
             return shared
-    die = (read_or_none(files, f"{CPU}/cpu{cpu}/topology/die_id") or "").strip()
-    return f"package {package} die {die}"
+    die = read_or_none(files, f"{CPU}/cpu{cpu}/topology/die_id")
+    return f"package {package} die {die or ''}"
