@@ -187,13 +187,15 @@ class CoreWatts:
         self._fit = None
 
 
+def zones_of(layout: Layout, kind: str, package: int) -> npt.NDArray[np.bool_]:
+    """Which zones are of this kind and package ``[n_zones]``."""
+    return np.array([(zone.kind, zone.package) == (kind, package) for zone in layout.zones], np.bool_)
+
+
 def _zones(layout: Layout, package: int) -> tuple[npt.NDArray[np.bool_], bool]:
     """Which zones show the watts of this package's cores, and whether they are of cores alone."""
-    for kind in ("core", "package"):
-        found = np.array([(zone.kind, zone.package) == (kind, package) for zone in layout.zones], np.bool_)
-        if found.any():
-            break
-    return found, kind == "core"
+    cores = zones_of(layout, "core", package)
+    return (cores, True) if cores.any() else (zones_of(layout, "package", package), False)
 
 
 def _ratios(sums: type_f64) -> type_f64:

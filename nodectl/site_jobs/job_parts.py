@@ -26,7 +26,7 @@ import numpy as np
 
 from nodectl.config import Config
 from nodectl.decide.shares import NodeShares
-from nodectl.site_jobs.core_watts import CoreWatts
+from nodectl.site_jobs.core_watts import CoreWatts, zones_of
 from nodectl.site_jobs.job_folder import SiteJob
 from pmu.instruments.hwmon import find
 from pmu.layout import Layout
@@ -79,10 +79,8 @@ class JobParts:
         numbers = sorted(set(layout.package_of))
         self._packages = [self._package_of == number for number in numbers]
         self._zones, self._drams = (
-            [np.array([(zone.kind, zone.package) == (kind, number) for zone in layout.zones], np.bool_)
-             for number in numbers]
-            for kind in ("package", "dram")
-        )  # fmt: skip
+            [zones_of(layout, kind, number) for number in numbers] for kind in ("package", "dram")
+        )
         self._meters = _core_meters(ports, layout)
         self._core_uj: type_f64 = np.full(len(self._meters), math.nan)
         self._read_ns = 0
