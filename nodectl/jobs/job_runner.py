@@ -161,10 +161,8 @@ class JobThread:
             if isinstance(message, JobStart):
                 if len(self._jobs) >= WAITING:
                     del self._jobs[next(iter(self._jobs))]
-                name, key = (
-                    program_name(message.command, message.workdir, message.script),
-                    (message.job, message.attempt),
-                )
+                key = message.job, message.attempt
+                name = program_name(message.command, message.workdir, message.script)
                 self._jobs[key] = RunningJob(key, name, message.rank, message.keeps_phases)
             self._waiting.append(message)
             self._wake.set()
