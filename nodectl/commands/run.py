@@ -40,7 +40,6 @@ from nodectl.loop.whole_run import WholeRun
 from nodectl.policies import registry
 from nodectl.write.lock import passed_on
 from nodectl.write.saves import node_id
-from pmu.core_halves import core_halves
 from pmu.descriptors import give_back_descriptor_limit
 from pmu.instruments.job_hints import HintFile
 from pmu.instruments.job_progress import CounterFile, progress_of
@@ -276,6 +275,7 @@ def open_jobs(config: Config, boot_id: str, files: Files) -> JobThread:
     from nodectl.jobs.job_runner import JobThread
     from nodectl.jobs.job_user import NoUserError, check_may_become, job_user
     from nodectl.jobs.processes import JobRunner
+    from pmu.core_halves import core_halves
 
     name, directory = config.cluster.name, Path(config.state_dir) / "jobs"
     try:
