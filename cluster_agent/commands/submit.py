@@ -167,9 +167,6 @@ def _components(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
     found[0]["nodes"] = int(found[0]["nodes"])
     times = [given["walltime"], *(one["walltime"] for one in found[1:] if one["walltime"])]
     given["walltime"] = max(times, key=seconds)
-    if given["nodes"] % 1:
-        raise WrongUseError(f"--nodes {given['nodes']:g}: a component has whole nodes")
-    found[0]["nodes"] = int(given["nodes"])
     own = [{"memory_gb" if name == "memory" else name: one[name] for name in names} for one in found]
     return {"components": own, "nodes": sum(one["nodes"] for one in own), **NONE_OF_ITS_OWN}, words
 
