@@ -117,6 +117,7 @@ class JobService:
         self._taken_for: dict[str, tuple[SpeedModel | None, str]] = {}  # by job: its table, its kind
         self._running: dict[int, Job] = {}
         self._jobs_on: dict[str, list[str]] = {}
+        self._job_on: dict[str, str] = {}
         with self._shutting():  # jobs that cannot be read never keep the budget from being kept
             self._open()
 
@@ -190,7 +191,7 @@ class JobService:
     @property
     def job_on(self) -> Mapping[str, str]:
         """By node, the number of the job that it has; without nodes of two, whose counters say nothing of one job."""
-        return {name: jobs[0] for name, jobs in self._jobs_on.items() if len(jobs) == 1}
+        return self._job_on
 
     @property
     def busy(self) -> Collection[str]:
@@ -388,6 +389,7 @@ class JobService:
         for job, nodes in running:
             for name in nodes:
                 self._jobs_on.setdefault(name, []).append(str(job.id))
+        self._job_on = {name: jobs[0] for name, jobs in self._jobs_on.items() if len(jobs) == 1}
         self._taken_for = {name: taken for name, taken in self._taken_for.items() if int(name) in self._running}
 
     def _patience_s(self, name: str) -> float:
@@ -399,10 +401,10 @@ class JobService:
         name = report.node
         self._tag_of[name] = report.tag
         if self._scored is not None:
-            self._scored.hear(report, self._only_on(name))
+            self._scored.hear(report, self._job_on.get(name, ""))
         before = self._before.get(name)
         self._before[name] = report
-        job, power_mw = self._only_on(name), _mean_mw(before, report)
+        job, power_mw = self._job_on.get(name, ""), _mean_mw(before, report)
         cap_mw = report.asked_mw
         tdp_mw = report.declaration.tdp_mw
         is_bound = is_cap_bound(report)
@@ -416,11 +418,6 @@ class JobService:
         if name in self._jobs_on:
             by, slowdown = bound(report)
             live.add_power(name, power_mw, report.quality, cap_mw, by if is_bound else "", slowdown)
-
-    def _only_on(self, name: str) -> str:
-        """The job that has the node alone; empty: none has."""
-        jobs = self._jobs_on.get(name, ())
-        return jobs[0] if len(jobs) == 1 else ""
 
     def _reports(self, name: str, now_s: float) -> bool:
         return now_s - self._reported_s.get(name, -math.inf) <= self._settings.down_after_s
