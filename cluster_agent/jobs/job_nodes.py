@@ -74,7 +74,7 @@ class Node:
     @property
     def free_shares(self) -> int:
         """Those that no job has."""
-        return SHARES - sum(SHARES if half < 0 else 1 for half in self.runs.values())
+        return 0 if -1 in self.runs.values() else SHARES - len(self.runs)
 
     @property
     def free_half(self) -> int:
