@@ -24,9 +24,9 @@ def scarcest_first(spec: JobSpec, nodes: Mapping[tuple[int, int, int, int], int]
 
 def distributed(spec: JobSpec, free: Sequence[Node]) -> list[Node]:
     """Of these nodes, those of the job, component after component; empty: there are not enough."""
-    known = Counter(node.has for node in free if node.has is not None)
-    if not spec.components or known.total() < len(free):
+    if not spec.components or any(node.has is None for node in free):
         return list(free[: spec.nodes]) if len(free) >= spec.nodes else []
+    known = Counter(node.has for node in free if node.has is not None)
     left, found = list(free), dict[int, list[Node]]()
     for at in scarcest_first(spec, known):
         one, others = spec.components[at], list[Node]()

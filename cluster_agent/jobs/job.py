@@ -136,8 +136,7 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def requests(self) -> list[Component]:
         """Its components, or what it requests as one."""
-        own = Component(self.nodes, self.cores, self.gpus, self.mics, self.memory_gb)
-        return self.components or [own]
+        return self.components or [Component(self.nodes, self.cores, self.gpus, self.mics, self.memory_gb)]
 
     def on_rank(self, rank: int) -> int:
         """The component that has the node of this rank: the nodes of one follow those of the one before it."""
@@ -151,6 +150,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def requested(self) -> str:
         """What a node must have, in words; empty: any node does."""
+        if not (self.components or self.cores or self.gpus or self.mics or self.memory_gb):
+            return ""  # of most jobs, for each node
         words = [one.requested for one in self.requests]
         return " or ".join(one or "1 core" for one in words) if any(words) else ""
 
