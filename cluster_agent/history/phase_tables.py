@@ -122,7 +122,8 @@ class PhaseTables:
         self._reminded_s: dict[str, float] = {}
         self._saved_s, self._is_unsaved = 0.0, False
         self._kinds: dict[tuple[str, str], list[Key]] = {}  # by user and program, in the order in which they were kept
-        for one in sorted(self._files.all()[0], key=lambda one: one.tables[0].used_at if one.tables else ""):
+        before = self._files.all()[0] if is_on else []
+        for one in sorted(before, key=lambda one: one.tables[0].used_at if one.tables else ""):
             self._kinds.setdefault((one.key.user, one.key.program), []).append(one.key)
 
     def hear(self, now_s: float, messages: Iterable[FromNode]) -> None:
