@@ -33,7 +33,7 @@ ROOM: Final = 4096
 
 Stage: TypeAlias = Literal["prolog", "job", "epilog"]
 
-DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, msgspec.DecodeError)
+DAMAGED: Final = (OSError, ValueError, LookupError, TypeError, msgspec.DecodeError)
 """What reading a record raises that a job of the agent's own user has damaged or replaced."""
 
 
