@@ -88,8 +88,9 @@ class PhaseFiles:
         write_whole(
             self.path(found.key), sealed(msgspec.json.encode(found).decode() + "\n"), mode=0o600, is_synced=is_synced
         )
-        for path in self.paths()[self.most :]:
-            path.unlink(missing_ok=True)
+        if sum(name.endswith(SUFFIX) for name in os.listdir(self.folder)) > self.most:  # without a look at each
+            for path in self.paths()[self.most :]:
+                path.unlink(missing_ok=True)
 
     def forget(self, digests: Iterable[str]) -> int:
         """Delete these, named by ``Key.digest``; how many there were. ``OSError`` if one cannot be deleted."""
