@@ -195,15 +195,22 @@ def measured(interval: Interval, policy: str, share: float | None, machine: Mach
     }
 
 
+def curie() -> tuple[Machine, Workload] | None:
+    """The machine and its log; None, and a line that says so, if that is not there."""
+    if not TRACE.exists():
+        print(f"skipped: {TRACE} is not there")
+        return None
+    machine = load_machine("curie")
+    return machine, prepare(read_swf(str(TRACE)), machine.processors)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.powercap_curie", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the shorter intervals alone")
     options = parser.parse_args(arguments)
-    if not TRACE.exists():
-        print(f"skipped: {TRACE} is not there")
+    if (there := curie()) is None:
         return 0
-    machine = load_machine("curie")
-    workload = prepare(read_swf(str(TRACE)), machine.processors)
+    machine, workload = there
     rows = []
     print("in the window: over its hour; 1 is what the same interval gives without a cap")
     print("interval          share  lever  started   work CPU time  energy  in the window: work  energy  nodes off")

@@ -19,13 +19,12 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.experiment import save
-from benchmarks.powercap_curie import HOUR_S, TRACE, Interval, extracted, fullest_hours, starts_under_easy
+from benchmarks.powercap_curie import HOUR_S, Interval, curie, extracted, fullest_hours, starts_under_easy
 from benchmarks.shortfalls import in_window
-from cluster_agent.cluster import Machine, load_machine
+from cluster_agent.cluster import Machine
 from cluster_agent.scheduler.native.governor import Watts
-from cluster_agent.workloads.job_log import Workload, prepare
+from cluster_agent.workloads.job_log import Workload
 from cluster_agent.workloads.job_watts import read_job_watts
-from cluster_agent.workloads.swf import read_swf
 
 HOURS: Final = 5
 APART_S: Final = 24 * HOUR_S
@@ -103,11 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three intervals of each half")
     options = parser.parse_args(arguments)
-    if not TRACE.exists():
-        print(f"skipped: {TRACE} is not there")
+    if (there := curie()) is None:
         return 0
-    machine = load_machine("curie")
-    workload = prepare(read_swf(str(TRACE)), machine.processors)
+    machine, workload = there
     intervals = chosen_intervals(workload)
     half = len(intervals) // 2
     choose_on, judge_on = intervals[:half], intervals[half:]
