@@ -84,9 +84,8 @@ def _with_watts(found: list[StateJob], watts: Watts, moment: Moment) -> list[Sta
 def _on_nodes(result: Result, job: int, one: StateJob) -> StateJob:
     if one.start_s is None:
         return one
-    placed, components = result.schedule.placed(job), result.jobs.components
-    apart = [placed] if components is None else [own for _, own in components.apart(job, placed)]
-    units = [node for own in apart for node in np.sort(np.repeat(own.node, own.count)).tolist()]
+    apart = result.jobs.apart(job, result.schedule.placed(job))
+    units = [node for _, own in apart for node in np.sort(np.repeat(own.node, own.count)).tolist()]
     return replace(one, nodes=list(map(str, units)))
 
 

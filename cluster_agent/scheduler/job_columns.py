@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr, replace
 
 if TYPE_CHECKING:
     from cluster_agent.scheduler.unlike_nodes.components import Components
+    from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
@@ -98,6 +99,12 @@ class Jobs(msgspec.Struct, frozen=True):
         rows = slice(job, job + 1) if self.components is None else self.components.rows(job)
         whole: Int64s = of.units[rows] @ of.need[rows]
         return whole
+
+    def apart(self, job: int, placed: Placed) -> list[tuple[Int64s, Placed]]:
+        """What a unit needs, and its nodes, of those of the job, of each component."""
+        if self.components is None:
+            return [(self.need[job], placed)]
+        return [(self.components.need[row], own) for row, own in self.components.apart(job, placed)]
 
     @property
     def n_users(self) -> int:

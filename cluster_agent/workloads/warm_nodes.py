@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from cluster_agent.scheduler.job_columns import Int64s, Jobs
+from cluster_agent.scheduler.job_columns import Jobs
 from cluster_agent.scheduler.recorded import Recorded, Start
 from cluster_agent.scheduler.unlike_nodes.node_aware import Placed
 from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
@@ -86,16 +86,9 @@ def _without_room(nodes: Nodes, trace: NodeTrace, start: NodeStart) -> str | Non
     steps += [(one.start_s + int(jobs.run_s[one.job]), 0, one.job) for one in start.recorded.starts]
     for at_s, is_start, job in sorted(steps):
         on = start.on[job]
-        for need, own in _apart(jobs, job, on):
+        for need, own in jobs.apart(job, on):
             free[own.node] += (-1 if is_start else 1) * own.count[:, None] * need[: free.shape[1]]
         if is_start and (free[on.node] < 0).any():
             node = int(on.node[(free[on.node] < 0).any(axis=1)][0])
             return f"job {jobs.number[job]} has no room on node {node} at {at_s} s: correct its nodes or times"
     return None
-
-
-def _apart(jobs: Jobs, job: int, on: Placed) -> list[tuple[Int64s, Placed]]:
-    """What a unit needs, and where they are, of each component."""
-    if jobs.components is None:
-        return [(jobs.need[job], on)]
-    return [(jobs.components.need[row], own) for row, own in jobs.components.apart(job, on)]

@@ -303,10 +303,8 @@ def test_a_warm_start_goes_on_with_all_components(policy: str, world: tuple[list
 
 def where(result: Result) -> list[list[list[int]]]:
     """Of each job and component, its nodes."""
-    parts, placed = result.jobs.components, result.schedule.placed
-    if parts is None:
-        return [[sorted(placed(job).node.tolist())] for job in range(len(result.jobs))]
-    return [[sorted(own.node.tolist()) for _, own in parts.apart(job, placed(job))] for job in range(len(result.jobs))]
+    jobs, placed = result.jobs, result.schedule.placed
+    return [[sorted(own.node.tolist()) for _, own in jobs.apart(job, placed(job))] for job in range(len(jobs))]
 
 
 def test_columns_and_a_file_of_slurm_give_the_same_jobs_and_the_same_replay(tmp_path: Path) -> None:

@@ -107,12 +107,8 @@ class PlannedStarts:
             first += len(table)
 
     def _rows(self, job: int) -> Iterator[_Row]:
-        components = self._jobs.components
-        if components is None:
-            yield _Row(job, self._jobs.need[job], self._placed[job], is_first=True)
-            return
-        for row, own in components.apart(job, self._placed[job]):
-            yield _Row(job, components.need[row], own, is_first=row == components.first[job])
+        for at, (need, own) in enumerate(self._jobs.apart(job, self._placed[job])):
+            yield _Row(job, need, own, is_first=at == 0)
 
     def _situation(self, queue: Queue, now_s: int) -> Situation:
         count = ffi.new("int32_t *")
