@@ -281,21 +281,14 @@ def _together(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], lis
     ``component_of`` of a row: what is the same in all components of a job, its name the first; () or none: an ordinary
     job. They start together, so the job was submitted with its first, started with its last, and has the longest
     request and the longest run of all; its units and watts are the sums."""
-    found: list[dict[str, Any]] = []
+    if not any(row.get("component_of") for row in rows):
+        return list(rows), []
     of: dict[Any, list[dict[str, Any]]] = {}
-    for row in rows:
-        job = row.get("component_of") or ()
-        if job and job in of:
-            of[job].append(row)
-            continue
-        if job:
-            of[job] = [row]
-        found.append(row)
-    too_many = [mine[0]["line"] for mine in of.values() if len(mine) > MOST_COMPONENTS]
-    if not of:
-        return found, []
-    jobs = [_joined(of[row["component_of"]]) if row.get("component_of") else row for row in found]
-    return [row for row in jobs if row["line"] not in too_many], too_many
+    for at, row in enumerate(rows):
+        of.setdefault(row.get("component_of") or at, []).append(row)
+    few = (mine for mine in of.values() if len(mine) <= MOST_COMPONENTS)
+    jobs = [_joined(mine) if mine[0].get("component_of") else mine[0] for mine in few]
+    return jobs, [mine[0]["line"] for mine in of.values() if len(mine) > MOST_COMPONENTS]
 
 
 def _joined(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
