@@ -101,8 +101,10 @@ class Components(msgspec.Struct, frozen=True):
 
     def scarcest_first(self, has: Int64s, group_bit: Int64s) -> Components:
         """With the components of each job in the order in which nodes are looked for, on nodes that have this."""
-        nodes, shares = np.array([self._scarcity(row, has, group_bit) for row in range(len(self.units))]).T
-        rows = np.lexsort((self.number, shares, nodes, self.job))
+        job, (nodes, shares) = self.job, np.zeros((2, len(self.units)))
+        for row in np.flatnonzero(self.count[job] > 1).tolist():  # most jobs have one
+            nodes[row], shares[row] = self._scarcity(row, has, group_bit)
+        rows = np.lexsort((self.number, shares, nodes, job))
         return replace(
             self, number=self.number[rows], units=self.units[rows], need=self.need[rows], within=self.within[rows]
         )
