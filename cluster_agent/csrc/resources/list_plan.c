@@ -190,8 +190,8 @@ static int is_hopeless(const list_plan_t *p, const ask_t *ask)
 static int is_more_than_all(const list_plan_t *p, const ask_t *ask)
 {
     for (int32_t kind = 0; kind < NODE_KINDS; kind++) {
-        int64_t wanted = ask->n > 1 ? 0 : ask->need[kind] * ask->units;
-        for (int32_t k = 0; ask->n > 1 && k < ask->n; k++)
+        int64_t wanted = 0;
+        for (int32_t k = 0; k < ask->n; k++)
             wanted += ask->need[(int64_t)k * NODE_KINDS + kind] * ask->each[k];
         if (wanted > p->all[kind])
             return 1;
