@@ -227,7 +227,7 @@ int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int6
 {
     double slower = p->model.slowdown[level];
     int64_t end_s = since_s + (int64_t)ceil(((double)length_s - done_s) * slower - 1e-9);
-    if (!p->model.rescales || level >= lowest || p->row + 1 == p->n_rows || end_s <= p->rows[p->row + 1].from_s)
+    if (level >= lowest || p->row + 1 == p->n_rows || end_s <= p->rows[p->row + 1].from_s)
         return end_s;
     int64_t next_s = p->rows[p->row + 1].from_s;
     done_s += (double)(next_s - since_s) / slower;

@@ -160,7 +160,7 @@ reservation_t power_earliest(scheduler_t *s, int64_t now_s, int32_t head)
     power_t *p = s->power;
     search_t at = search_now(s, now_s);
     at.width = s->jobs.width[head];
-    at.least_uw = at.width * extra_uw(p, head, lowest_of(p, head));
+    at.least_uw = power_lowest_uw(s, head);
     if (!can_ever_fit(p, &at))
         return (reservation_t){.at_s = INT64_MAX};
     for (;;) {

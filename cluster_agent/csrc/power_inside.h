@@ -119,8 +119,8 @@ static inline int64_t power_stretched(const power_t *p, int64_t length_s, int32_
     return long_s > 1 ? long_s : 1;
 }
 
-/* When a job ends at the latest that has done done_s of length_s since since_s, if it is lowered to its lowest frequency
- * as soon as the next row begins. Whatever is done to it instead, it ends no later. */
+/* Where running jobs are lowered: when a job ends at the latest that has done done_s of length_s since since_s, if it
+ * has its lowest frequency as soon as the next row begins. Whatever is done to it instead, it ends no later. */
 int64_t power_lowered_end(const power_t *p, int64_t since_s, double done_s, int64_t length_s, int32_t level,
                           int32_t lowest);
 

@@ -333,10 +333,7 @@ static int start_placed(scheduler_t *s, int64_t now_s, int32_t job, int32_t leve
 static int has_room(scheduler_t *s, int64_t now_s, int32_t job)
 {
     need_t need;
-    for (int32_t level = 0; level <= lowest_of(s->power, job); level++)
-        if (is_admissible(s, now_s, job, level, &need))
-            return 1;
-    return 0;
+    return admit(s, now_s, job, &need) >= 0;
 }
 
 /* Whether so many processors may draw `rise_uw` more each until `limit_s`. */
