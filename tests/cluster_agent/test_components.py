@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -17,7 +16,6 @@ from cluster_agent.library import World, replay
 from cluster_agent.replay.drawn import power_over_time
 from cluster_agent.replay.state_at import state_at
 from cluster_agent.replay.world_run import Result
-from cluster_agent.scheduler.job_columns import Int64s
 from cluster_agent.scheduler.native.native_list_plan import CSerialPlan
 from cluster_agent.scheduler.plans.list_search import weights
 from cluster_agent.scheduler.plans.plan_phase import Plan, PlanBudget, Situation, Start
@@ -32,9 +30,9 @@ from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.swf import TraceError
 from cluster_agent.workloads.warm_nodes import warm_on
 from tests.cluster_agent.node_traces import FOUR_NODES, Row, caps, node_rows, result_of, trace_of
-from tests.cluster_agent.test_node_engines_agree import GO_OFF, GROUPS, POLICIES, looped, power_of
+from tests.cluster_agent.test_node_engines_agree import GO_OFF, GROUPS, POLICIES, looped, power_of, traced
 from tests.cluster_agent.test_policy_planned import situations_of
-from tests.cluster_agent.test_serial_plans import UP_TO_S, first_nodes
+from tests.cluster_agent.test_serial_plans import plain
 from tests.cluster_agent.worlds import replay_nodes
 from tests.oracle.node_scheduler import NodeScheduler
 
@@ -53,13 +51,8 @@ def heterogeneous(draw: st.DrawFn, most: int = 16) -> tuple[list[Row], list[int]
 
 
 def on_nodes(world: tuple[list[Row], list[int]], cap: PowerCap, overdue_s: int = 0) -> NodeTrace:
-    try:
-        trace = trace_of(*world).on(NODES, cap)
-    except TraceError:  # none of these jobs can run
-        assume(False)
-    jobs = trace.jobs
-    run_s = jobs.run_s + overdue_s * (np.arange(len(jobs)) % 3 == 0)
-    return replace(trace, jobs=replace(jobs, run_s=run_s))
+    rows, job = world
+    return traced(rows, cap, overdue_s, job, NODES)
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *GO_OFF, "easy", "fcfs"])
@@ -98,45 +91,6 @@ def test_without_iterations_a_plan_of_lists_is_prb(
     assert {one.decided_by for one in planned.outcomes} == {"planner"}
 
 
-def serially(situation: Situation, order: Sequence[int]) -> list[int]:
-    """Each job in turn at its earliest start on the first nodes with room for all its components, one after the other,
-    looked for second by second."""
-    now_s, running = situation.now_s, situation.running
-    left = np.repeat(situation.free[None], UP_TO_S, axis=0)
-    watts = np.array([situation.cap.at(now_s + second) for second in range(UP_TO_S)])
-    for end_s, drawn_w, need, placed in zip(
-        running.end_s.tolist(), running.watts.tolist(), running.need, running.placed, strict=True
-    ):
-        left[end_s - now_s :, placed.node] += placed.count[:, None] * need
-        watts[: end_s - now_s] -= drawn_w
-    found = [-1] * len(order)
-    for job in order:
-        lasts_s = int(situation.queue.estimate_s[job])
-        for at in range(UP_TO_S - lasts_s):
-            span = slice(at, at + lasts_s)
-            if watts[span].min() < situation.queue.watts[job]:
-                continue
-            if (taken := all_at_once(left[span].min(axis=0), situation, job)) is not None:
-                found[job] = now_s + at
-                left[span] -= taken
-                watts[span] -= situation.queue.watts[job]
-                break
-    return found
-
-
-def all_at_once(room: Int64s, situation: Situation, job: int) -> Int64s | None:
-    """What the components take of each node, if they all have room."""
-    parts, before = situation.components, room.copy()
-    assert parts is not None
-    for row in range(int(parts.first[job]), int(parts.first[job] + parts.count[job])):
-        count = first_nodes(room, parts.need[row], int(parts.units[row]))
-        if count is None:
-            return None
-        room = room - count[:, None] * parts.need[row]
-    taken: Int64s = before - room
-    return taken
-
-
 @given(world=heterogeneous(12), cap=caps(), draw=st.randoms(use_true_random=False))
 @settings(max_examples=40, deadline=None, phases=UNSHRUNK)
 def test_each_job_gets_its_earliest_start_for_all_components_over_its_whole_span(
@@ -151,7 +105,7 @@ def test_each_job_gets_its_earliest_start_for_all_components_over_its_whole_span
         for _ in range(6):  # what an order begins with as the one before it stays
             order.insert(draw.randint(0, len(order) - 1), order.pop())
             found = schedules.start_s(order).tolist()
-            expected = serially(situation, order)
+            expected = plain(situation, order)
             assert [at_s if at_s < 1 << 62 else -1 for at_s in found] == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -18,6 +20,7 @@ from cluster_agent.scheduler.native.native_unlike import CUnlike
 from cluster_agent.scheduler.policies.registry import choose
 from cluster_agent.scheduler.power_cap import UNCAPPED, PowerCap
 from cluster_agent.scheduler.unlike_nodes.node_aware import PowerSource
+from cluster_agent.scheduler.unlike_nodes.node_jobs import Nodes
 from cluster_agent.workloads.node_power import PredictedPower
 from cluster_agent.workloads.node_trace import NodeTrace
 from cluster_agent.workloads.swf import TraceError
@@ -31,10 +34,12 @@ POLICIES = [
 ]
 
 
-def traced(rows: list[Row], cap: PowerCap, overdue_s: int) -> NodeTrace:
+def traced(
+    rows: list[Row], cap: PowerCap, overdue_s: int, job: Sequence[int] = (), nodes: Nodes = FOUR_NODES
+) -> NodeTrace:
     """The jobs that can run; ``overdue_s``: every third runs for so much longer than requested."""
     try:
-        trace = trace_of(rows).on(FOUR_NODES, cap)
+        trace = trace_of(rows, job).on(nodes, cap)
     except TraceError:  # the cap allows none of these jobs
         assume(False)
     jobs = trace.jobs

@@ -35,7 +35,8 @@ def test_on_bridis_fixtures_the_plan_is_the_optimum_whatever_rule_it_begins_with
 
 
 def plain(situation: Situation, order: Sequence[int]) -> list[int]:
-    """Each job in turn at its earliest start on the first nodes with room, looked for second by second; -1: never."""
+    """Each job in turn at its earliest start on the first nodes with room for all its components, one after the other,
+    looked for second by second; -1: never."""
     now_s, running = situation.now_s, situation.running
     left = np.repeat(situation.free[None], UP_TO_S, axis=0)
     watts = np.array([situation.cap.at(now_s + second) for second in range(UP_TO_S)])
@@ -46,21 +47,32 @@ def plain(situation: Situation, order: Sequence[int]) -> list[int]:
         watts[: end_s - now_s] -= drawn_w
     found = [-1] * len(order)
     for job in order:
-        need, units, lasts_s = (
-            situation.need[job],
-            int(situation.queue.units[job]),
-            int(situation.queue.estimate_s[job]),
-        )
+        lasts_s = int(situation.queue.estimate_s[job])
         for at in range(UP_TO_S - lasts_s):
             span = slice(at, at + lasts_s)
-            count = first_nodes(left[span].min(axis=0), need, units)
-            if count is None or watts[span].min() < situation.queue.watts[job]:
+            if watts[span].min() < situation.queue.watts[job]:
                 continue
-            found[job] = now_s + at
-            left[span] -= count[:, None] * need
-            watts[span] -= situation.queue.watts[job]
-            break
+            if (taken := all_at_once(left[span].min(axis=0), situation, job)) is not None:
+                found[job] = now_s + at
+                left[span] -= taken
+                watts[span] -= situation.queue.watts[job]
+                break
     return found
+
+
+def all_at_once(room: Int64s, situation: Situation, job: int) -> Int64s | None:
+    """What the components take of each node, if they all have room."""
+    parts, taken = situation.components, np.zeros_like(room)
+    requests = [(situation.need[job], int(situation.queue.units[job]))]
+    if parts is not None:
+        rows = range(int(parts.first[job]), int(parts.first[job] + parts.count[job]))
+        requests = [(parts.need[row], int(parts.units[row])) for row in rows]
+    for need, units in requests:
+        count = first_nodes(room - taken, need, units)
+        if count is None:
+            return None
+        taken += count[:, None] * need
+    return taken
 
 
 def first_nodes(room: Int64s, need: Int64s, units: int) -> Int64s | None:
