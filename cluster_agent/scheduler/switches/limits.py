@@ -136,9 +136,11 @@ def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
 
 def _of_watts(power: Power | None) -> dict[str, bool]:
     """What a policy may do with watts that makes jobs end later than planned, or takes nodes that are reserved."""
+    if power is None:
+        return {}
     return {
-        "a reaction to caps": power is not None and power.react is not None,
-        "a mode that switches nodes off": power is not None and power.idle is not None,
-        "a budget of joules": power is not None and power.budget is not None,
-        "metered=true": power is not None and power.meters,
+        "a reaction to caps": power.react is not None,
+        "a mode that switches nodes off": power.idle is not None,
+        "a budget of joules": power.budget is not None,
+        "metered=true": power.meters,
     }
