@@ -122,11 +122,10 @@ def replayed(
         is_again = False
 
 
-def begun(given: World, choice: Choice, say: Say) -> tuple[Start, Fitted]:
+def begun(given: World, choice: Choice, say: Say) -> Fitted:
     """The jobs of the state and what comes after it, on processors, for a loop in Python: what happened before is
     recorded."""
-    start = start_of(given, choice, "processors")
-    return start, _world(given, choice, "processors", start, False, say)[0]
+    return _world(given, choice, "processors", start_of(given, choice, "processors"), False, say)[0]
 
 
 def _other_past(given: World, departed: str) -> StateError:

@@ -83,7 +83,7 @@ class LogPart:
             replay(plain, BEFORE, say=say, at_s=[hours.from_s]).write_state(state, hours.from_s)
             given = World(hours.log, machine=self.machine, cap=hours.cap, state=state)
             given.take_jobs_of(plain)
-            self.world: Fitted = begun(given, self._choice, say)[1]
+            self.world: Fitted = begun(given, self._choice, say)
         self.offs: Sequence[Off] = ()
         power = self.composition.power
         if power is not None and power.idle is not None:
