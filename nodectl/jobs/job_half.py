@@ -36,11 +36,15 @@ class Half:
             mems.write_text((self.cpuset.parent / "cpuset.mems").read_text())
         (self.cpuset / "cpuset.cpus").write_text(format_list(self.cpus))
 
+    def keep_to(self) -> None:
+        """Keep this process, the job step, to it by affinity: its children have that from their first instruction, so
+        that none of them is taken for one that has left before it has entered."""
+        os.sched_setaffinity(0, self.cpus)
+
     def enter(self) -> None:
-        """Move this process into it."""
+        """Move this process, a child of the job step, into the cpuset."""
         if self.cpuset is not None:
             (self.cpuset / "cgroup.procs").write_text("0")
-        os.sched_setaffinity(0, self.cpus)
 
     def put_back(self, meant: Callable[[], list[int]]) -> str:
         """Put threads of the processes that ``meant`` lists back if they may run on other CPUs: what was found, in

@@ -133,6 +133,8 @@ class _Step:
         request, detail, status = self._request, "", 1
         self._make_files_of_the_job()
         try:
+            if self._group.half:
+                self._group.half.keep_to()
             if request["prolog"] and self._hook("prolog"):
                 detail = "its prolog failed: the job was not run"
             elif not self._cause:
