@@ -304,9 +304,21 @@ def judged(at: Path, submitter: Submitter, rows: dict[int, dict[str, Any]]) -> d
         "lost": sum(parts[job] < nodes for job, nodes in accepted.items()),
         "twice": sum(count > 1 for count in ran.values()),
         "left": left_behind(), "wrong": len(strange), "wrong_ones": dict(list(strange.items())[:10]),
-        "tracebacks": sum(log.read_text(errors="replace").count("Traceback") for log in at.glob("*.log")),
+        "tracebacks": len(raised := tracebacks(at)), "first_traceback": "".join(raised[:1]),
         "load": round(psutil.getloadavg()[0], 1),
     }  # fmt: skip
+
+
+def tracebacks(at: Path) -> list[str]:
+    """All of the logs here, each with the name of its log, up to the line that names the error."""
+    found = []
+    for log in sorted(at.glob("*.log")):
+        _, *rest = log.read_text(errors="replace").split("Traceback (most recent call last)")
+        for text in rest:
+            lines = text.splitlines()
+            end = next((at for at, line in enumerate(lines) if at and not line.startswith(" ")), len(lines) - 1)
+            found.append(log.name + "\n".join(lines[: end + 1]))
+    return found
 
 
 def is_sound(found: dict[str, Any]) -> bool:

@@ -27,6 +27,17 @@ def test_whatever_goes_wrong_the_budget_holds_and_no_job_is_lost_run_twice_or_wr
     assert found["jobs"] > 0 and found["counted"] and done.returncode == 0
 
 
+def test_a_traceback_in_a_log_is_found_with_all_its_lines(tmp_path):
+    for name in ("n0.log", "front.log"):
+        (tmp_path / name).write_text(
+            "began\nTraceback (most recent call last):\n  File a, line 1\n    a()\nKeyError: 'x'\nwent on\n"
+            "Traceback (most recent call last):\n  File b, line 1"
+        )
+    found = chaos.tracebacks(tmp_path)
+    assert found[:2] == ["front.log:\n  File a, line 1\n    a()\nKeyError: 'x'", "front.log:\n  File b, line 1"]
+    assert [text.partition(":")[0] for text in found] == ["front.log"] * 2 + ["n0.log"] * 2
+
+
 def test_a_finding_of_any_kind_is_a_failure():
     good = {"worst_w": 1.0, "budget_w": 1.0, "jobs": 1, "lost": 0, "twice": 0, "left": 0, "wrong": 0, "tracebacks": 0}
     good |= {"counted": {"agent's exit -9": 3}}
