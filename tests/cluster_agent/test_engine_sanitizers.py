@@ -77,7 +77,7 @@ def test_nodes_that_switch_off_under_caps_and_budgets_and_closed_loops_upset_no_
     includes = [f"-I{ROOT / CSRC}", f"-I{sysconfig.get_path('include')}"]
     module = str(tmp_path / "_native.abi3.so")
     sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    flags = ["-std=c11", "-O0", "-g", "-fPIC", "-shared", "-ffp-contract=off", *sanitizers]
+    flags = ["-std=c11", "-O1", "-g", "-fPIC", "-shared", "-ffp-contract=off", *sanitizers]
     built = subprocess.run(
         ["gcc", *flags, *includes, "-o", module, *sources],
         capture_output=True,
