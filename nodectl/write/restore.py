@@ -20,6 +20,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from nodectl.config import Config
 from nodectl.knobs.api import Knob, KnobError, Outcome
@@ -40,6 +41,9 @@ from nodectl.write.saves import (
     set_aside,
 )
 from pmu.driver_values import digits
+
+if TYPE_CHECKING:
+    from nodectl.write.many_files import ManyFiles
 
 SETTLED = ("restored", "left")
 """Statuses after which a knob needs no restoring any more."""
@@ -216,6 +220,27 @@ def put_back(knob: Knob, captured: Captured, dry_run: bool = False) -> Outcome:
     knob.restore(captured.to_restore)
     _switch_on(knob)
     return _after_restoring(knob, captured, present)
+
+
+def put_back_together(
+    many: ManyFiles, captured: Mapping[str, Captured], find: type_find
+) -> dict[str, tuple[Outcome, int]]:
+    """``put_back`` of those clock limits that are at our last value, one read before and one after all writes: the
+    outcome of each, and what it is at. A limit whose file took no write is left out. ``KnobError`` where a write must
+    not be done any more; some of them may be done then."""
+    before = many.present(captured)
+    plain = {
+        name: goal
+        for name, one in captured.items()
+        if one.ours and before.get(name) == one.ours[-1] and one.ceiling is None and (goal := digits(one.value))
+    }
+    found: dict[str, tuple[Outcome, int]] = {}
+    for name, after in many.write(plain).items():
+        if after == plain[name]:
+            found[name] = Outcome(name, "restored", f"{before[name]} to {after}"), after
+        elif after != before[name]:
+            found[name] = _after_restoring(find(name), captured[name], str(before[name])), after
+    return found
 
 
 def _after_restoring(knob: Knob, captured: Captured, before: str) -> Outcome:

@@ -39,6 +39,7 @@ from nodectl.write.restore import (
     last_of_ours,
     put_back,
     put_back_all,
+    put_back_together,
     read_node,
     recipe_of,
     restore_node,
@@ -238,7 +239,8 @@ class Writer:
         """Steps 1 to 4 for all knobs that are to change."""
         releases = [name for name, value in changes.items() if value == 0]
         writes = {name: value for name, value in changes.items() if value != 0}
-        outcomes = [self._release(name) for name in releases]
+        together = self._release_together(releases)
+        outcomes = [together.get(name) or self._release(name) for name in releases]
         outcomes += self._capture([name for name in writes if name not in self._captured])
         outcomes += self._left(self._find_foreign([name for name in writes if name in self._captured]))
         for outcome in outcomes:
@@ -530,6 +532,22 @@ class Writer:
             if present is None or present == value or not self.guard.is_above(knob.name, present):
                 break
         return present
+
+    def _release_together(self, names: Iterable[str]) -> dict[str, Outcome]:
+        """Put back those clock limits for which nothing speaks against it; the others go back one by one."""
+        captured = {name: self._captured[name] for name in names if name in self._captured}
+        if not self._many or not captured:
+            return {}
+        try:
+            found = put_back_together(self._many, captured, self._find)
+        except KnobError:
+            return {}
+        for name, (outcome, present) in found.items():
+            setting = self._settings[name]
+            setting.present = present
+            if outcome.status == "restored":
+                setting.written = 0
+        return {name: outcome for name, (outcome, _) in found.items()}
 
     def _release(self, name: str) -> Outcome:
         """Put the knob back to its captured value. The capture stays: the next write needs no new one."""

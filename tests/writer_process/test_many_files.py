@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,10 +86,10 @@ class Interrupted(ManyFiles):
     """Somebody else sets some clocks after our write and before we look."""
 
     path: Path
-    foreign: dict[int, int]
+    looks: Iterator[dict[int, int]] = iter(())
 
     def present(self, names: Iterable[str]) -> dict[str, int]:
-        for policy, khz in self.foreign.items():
+        for policy, khz in next(self.looks, {}).items():
             clock_path(self.path, policy).write_text(f"{khz}\n")
         return super().present(names)
 
@@ -98,12 +98,11 @@ def interrupted(tree: Path, state: Path, foreign: dict[int, int], rule: Foreign 
     """Outcomes of a write of 1.5 GHz that somebody else interrupts, and of the restore that follows."""
     knobs = knobs_of(tree)
     many = Interrupted(knobs, str(tree), allow)
-    many.path, many.foreign = tree, {}
+    many.path = tree
     writer = Writer(knobs, str(state / "captured.jsonl"), "boot", MonotonicClock(), many=many, foreign=rule)
     writer.start()
     writer.apply(dict.fromkeys(NAMES, 1_800_000))
-    sweeps = iter(({}, foreign))  # the one before the write, and the one after it
-    many.present = lambda names: (setattr(many, "foreign", next(sweeps, {})), Interrupted.present(many, names))[1]  # type: ignore[method-assign]
+    many.looks = iter(({}, foreign))  # the one before the write, and the one after it
     outcomes = [*writer.apply(dict.fromkeys(NAMES, 1_500_000)), *writer.restore_all()]
     writer.close()
     many.close()
@@ -113,12 +112,11 @@ def interrupted(tree: Path, state: Path, foreign: dict[int, int], rule: Foreign 
 def test_a_clock_that_somebody_else_lowers_once_more_to_an_earlier_value_of_ours_stays_theirs(tree: Path) -> None:
     knobs, clock = knobs_of(tree), StillClock()
     many = Interrupted(knobs, str(tree), allow)
-    many.path, many.foreign = tree, {}
+    many.path = tree
     writer = Writer(knobs, str(tree.parent / "captured.jsonl"), "boot", clock, many=many)
     writer.start()
     writer.apply(dict.fromkeys(NAMES, 1_800_000))
-    sweeps = iter(({}, {2: 2_000_000}))  # the one before the write, and the one after it
-    many.present = lambda names: (setattr(many, "foreign", next(sweeps, {})), Interrupted.present(many, names))[1]  # type: ignore[method-assign]
+    many.looks = iter(({}, {2: 2_000_000}))  # the one before the write, and the one after it
     assert writer.apply(dict.fromkeys(NAMES, 1_500_000))[2].status == "foreign"
     clock_path(tree, 2).write_text("1800000\n")
     clock.time_ns += round(LAST_RETRY_S * 1e9)
@@ -160,11 +158,12 @@ def test_a_clock_that_somebody_else_sets_meanwhile_is_set_again_where_the_settin
 class Together:
     """A node whose clocks are written together, and which policies' clocks were."""
 
-    def __init__(self, tree: Path, *more: Knob) -> None:
+    def __init__(self, tree: Path, *more: Knob, rule: Foreign = YIELD) -> None:
         self.tree, self.checked = tree, list[str]()
         knobs = [*knobs_of(tree), *more]
         self.many = ManyFiles(knobs, str(tree), self.checked.append)
-        self.writer = Writer(knobs, str(tree.parent / "captured.jsonl"), "boot", MonotonicClock(), many=self.many)
+        save = str(tree.parent / "captured.jsonl")
+        self.writer = Writer(knobs, save, "boot", MonotonicClock(), many=self.many, foreign=rule)
         self.writer.start()
 
     def apply(self, khz: int, **more: int) -> list[Outcome]:
@@ -233,3 +232,84 @@ def test_a_clock_that_cannot_say_why_it_is_elsewhere_goes_the_long_way(
     monkeypatch.setattr(ClockLimit, "explain", cannot)
     outcomes = interrupted(tree, tree.parent, {2: 1_100_000})
     assert [one.status for one in outcomes[: len(NAMES)]] == ["written"] * len(NAMES)
+
+
+def no_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restore(knob: ClockLimit, _captured: str) -> None:
+        raise KnobError(f"{knob.name} goes back alone")
+
+    monkeypatch.setattr(ClockLimit, "restore", restore)
+
+
+def test_clocks_that_are_released_go_back_together(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, together = limits(tree), Together(tree)
+    together.apply(1_800_000)
+    no_long_way(monkeypatch)
+    assert together.apply(0) == [Outcome(name, "restored", "1800000 to 3200000") for name in NAMES]
+    assert together.checked == NAMES and limits(tree) == found
+    assert {one.status for one in together.apply(0)} == {"unchanged"} and together.checked == []
+    assert {one.status for one in together.apply(1_500_000)} == {"written"}, "their capture stays"
+    monkeypatch.undo()
+    together.close()
+    assert limits(tree) == found
+
+
+def test_a_clock_that_somebody_else_has_set_is_left_to_them_when_many_are_released(tree: Path) -> None:
+    found, together = limits(tree), Together(tree)
+    together.apply(1_800_000)
+    clock_path(tree, 5).write_text("1100000\n")
+    outcomes = together.apply(0)
+    assert [one.status for one in outcomes] == [
+        "foreign" if policy == 5 else "restored" for policy in range(len(NAMES))
+    ]
+    theirs = {str(clock_path(tree, 5).relative_to(tree)): "1100000"}
+    assert limits(tree) == found | theirs
+    together.close()
+    assert limits(tree) == found | theirs
+
+
+def test_a_released_clock_goes_no_higher_than_somebody_else_has_set_it_meanwhile(tree: Path) -> None:
+    together = Together(tree, rule=Foreign(action="reassert"))
+    together.apply(1_800_000)
+    clock_path(tree, 5).write_text("2500000\n")
+    assert together.apply(1_500_000)[5].status == "written"
+    together.apply(0)
+    texts = [clock_path(tree, policy).read_text().strip() for policy in range(len(NAMES))]
+    assert texts == ["2500000" if policy == 5 else "3200000" for policy in range(len(NAMES))]
+    together.close()
+
+
+@pytest.mark.parametrize("is_firmware", [True, False])
+def test_a_released_clock_that_is_elsewhere_is_explained(tree: Path, is_firmware: bool) -> None:
+    if is_firmware:
+        (clock_path(tree, 2).parent / "bios_limit").write_text("2000000\n")
+    knobs = knobs_of(tree)
+    many = Interrupted(knobs, str(tree), allow)
+    many.path = tree
+    writer = Writer(knobs, str(tree.parent / "captured.jsonl"), "boot", MonotonicClock(), many=many)
+    writer.start()
+    writer.apply(dict.fromkeys(NAMES, 1_800_000))
+    many.looks = iter(({}, {2: 2_000_000}))  # the one before the write, and the one after it
+    outcome = writer.apply(dict.fromkeys(NAMES, 0))[2]
+    if is_firmware:
+        assert (outcome.status, outcome.reason) == ("restored", "firmware")
+        assert outcome.detail.startswith("3200000 requested, 2000000 in force: the firmware limits")
+    else:
+        assert (outcome.status, outcome.detail) == ("no-effect", "requested 3200000, still at 2000000")
+    writer.close()
+    many.close()
+
+
+def test_what_may_not_be_released_together_any_more_goes_back_one_by_one(tree: Path) -> None:
+    found, together = limits(tree), Together(tree)
+    together.apply(1_800_000)
+
+    def check(name: str) -> None:
+        together.checked.append(name)
+        if name == NAMES[3]:
+            raise KnobError(f"{name}: not now")
+
+    together.many._check = check
+    assert {one.status for one in together.apply(0)} == {"restored"} and together.checked == NAMES[:4]
+    assert limits(tree) == found
+    together.close()
