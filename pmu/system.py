@@ -7,11 +7,14 @@ GPUs are then still the real machine's.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from pmu._native import lib
@@ -160,7 +163,7 @@ class MonotonicClock:
 def load_nvml() -> tuple[Any | None, str]:
     """The ``pynvml`` module with NVML initialised, or None and the reason."""
     try:
-        import pynvml
+        pynvml = _import_pynvml()
     except ImportError:
         return None, "no NVML binding: the package nvidia-ml-py is not installed (pip install 'nodectl[nvidia]')"
     try:
@@ -172,6 +175,20 @@ def load_nvml() -> tuple[Any | None, str]:
             return None, "no NVIDIA driver: libnvidia-ml.so.1 is not found"
         return None, f"NVML does not start: {error}"
     return pynvml, ""
+
+
+def _import_pynvml() -> Any:
+    """pynvml imports ``ctypes.util`` for a function that it never calls. With it come tempfile, shutil and two
+    compressors, 0.9 MB that an agent would have for good; so that module is loaded when the function is called."""
+    name = "ctypes.util"
+    if name in sys.modules:
+        return importlib.import_module("pynvml")
+    sys.modules[name] = later = ModuleType(name)
+    later.__dict__["find_library"] = lambda library: importlib.import_module(name).find_library(library)
+    try:
+        return importlib.import_module("pynvml")
+    finally:
+        del sys.modules[name]
 
 
 def end_nvml() -> None:

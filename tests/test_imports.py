@@ -101,6 +101,18 @@ def test_what_runs_for_months_loads_neither_openssl_nor_what_reads_no_log_needs(
     assert not dear & set(done.stdout.split())
 
 
+def test_the_binding_of_nvml_brings_no_compressors_until_it_looks_for_a_library() -> None:
+    pytest.importorskip("pynvml", reason="the package nvidia-ml-py is not installed: pip install 'nodectl[nvidia]'")
+    program = (
+        "import sys; from pmu.system import load_nvml; load_nvml(); import pynvml; print(*sys.modules);"
+        "found = pynvml.find_library('c'); import ctypes.util; print(found == ctypes.util.find_library('c') != None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded, is_same = done.stdout.splitlines()
+    assert "pynvml" in loaded.split() and not {"tempfile", "shutil", "lzma", "bz2"} & set(loaded.split())
+    assert is_same == "True"
+
+
 def test_calibration_runs_without_a_module_of_the_twin() -> None:
     """Else it could look up what it is to measure: an emulated node's truth stays behind the port of the kernels."""
     sources = sorted((ROOT / "calibration").rglob("*.py"))
