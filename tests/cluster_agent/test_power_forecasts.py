@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cluster_agent.prediction.bands import Bands
 from cluster_agent.prediction.evaluation import LoggedJob, evaluate
 from cluster_agent.prediction.job_power import PowerPredictor, Submission
 from cluster_agent.prediction.on_line import OnLinePower
-from cluster_agent.prediction.system_forecast import EVERY_S, Runs, forecasts, kept
+from cluster_agent.prediction.system_forecast import EVERY_S, Looks, Runs, _Size, forecasts, kept
 
 TDP_W = 400.0
 
@@ -131,6 +132,28 @@ def test_bands_of_the_hours_to_come_include_jobs_that_nobody_has_submitted_yet()
     last = found[-2:]
     assert [one.at_s - one.made_s for one in last] == [3600.0, 10_800.0]
     assert last[0].lasting_w > last[1].lasting_w > 0 and last[0].seen_w is None
+
+
+def test_bands_of_calm_days_are_not_as_wide_as_those_of_the_wild_days_before() -> None:
+    random, looks = np.random.default_rng(2), Looks([EVERY_S], 1000.0)
+    wild, calm = 4 * 96, 8 * 96
+    seen_w = 1000.0 + random.normal(0.0, np.where(np.arange(calm) < wild, 200.0, 20.0))
+    said = [looks.look(at, EVERY_S * at, watts, 0.0, [0.0])[0] for at, watts in enumerate(seen_w.tolist())]
+    widths = [one.high_w - one.low_w for one in said if one.low_w is not None and one.high_w is not None]
+    assert np.mean(widths[-96:]) < 0.2 * np.mean(widths[wild - 96 : wild])
+    rows = [replace(one, seen_w=then) for one, then in zip(said[:-1], seen_w[1:].tolist(), strict=True)]
+    (found,) = kept(rows, EVERY_S * (wild + 96))
+    assert 0.85 <= found.within <= 0.97
+
+
+def test_one_absurd_error_is_over_soon() -> None:
+    size = _Size()
+    for error in [0.1] * 96 + [1e300, float("nan")]:
+        size.learn(error)
+    assert size() < 0.2
+    for _ in range(192):
+        size.learn(0.1)
+    assert size() == pytest.approx(0.1, rel=0.1)
 
 
 def test_a_forecast_knows_nothing_that_happened_after_it() -> None:
