@@ -114,7 +114,9 @@ EURORA: Final = Measurement(
 
 def _prediction_rows() -> Iterator[dict[str, Any]]:
     for row in left("power_prediction")["rows"]:
-        yield {key: value for key, value in row.items() if key != "origins"}
+        plain = {key: value for key, value in row.items() if key not in ("origins", "intervals")}
+        yield plain | {f"{name}_{end}_pct": value for name, both in row["intervals"].items()
+                       for end, value in zip(("low", "high"), both, strict=True)}  # fmt: skip
 
 
 def _prediction_table(rows: Sequence[Row]) -> Cells:
