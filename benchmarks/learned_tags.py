@@ -6,15 +6,17 @@ Random mixes of phases train a least-squares fit; the fit is a share of time as 
 window (``cluster_agent.budget.scored_tags``). Judged: mixes with other seeds, and the shipped workloads, free and at
 seven tenths of the clock. *Rule*: the tag that the node's agent had for most of the run.
 
-Near a mark a small error of the fit is a wrong tag, so there the model says nothing, and the rule's tag stays. How near
-that is, is chosen on the programs that train: for machines with stalled cycles and for those without, the shortest
+Near a mark a small error of the fit is a wrong tag, so the model may say nothing there, and the rule's tag stays. How
+near that is, is chosen on the programs that train: for machines with stalled cycles and for those without, the shortest
 distance from a mark beyond which ``REQUIRED`` of them are right at the lower end of a 95 % interval, each by a fit that
 has not seen it.
 
 ``--ceiling`` prints what can be known at all from such counters: trees on forty thousand programs, without noise, also
 with half of the counters' error, and where the least sure ones get no tag. It needs scikit-learn and a minute.
 
-``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model``, with ``--always`` one that is never silent.
+``--write FILE.py`` keeps the fit as a model for ``[jobs] tag_model`` that names every program, with ``--sure`` one that
+says nothing near a mark. All tags together are right more often where it names every program, since the rule, which
+gives the tag otherwise, is wrong there more often than the model.
 """
 
 from __future__ import annotations
@@ -306,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learned_tags", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="some tens of programs")
     parser.add_argument("--write", type=Path, metavar="FILE.py", help="keep the model")
-    parser.add_argument("--always", action="store_true", help="which says something of every program, however doubtful")
+    parser.add_argument("--sure", action="store_true", help="which says nothing where its tag may be the wrong one")
     parser.add_argument("--ceiling", action="store_true", help="only what can be known at all")
     options = parser.parse_args(argv)
     if options.ceiling:
@@ -323,7 +325,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("EMULATED, virtual time")
     runs = [run for machine in MACHINES for program in train for run in runs_of(machine, program, (1.0, LOWER))]
     weights, silent, found = fitted(runs), doubts(runs), list[Judged]()
-    print(f"says nothing within {silent[0]:g} of a mark, without stalled cycles {silent[1]:g}: chosen in training")
+    print(f"--sure: nothing within {silent[0]:g} of a mark, without stalled cycles {silent[1]:g}: chosen in training")
     for machine in MACHINES:
         for name, programs in (("other mixes", judge), ("shipped", list(SHIPPED))):
             all_runs = [run for program in programs for run in runs_of(machine, program, (1.0, LOWER))]
@@ -332,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 found.append(judged(weights, silent, machine, name, is_free, own))
                 print(_line(found[-1]), flush=True)
     if options.write:
-        options.write.write_text(model_text(weights, (0.0, 0.0) if options.always else silent))
+        options.write.write_text(model_text(weights, silent if options.sure else (0.0, 0.0)))
         os.chmod(options.write, 0o600)
     print("JSON:", save("learned_tags", {"rows": found}))
     return 0
