@@ -60,9 +60,9 @@ def of_job(
     walltime_s, user = seconds(walltime), user or getpass.getuser()
     if not 1 <= walltime_s <= LONGEST_S:
         raise WrongUseError(f"--time {walltime}: a job needs some time, and at most {LONGEST_S // 86_400} days")
-    past = past_jobs(socket)
+    past, (alive, _) = past_jobs(socket), waiting_and_running(socket)
     chosen = find_model(model) if model else None
-    power, _ = _learned(past, chosen)
+    power, _ = _learned([*past, *alive], chosen)
     submission = request(user, name, nodes, walltime_s)
     found = power.predict(-1, submission)
     own = [job for job in past if job.submission.user == user and job.watts is not None]
@@ -93,7 +93,9 @@ def _by_part(past: Sequence[PastJob], submission: Submission) -> dict[str, Predi
 
 
 def _learned(past: Sequence[PastJob], chosen: Extension[Model] | None = None) -> tuple[OnLinePower, list[float]]:
-    """What these jobs teach in the order of their ends; and the watts that were expected of each, NaN for nothing."""
+    """What these jobs teach, in this order, as far as they are metered: those that run, too, since jobs come in bursts
+    that are alike, and the first of a burst has not ended yet. And the watts that were expected of each, NaN for
+    nothing."""
     model, expected_w = OnLinePower(lambda submission: math.nan, model=chosen), list[float]()
     for number, job in enumerate(past):
         expected_w.append(model.predict(number, job.submission).expected_w)
@@ -200,8 +202,7 @@ def _runs(past: Sequence[PastJob], alive: Sequence[PastJob]) -> Runs:
 
 def _expected_w(past: Sequence[PastJob], alive: Sequence[PastJob]) -> npt.NDArray[np.float64]:
     """What was expected of each at its submission; where nothing was, the mean of a node."""
-    model, expected = _learned(past)
-    expected += [model.predict(-1, job.submission).expected_w for job in alive]
+    _, expected = _learned([*past, *alive])
     units = np.array([job.submission.units for job in (*past, *alive)], np.float64)
     metered = [(job.watts, job.submission.units) for job in past if job.watts is not None]
     node_w = sum(watts for watts, _ in metered) / sum(nodes for _, nodes in metered) if metered else 0.0
