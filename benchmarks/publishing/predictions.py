@@ -124,11 +124,19 @@ def _prediction_table(rows: Sequence[Row]) -> Cells:
     for row in rows:
         way = "nearest past jobs" if (row["data"], row["way"]) == ("eurora", "nearest") else row["way"]
         figures = (
-            "second_half_median_pct", "second_half_weighted_pct", "second_half_mape_pct", "sum_mean_pct",
-            "sum_maximum_pct", "sum_absolute_pct", "band_pct",
+            ("second_half_median_pct", "median"), ("second_half_weighted_pct", ""), ("second_half_mape_pct", ""),
+            ("sum_mean_pct", ""), ("sum_maximum_pct", ""), ("sum_absolute_pct", "sum"), ("band_pct", "band"),
         )  # fmt: skip
-        cells.append([f"{row['data']}: {way}", *(f"{float(row[name]):.1f}" if row[name] else "" for name in figures)])
+        cells.append([f"{row['data']}: {way}", *(_with_interval(row, *one) for one in figures)])
     return cells
+
+
+def _with_interval(row: Row, figure: str, interval: str) -> str:
+    """A figure, and 95 % of it where the rows have that."""
+    if not row[figure]:
+        return ""
+    low, high = (row.get(f"{interval}_{end}_pct", "") for end in ("low", "high"))
+    return f"{float(row[figure]):.1f}" + (f" ({float(low):.1f} to {float(high):.1f})" if low and high else "")
 
 
 def _prediction_again(row: Row) -> dict[str, float]:
