@@ -7,7 +7,9 @@ chips, which are always loaded with the heaviest instructions, and whose caps ar
 
 Measured: the delay inside the hook; whether the raised cap was in the controller, by another SCMI agent of it, before
 the job's first line ran; how long before; what the chips drew above the cap in force, and all nodes above the budget,
-by the truth of the chips and of the other nodes. All watts are EMULATED. Needs root.
+by the truth of the chips and of the other nodes. A chip's joules belong to its own time: on a busy machine nothing
+moves it for tens of milliseconds, and by any other clock it would then draw them all at once. All watts are EMULATED.
+Needs root.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from benchmarks.slurm import DELAY, SLURM_USER, options
 from cluster_agent.hook.build_hook import build
 from firmware_bridge.controlpulp import qemu
 from foundation.shell.text_table import render
-from lab.emulated.chip_node import REST_W, ChipTruth
+from lab.emulated.chip_node import MOP_W, REST_W, ChipTruth
 from lab.emulated.emulated_node import Truth
 from lab.emulated.watts import watts_of
 from tests.fabric.cluster import ROOT, Cluster
@@ -60,7 +62,8 @@ class Seen:
     def chip_w(self, name: str) -> type_f64:
         """Watts of a chip in each interval."""
         rows = self.chips[name]
-        return self._watts([row.at_s for row in rows], [row.chip_j for row in rows])
+        ahead_s = min(row.at_s - row.chip_s for row in rows)
+        return self._watts([row.chip_s + ahead_s for row in rows], [row.chip_j for row in rows])
 
     def all_w(self) -> type_f64:
         """Watts of all nodes in each interval, with what is around the chips."""
@@ -77,14 +80,19 @@ class Seen:
         for cap_mw, group in itertools.groupby(self.chips[name], lambda row: row.cap_mw):
             rows = list(group)[2:-1]
             if cap_mw > 0 and len(rows) > 1:
-                allowed_j = cap_mw / 1000 * (rows[-1].at_s - rows[0].at_s)
+                allowed_j = cap_mw / 1000 * (rows[-1].chip_s - rows[0].chip_s)
                 over_j += max(rows[-1].chip_j - rows[0].chip_j - allowed_j, 0.0)
         return over_j
 
     def raised_s(self, name: str, after_s: float, before_s: float) -> float:
         """When the controller's cap was first higher than at ``after_s``; NaN: it was not until ``before_s``."""
-        rows = [row for row in self.chips[name] if after_s <= row.at_s <= before_s]
+        rows = [row for row in self.chips[name] if after_s <= row.at_s <= before_s and row.cap_mw > 0]
         return next((row.at_s for row in rows if row.cap_mw > rows[0].cap_mw), float("nan"))
+
+    def behind_ms(self, name: str) -> float:
+        """How late the chip was, at the latest of 99 in 100 looks."""
+        late_s = [row.at_s - row.chip_s for row in self.chips[name]]
+        return 1000 * float(np.percentile(late_s, 99) - min(late_s))
 
     def _watts(self, at_s: list[float], joules: list[float]) -> type_f64:
         return np.diff(np.interp(self.at_s, at_s, joules)) / GRID_S
@@ -128,6 +136,8 @@ def measure(jobs: int, in_qemu: bool) -> dict[str, Any]:
         "highest_w": float(seen.all_w().max()), "budget_w": BUDGET_W,
         "over_cap_ws": sum(seen.over_cap_ws(name) for name in CHIPS),
         "chips_w": [[float(np.percentile(seen.chip_w(name), part)) for part in (5, 95)] for name in CHIPS],
+        "silent": [sum(row.cap_mw < 0 for row in seen.chips[name]) / len(seen.chips[name]) for name in CHIPS],
+        "behind_ms": [seen.behind_ms(name) for name in CHIPS],
         "seconds": float(seen.at_s[-1] - seen.at_s[0]), "load": os.getloadavg()[0],
     }  # fmt: skip
 
@@ -153,8 +163,14 @@ def _run(site: Site, head: Cluster, number: int) -> tuple[float, float]:
     began_s = float(file.read_text()) - (float(Path("/proc/uptime").read_text().split()[0]) - time.monotonic())
     site.until(lambda: not site.run("squeue", "-h").strip())
     head.until(lambda: head.ask("notify", "list") == [], is_kept=False)
-    time.sleep(1.0)  # for the caps to fall again
+    head.until(lambda: _have_fallen(site.at / "trace"), is_kept=False)  # else the next job finds its caps in force
     return submitted_s, began_s
+
+
+def _have_fallen(traces: Path) -> bool:
+    """Whether both chips have the cap of a node without a job."""
+    last = [_lines(traces / f"{name}.jsonl", ChipTruth)[-1] for name in CHIPS]
+    return all(0 < row.cap_mw <= 1000 * (MOP_W - REST_W) for row in last)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -188,6 +204,8 @@ def _table(found: dict[str, Any]) -> str:
         ("watts of the chips, 5 and 95 %", "; ".join(f"{low:.0f} to {high:.0f}" for low, high in found["chips_w"])),
         ("above the caps in the controllers", "{over_cap_ws:.2f} W s in {seconds:.0f} s".format(**found)),
         ("above the budget; the most that all drew", "{over_ws:.2f} W s; {highest_w:.0f} W".format(**found)),
+        ("looks without an answer", ", ".join(f"{part:.1%}" for part in found["silent"])),
+        ("the chip was late by, 99 %", ", ".join(f"{ms:.0f} ms" for ms in found["behind_ms"])),
         ("load", "{load:.0f}".format(**found)),
     ])  # fmt: skip
 

@@ -76,10 +76,12 @@ class ChipPlan:
 
 
 class ChipTruth(msgspec.Struct, frozen=True):
-    """``at_s``: CLOCK_MONOTONIC; ``chip_j``: drawn by the chip since it was made; ``cap_mw``: in force in the
-    controller, 0 for none, -1 if it does not answer."""
+    """``at_s``: CLOCK_MONOTONIC; ``chip_s``: the chip's own time, which is late where nobody has moved the chip along;
+    ``chip_j``: drawn until then since it was made; ``cap_mw``: in force in the controller, 0 for none, -1 if it does
+    not answer."""
 
     at_s: float
+    chip_s: float
     chip_j: float
     cap_mw: int
 
@@ -205,7 +207,7 @@ def _traced(path: Path, chip: Chip, bmc: Client) -> Iterator[None]:
                     cap_mw = bmc.request(CapGet(0)).cap
                 except ScmiError:
                     cap_mw = -1
-                truth = ChipTruth(time.monotonic(), chip.plant.energy_j, cap_mw)
+                truth = ChipTruth(time.monotonic(), *chip.plant.drawn(), cap_mw)
                 file.write(msgspec.json.encode(truth) + b"\n")
 
     thread = threading.Thread(target=look)

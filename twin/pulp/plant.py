@@ -146,6 +146,14 @@ class Plant:
         """Energy of all cores since the start."""
         return float(self._struct.energy_j)
 
+    def drawn(self) -> tuple[float, float]:
+        """Seconds since the start in the plant's own time, and the energy until then, while another thread or process
+        advances it."""
+        while True:
+            now_ns, energy_j = self._struct.now_ns, self.energy_j
+            if now_ns == self._struct.now_ns:
+                return now_ns / 1e9, energy_j
+
     @property
     def unsafe_steps(self) -> int:
         """Core steps at a clock above the limit of the voltage. A correct controller keeps this at zero."""
