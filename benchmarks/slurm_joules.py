@@ -13,6 +13,9 @@ Three times the same job, each next to the truth of the same time:
   memory once more). ``rest W`` is by how much that is too high, in watts of a node: it is the same with any manager;
 - ``nodectl`` and ``sacct``: by the cluster agent, from notice to notice.
 
+``hook ms``: how long the start waited in the hook until the caps of its nodes were in force ("-": they were not, within
+five seconds); ``caps W``: the lowest and the highest cap of its nodes while it ran.
+
 Then the sum of jobs and idle nodes, by meters; then two jobs at a time on one node. At last the third grade: the jobs
 of the partition are deferred, and `clusterctl slurm schedule` releases them.
 """
@@ -34,7 +37,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.experiment import save
-from benchmarks.slurm import SLURM_USER, options
+from benchmarks.slurm import DELAY, SLURM_USER, options
 from benchmarks.slurm_schedule import act
 from cluster_agent.hook.build_hook import build
 from foundation.shell.text_table import render
@@ -145,6 +148,7 @@ def hooked(
         place = ["--socket", str(head.socket)]
         hook = ["--hook", str(site.at / "nodectl-hook")]
         site.run(*clusterctl, "slurm", "install", "--yes", "--nodes", *place, *hook)
+        site.shell("sed -i 's/ --quiet//' /etc/slurm/nodectl/*-slurmctld")  # each delay is in the hooks' log
         site.shell(f"sed -i 's,^folder=.*,folder={site.at}/run/$SLURMD_NODENAME,' /etc/slurm/nodectl/*-node")
         site.restart_controller()
         site.run("scontrol", "reconfigure")
@@ -178,6 +182,7 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
         site.run("srun", f"-N{len(NODES)}", "true")  # a node's page begins with its first prolog
         before = {name: page_of(site.at / "run" / name / "job-joules") for name in NODES}
         submitted: dict[str, tuple[str, str, str]] = {}
+        caps_w: dict[str, list[float]] = {}
         for number, ((workload, tag), user) in zip(
             range(jobs), itertools.cycle(zip(KINDS, USERS, strict=True)), strict=False
         ):
@@ -189,14 +194,18 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
         sacct = ["sacct", "-nPX", "-j", ",".join(submitted), "-o", "jobid,state,nodelist%100,admincomment%100"]
 
         def accounted() -> list[list[str]]:
+            for job, caps in caps_of(head).items():
+                caps_w.setdefault(job, []).extend(caps)
             return [line.split("|") for line in site.run(*sacct).splitlines()]
 
-        site.until(lambda: all(row[3] for row in accounted()) and len(accounted()) == jobs, patience_s=1200)
+        site.until(lambda: sum(bool(row[3]) for row in accounted()) == jobs, patience_s=1200)
         time.sleep(2.0)  # for the traces
         truths = Truths(trace)
         said = (head.at / "nodes.log").read_text()
         after = {name: page_of(site.at / "run" / name / "job-joules") for name in NODES}
         found = booked(site, head, accounted(), truths, after)
+        waited = DELAY.findall((site.at / "log" / "nodectl-hook.log").read_text())
+        hook_ms = {job: int(ms) for job, outcome, ms in waited if outcome == "caps are in force"}
         for row in found:
             user, workload, mode = submitted[row["job"]]
             row |= {
@@ -204,6 +213,8 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
                 "workload": workload,
                 "mode": mode,
                 "seen": seen_modes(said, row["names"], row["job"]),
+                "hook_ms": hook_ms.get(row["job"]),
+                "caps_w": caps_w.get(row["job"], []),
             }
         whole = whole_of(truths, before, after, list(submitted))
         shared = shared_node(site, sockets, trace, seconds)
@@ -211,6 +222,13 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
         alarms = head.ask("budget", "show")["alarms"]
     return {"in_order": in_order, "rows": found, "whole": whole, "shared": shared, "budget_w": budget_w,
             "rest_w": watts.rest_w, "alarms": alarms}  # fmt: skip
+
+
+def caps_of(head: Cluster) -> dict[str, list[float]]:
+    """The caps in force on the nodes of each job that runs now."""
+    in_force_w = {row["name"]: float(row["in_force_w"]) for row in head.ask("nodes") or []}
+    jobs = head.ask("notify", "list") or []
+    return {job["job"]: [in_force_w[node] for node in job["nodes"] if node in in_force_w] for job in jobs}
 
 
 def booked(
@@ -284,10 +302,12 @@ def main(arguments: list[str] | None = None) -> int:
         of_sacct = row["sacct"].split()[1].removeprefix("joules=")
         rest_w = (row["all_j"] - row["truth_all_j"] - row["meters_j"] + row["truth_meters_j"]) / row["node_s"]
         lines.append((row["job"], row["user"], row["workload"], "/".join(sorted(set(row["seen"]))), str(row["nodes"]),
-                      f"{row['took_s']:.1f}", *_next_to(row["meters_j"], row["truth_meters_j"]),
+                      f"{row['took_s']:.1f}", "-" if row["hook_ms"] is None else str(row["hook_ms"]),
+                      f"{min(row['caps_w']):.0f}-{max(row['caps_w']):.0f}" if row["caps_w"] else "-",
+                      *_next_to(row["meters_j"], row["truth_meters_j"]),
                       *_next_to(row["all_j"], row["truth_all_j"]), f"{rest_w:+.1f}",
                       *_next_to(row["energy_j"], row["truth_notices_j"]), of_sacct))  # fmt: skip
-    heads = "job", "user", "workload", "mode", "nodes", "s"
+    heads = "job", "user", "workload", "mode", "nodes", "s", "hook ms", "caps W"
     print(render((*heads, "J meters", "truth", "off", "J all", "truth", "off", "rest W", "J nodectl", "truth", "off",
                   "J sacct"), lines))  # fmt: skip
     whole = found["whole"]

@@ -137,6 +137,7 @@ def measure(jobs: int, in_qemu: bool) -> dict[str, Any]:
         "over_cap_ws": sum(seen.over_cap_ws(name) for name in CHIPS),
         "chips_w": [[float(np.percentile(seen.chip_w(name), part)) for part in (5, 95)] for name in CHIPS],
         "silent": [sum(row.cap_mw < 0 for row in seen.chips[name]) / len(seen.chips[name]) for name in CHIPS],
+        "alarms": [seen.chips[name][-1].alarms for name in CHIPS],
         "behind_ms": [seen.behind_ms(name) for name in CHIPS],
         "seconds": float(seen.at_s[-1] - seen.at_s[0]), "load": os.getloadavg()[0],
     }  # fmt: skip
@@ -204,6 +205,7 @@ def _table(found: dict[str, Any]) -> str:
         ("watts of the chips, 5 and 95 %", "; ".join(f"{low:.0f} to {high:.0f}" for low, high in found["chips_w"])),
         ("above the caps in the controllers", "{over_cap_ws:.2f} W s in {seconds:.0f} s".format(**found)),
         ("above the budget; the most that all drew", "{over_ws:.2f} W s; {highest_w:.0f} W".format(**found)),
+        ("times that the guard went to the safe level", ", ".join(map(str, found["alarms"]))),
         ("looks without an answer", ", ".join(f"{part:.1%}" for part in found["silent"])),
         ("the chip was late by, 99 %", ", ".join(f"{ms:.0f} ms" for ms in found["behind_ms"])),
         ("load", "{load:.0f}".format(**found)),

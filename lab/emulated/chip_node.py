@@ -31,6 +31,7 @@ from firmware_bridge.controlpulp.posix import PosixController
 from firmware_bridge.errors import ScmiError
 from firmware_bridge.scmi.client import Client
 from firmware_bridge.scmi.protocols.power_capping import CapGet
+from firmware_bridge.scmi.protocols.telemetry import Faults
 from firmware_bridge.scmi.transports.in_process import InProcess
 from firmware_bridge.scmi.transports.shm import open_shared_memory
 from lab.node_demo.pulp_node import MAX_KHZ, NoCounters, NodeFiles
@@ -78,12 +79,13 @@ class ChipPlan:
 class ChipTruth(msgspec.Struct, frozen=True):
     """``at_s``: CLOCK_MONOTONIC; ``chip_s``: the chip's own time, which is late where nobody has moved the chip along;
     ``chip_j``: drawn until then since it was made; ``cap_mw``: in force in the controller, 0 for none, -1 if it does
-    not answer."""
+    not answer; ``alarms``: how often the safe level of its guard has begun."""
 
     at_s: float
     chip_s: float
     chip_j: float
     cap_mw: int
+    alarms: int = 0
 
 
 class Chip:
@@ -201,13 +203,14 @@ def _traced(path: Path, chip: Chip, bmc: Client) -> Iterator[None]:
     over = threading.Event()
 
     def look() -> None:
+        alarms = 0
         with open(path, "wb", buffering=0) as file:
             while not over.wait(LOOK_S):
                 try:
-                    cap_mw = bmc.request(CapGet(0)).cap
+                    alarms, cap_mw = bmc.request(Faults()).alarms, bmc.request(CapGet(0)).cap
                 except ScmiError:
                     cap_mw = -1
-                truth = ChipTruth(time.monotonic(), *chip.plant.drawn(), cap_mw)
+                truth = ChipTruth(time.monotonic(), *chip.plant.drawn(), cap_mw, alarms)
                 file.write(msgspec.json.encode(truth) + b"\n")
 
     thread = threading.Thread(target=look)
