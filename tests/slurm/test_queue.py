@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,45 @@ def test_slurmrestd_is_asked_in_the_newest_version_that_it_has_and_squeue_where_
         source.read()
     with pytest.raises(ClusterError, match="cannot run it"):
         QueueSource(tmp_path / "none", str(tmp_path / "none")).read()
+
+
+class _Rest(BaseHTTPRequestHandler):
+    """A stand-in for slurmrestd 22.05 with rest_auth/jwt, by its documentation; none with that plug-in runs here."""
+
+    def do_GET(self) -> None:
+        is_known = self.headers["X-SLURM-USER-TOKEN"] == "secret" and self.headers["X-SLURM-USER-NAME"]
+        body = text(row("22.05")).encode() if is_known and "v0.0.38" in self.path else b"no"
+        self.send_response(401 if not is_known else 200 if "v0.0.38" in self.path else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_slurmrestd_at_an_address_gets_a_token_which_is_read_again_when_it_has_been_renewed(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("SLURM_JWT=old\n")
+    with HTTPServer(("127.0.0.1", 0), _Rest) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"127.0.0.1:{server.server_port}"
+            source = QueueSource(f"http://{address}", "/bin/false", token)
+            with pytest.raises(ClusterError, match=f"slurmrestd at {address}: it does not take the token: has it exp"):
+                source.read()
+            token.write_text("SLURM_JWT=secret\n")
+            assert len(jobs_on_nodes(source.read())[0]) == 1 and source.way == "slurmrestd v0.0.38"
+            token.write_bytes(b"\xff")
+            with pytest.raises(ClusterError, match=f"slurmrestd at {address}: 'ascii' codec"):
+                source.read()
+            token.unlink()
+            with pytest.raises(ClusterError, match=f"slurmrestd at {address}: No such file"):
+                source.read()
+        finally:
+            server.shutdown()
+    token.write_text("secret")
+    with pytest.raises(ClusterError, match=f"slurmrestd at {address}: Connection refused"):
+        source.read()
 
 
 LOG = """

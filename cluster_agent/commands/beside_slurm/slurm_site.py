@@ -117,8 +117,10 @@ def remove(conf: Path, yes: bool) -> None:
 @slurm.command()
 @click.option("--cluster", metavar="NAME", help="Slurm's ClusterName (default: as its configuration has it).")
 @conf_option
-@click.option("--rest", type=click.Path(path_type=Path), default=REST, show_default=True,
-              help="slurmrestd's socket; squeue is run where nobody listens there.")  # fmt: skip
+@click.option("--rest", metavar="PATH|URL", default=str(REST), show_default=True,
+              help="slurmrestd's socket (nobody listens there: squeue is run), or http(s)://HOST:PORT.")  # fmt: skip
+@click.option("--token", type=click.Path(path_type=Path), metavar="FILE",
+              help="The JSON Web Token for that URL, as `scontrol token` writes it.")  # fmt: skip
 @click.option("--every", "every_s", type=FloatRange(0.1, 3600), default=EVERY_S, show_default=True,
               metavar="SECONDS", help="How often to compare.")  # fmt: skip
 @click.option("--admin-comment", is_flag=True, help="Write each job's joules into Slurm's record of it (sacct).")
@@ -128,7 +130,8 @@ def remove(conf: Path, yes: bool) -> None:
 def follow(
     cluster: str | None,
     conf: Path,
-    rest: Path,
+    rest: str,
+    token: Path | None,
     every_s: float,
     admin_comment: bool,
     drain: bool,
@@ -141,7 +144,7 @@ def follow(
     cluster = cluster or site_files.setting(site_files.read_slurm_conf(conf), "ClusterName")
     if not cluster:
         raise WrongUseError(f"{conf}: has no ClusterName (--cluster)")
-    source = QueueSource(rest)
+    source = QueueSource(rest, token=token)
     follower = Follower(
         lambda: ask(socket, ListForeign()),
         lambda: jobs_on_nodes(source.read()),
