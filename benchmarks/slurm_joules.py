@@ -217,7 +217,7 @@ def measure(jobs: int, seconds: float) -> dict[str, Any]:
                 "caps_w": caps_w.get(row["job"], []),
             }
         whole = whole_of(truths, before, after, list(submitted))
-        shared = shared_node(site, sockets, trace, seconds)
+        shared = shared_node(site, head, sockets, trace, seconds)
         in_order = act(site, "--socket", str(head.socket), "--hook", str(site.at / "nodectl-hook"))
         alarms = head.ask("budget", "show")["alarms"]
     return {"in_order": in_order, "rows": found, "whole": whole, "shared": shared, "budget_w": budget_w,
@@ -270,8 +270,9 @@ def whole_of(
     return {"jobs_j": jobs_j, "idle_j": pages_j - jobs_j, "truth_j": truth_j}
 
 
-def shared_node(site: Site, sockets: Path, trace: Path, seconds: float) -> list[dict[str, Any]]:
-    """Two jobs at a time on one node, half of its CPUs each: joules of meters by the node's page, and their truth."""
+def shared_node(site: Site, head: Cluster, sockets: Path, trace: Path, seconds: float) -> list[dict[str, Any]]:
+    """Two jobs at a time on one node, half of its CPUs each: joules of meters by the node's page, and their truth; and
+    all joules, by the page and by the cluster agent."""
     site.run("scontrol", "update", "partitionname=all", "oversubscribe=no")
     (site.at / "half.sh").write_text(HALF)
     jobs: dict[str, str] = {}
@@ -280,10 +281,13 @@ def shared_node(site: Site, sockets: Path, trace: Path, seconds: float) -> list[
         place = ["python3", str(site.at / "job.py"), str(sockets), workload, str(seconds)]
         jobs[site.run(*words, *place, user="alice").strip()] = workload
     site.until(lambda: not site.run("squeue", "-h").strip(), patience_s=600)
+    head.until(lambda: not head.ask("notify", "list"), is_kept=False)
     time.sleep(2.0)
+    rows = {row["job"]: row["energy_j"] for row in head.ask("energy")}
     site.run("scontrol", "update", "partitionname=all", "oversubscribe=exclusive")
     page, truth = page_of(site.at / "run" / NODES[0] / "job-joules"), Truths(trace).shares(NODES[0], list(jobs))
-    return [{"job": job, "workload": workload, "meters_j": page[job].of_meters_j, "truth_meters_j": truth[job]}
+    return [{"job": job, "workload": workload, "meters_j": page[job].of_meters_j, "truth_meters_j": truth[job],
+             "all_j": page[job].joules, "energy_j": rows[job]}
             for job, workload in jobs.items()]  # fmt: skip
 
 
@@ -314,8 +318,9 @@ def main(arguments: list[str] | None = None) -> int:
     print("all nodes, by meters: jobs {jobs_j:.0f} J and idle {idle_j:.0f} J, truth of both {truth_j:.0f} J"
           .format(**whole) + f": {(whole['jobs_j'] + whole['idle_j']) / whole['truth_j'] - 1:+.2%}")  # fmt: skip
     print("two jobs at a time on one node, by meters")
-    print(render(("job", "workload", "J meters", "truth", "off"), [
-        (row["job"], row["workload"], *_next_to(row["meters_j"], row["truth_meters_j"])) for row in found["shared"]
+    print(render(("job", "workload", "J meters", "truth", "off", "J all", "J nodectl"), [
+        (row["job"], row["workload"], *_next_to(row["meters_j"], row["truth_meters_j"]), f"{row['all_j']:.0f}",
+         "unknown" if row["energy_j"] is None else f"{row['energy_j']:.0f}") for row in found["shared"]
     ]))  # fmt: skip
     print("then our policy `easy` orders the queue: the same Slurm, hooks and caps; in the order of their starts")
     print(render(("job", "user", "nodes", "limit", "started after, s", "on"), found["in_order"]))

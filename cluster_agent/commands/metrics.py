@@ -143,7 +143,7 @@ OTHERS: Final = {
     "job_energy_joules": (
         "counter",
         "The energy of the job so far; goes on after a restart of the cluster agent. A job of another manager that"
-        " shares a node has none.",
+        " shares a node has those of its share, if the node's agent knows them, else none.",
         OF_JOB,
     ),
     "job_node_info": ("gauge", "1; the job has the node.", (*OF_JOB, "node")),

@@ -472,7 +472,7 @@ class ListForeign(Request[list[ForeignJob]], frozen=True):
 
 
 class JoulesRow(msgspec.Struct, frozen=True):
-    """The joules of a job of another manager that has ended; None: not known, as where it shared a node
+    """The joules of a job of another manager that has ended, or of its share of nodes; None: not known
     (``slurm.job_joules``). Times are of the notices, by the cluster agent's wall clock."""
 
     job: str

@@ -30,9 +30,9 @@ from cluster_agent.serve.people_protocol import (
     RunningJob,
     Sentences,
 )
-from cluster_agent.slurm.job_joules import JobJoules, counter, row
+from cluster_agent.slurm.job_joules import JobJoules, counter, row, share_mj
 from foundation.shell.names import expanded, first_of
-from foundation.wire.power_messages import Grant
+from foundation.wire.power_messages import Grant, Report
 
 MOST_WAITING: Final = 1024
 """Ours: starts that wait at a time; a further one is answered at once, which its hook takes for a late head."""
@@ -139,19 +139,33 @@ class ForeignStarts:
             self._account(before)
 
     def _account(self, ended: ForeignJob) -> None:
-        made = row(ended, self._counters(ended.nodes), self._wall_s())
+        made = self._row(ended)
         self._joules.add(made)
         self._ended(ended, made)
         self._partition().alarms.set("joules", self._joules.trouble)
 
+    def _row(self, job: ForeignJob) -> JoulesRow:
+        """Of a job, if it ended now."""
+        now_s = self._now_s()
+        shares_mj = (
+            {node: share_mj(report, job.job, heard_s, now_s) for node, report, heard_s in self._heard(job.nodes)}
+            if job.is_shared else {}
+        )  # fmt: skip
+        known_mj = {node: mj for node, mj in shares_mj.items() if mj is not None}
+        return row(job, self._counters(job.nodes), known_mj, self._wall_s())
+
     def _counters(self, nodes: list[str]) -> dict[str, tuple[str, int]]:
-        partition, now_s = self._partition(), self._now_s()
-        found = {
-            node: counter(partition.reports[node], now_s - (partition.heard_s_ago(now_s, node) or 0.0), now_s)
-            for node in nodes
-            if node in partition.reports
-        }
+        now_s = self._now_s()
+        found = {node: counter(report, heard_s, now_s) for node, report, heard_s in self._heard(nodes)}
         return {node: one for node, one in found.items() if one is not None}
+
+    def _heard(self, nodes: list[str]) -> list[tuple[str, Report, float]]:
+        """The last report of each of them, and when it came."""
+        partition, now_s = self._partition(), self._now_s()
+        return [
+            (node, partition.reports[node], now_s - (partition.heard_s_ago(now_s, node) or 0.0))
+            for node in nodes if node in partition.reports
+        ]  # fmt: skip
 
     def _list_joules(self, caller: Caller, request: ListJoules) -> list[JoulesRow]:
         return self._joules.since(request.since_s, request.user, MOST_ROWS)
@@ -159,7 +173,7 @@ class ForeignStarts:
     def _running(self, caller: Caller, request: ListRunning) -> list[RunningJob]:
         found = []
         for job in self._jobs.all():
-            joules = row(job, self._counters(job.nodes), self._wall_s()).energy_j
+            joules = self._row(job).energy_j
             found.append(RunningJob(job.job, job.cluster, job.user, job.nodes, joules, job.is_shared))
         return found
 

@@ -18,12 +18,13 @@ TRIED_S: Final = 300.0
 
 
 def words(row: JoulesRow) -> str:
-    """``nodectl joules=5926 mean_w=213.4 nodes=2``: mean_w of a node; joules=shared or unknown where they are."""
+    """``nodectl joules=5926 mean_w=213.4 nodes=2``: mean_w of a node; ``shared=yes``: of the job's share alone; joules=
+    shared or unknown where they are."""
     took_s = row.ended_s - row.began_s
     if row.energy_j is None:
         return f"nodectl joules={'shared' if row.is_shared else 'unknown'} nodes={row.nodes}"
     mean = f" mean_w={row.energy_j / took_s / row.nodes:.1f}" if took_s > 0 else ""
-    return f"nodectl joules={row.energy_j:.0f}{mean} nodes={row.nodes}"
+    return f"nodectl joules={row.energy_j:.0f}{mean} nodes={row.nodes}{' shared=yes' if row.is_shared else ''}"
 
 
 def write(row: JoulesRow, sacctmgr: str = "sacctmgr") -> None:

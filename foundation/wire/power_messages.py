@@ -120,6 +120,9 @@ class Report(msgspec.Struct, frozen=True):
     # more counts as those of work: what processors, and memory where it has meters of its own, have drawn
     cpu_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
     memory_mj: Annotated[int, Meta(ge=-1, lt=1 << 62)] = -1
+    # of jobs of the site's manager that are here or have ended lately: mJ so far, constant watts of the node included,
+    # and mW now; without those that were not metered well; {} from an older agent (docs/slurm.md)
+    site_jobs: Annotated[dict[Word, tuple[Count, Milliwatts]], Meta(max_length=64)] = {}
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -198,6 +198,7 @@ class Agent:
             cluster.inherit(actuation.earlier_cap_mw)
         if cluster and self._shares:
             cluster.resume(layout, self._shares, first)
+            cluster.site_jobs = jobs.joules
         self._record(first, Decisions(), [], 0, 0)
         self._pace = Pace(ports.clock, config.period_ms, config.budget, wait, least_period_s)
         if actuation:

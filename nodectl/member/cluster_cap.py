@@ -129,6 +129,8 @@ class ClusterCap:
         """The highest cap that this node can use (``Report.useful_mw``)."""
         self.inlet_mk = -1
         """Of the air that this node takes in (``Report.inlet_mk``)."""
+        self.site_jobs: Callable[[], dict[str, tuple[int, int]]] = dict
+        """What jobs of the site's manager have drawn here (``Report.site_jobs``)."""
         self._meter = EnergyMeter(boot_id, jobs.kept() if jobs else b"", unix_s or steady_time(), now_ns)
         self._changed_ns = -1  # when the cap that should act was last changed; -1: it is confirmed
         self._window: list[float] = [0.0, 0.0]  # joules and seconds since it has settled
@@ -384,6 +386,7 @@ class ClusterCap:
                 raised_by=self._raised_by,
                 dispatched=self._dispatch.running() if self._dispatch else [],
                 inlet_mk=self.inlet_mk,
+                site_jobs=self.site_jobs(),
             )
         )
         self._cap_bound = ""

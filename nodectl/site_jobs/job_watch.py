@@ -79,6 +79,10 @@ class JobWatch:
             self._learned_age_s = 0.0
             self._remember()
 
+    def joules(self) -> dict[str, tuple[int, int]]:
+        """By job, mJ so far and mW now (``JobAccounts.reported``)."""
+        return self._accounts.reported()
+
     def decider(self, policies: Decider) -> Decider:
         """Which one decides in this period."""
         return self._modes.decider(policies)

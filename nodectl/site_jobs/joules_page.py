@@ -40,6 +40,13 @@ KEPT: Final = 200
 
 MOST_BYTES: Final = 64 << 10
 HEAD: Final = "# job user joules of-meters metered-s missing-s most-jobs quality end; joules as metered in this boot"
+REPORTED_S: Final = 600.0
+REPORTED: Final = 32
+"""Ours: how long, and of how many jobs at most, the cluster agent gets a job's joules: it may hear late of an end."""
+
+MOST_MISSING: Final = 0.02
+"""Ours: the part of its time that may not have been metered of a job whose joules the cluster agent gets."""
+
 RUNNING: Final = "running"
 MISSING: Final = Quality.MISSING.name.lower()
 _ORDER: Final = [quality.name.lower() for quality in Quality]
@@ -79,6 +86,8 @@ class Account:
     most_jobs: int = 1
     quality: str = ""
     ended: str = RUNNING
+    ended_s: float = -math.inf  # by the wall clock; of an earlier agent, or running: not known
+    watts: float = 0.0  # of the last interval
 
     def add(self, drawn: Drawn, seconds: float, jobs: int) -> None:
         """A part of an interval; NaN joules: it was not metered."""
@@ -141,9 +150,11 @@ class JobAccounts:
             parts = {name: drawn.times(part_s / elapsed_s) for name, part_s in here_s.items()}
         for name, part in parts.items():
             self._here[name].add(part, here_s[name], len(here_s) if is_shared else 1)
+            self._here[name].watts = max(part.joules / elapsed_s, 0.0) if math.isfinite(part.joules) else 0.0
         for name in gone:
             account = self._ended[name] = self._here.pop(name)
-            account.ended = _time_of_day(now_s - _within(now_s - changed_s, elapsed_s))
+            account.ended_s, account.watts = now_s - _within(now_s - changed_s, elapsed_s), 0.0
+            account.ended = _time_of_day(account.ended_s)
             self._used_s.pop(name, None)
             if self._cgroups:
                 self._cgroups.forget(name)
@@ -162,6 +173,16 @@ class JobAccounts:
                 break
             lines.append(line)
         return "\n".join(lines) + "\n"
+
+    def reported(self) -> dict[str, tuple[int, int]]:
+        """For the cluster agent: mJ so far and mW now of the jobs that are here, then of those that have ended lately.
+        One of which more than ``MOST_MISSING`` was not metered is left out."""
+        late_s = self._wall_s() - REPORTED_S
+        ended = {name: one for name, one in reversed(self._ended.items()) if one.ended_s >= late_s}
+        known = {name: one for name, one in {**ended, **self._here}.items()
+                 if one.missing_s <= MOST_MISSING * (one.metered_s + one.missing_s)}  # fmt: skip
+        first = sorted(known, key=lambda name: name not in self._here)[:REPORTED]
+        return {name: (round(1000 * known[name].joules), round(1000 * known[name].watts)) for name in first}
 
     def _begin(self, job: SiteJob, now_s: float, here_s: float) -> Account:
         """The job's account; one that the agent before has begun goes on, and the time between was not metered."""

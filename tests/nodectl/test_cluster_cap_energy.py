@@ -141,9 +141,11 @@ def test_counters_are_read_at_the_time_of_the_sweep(monkeypatch: pytest.MonkeyPa
 def test_the_highest_useful_cap_is_reported_once_it_is_known() -> None:
     made = Alone()
     made.tick(200.0)
-    assert made.last.useful_mw == -1 and made.last.inlet_mk == -1
+    assert made.last.useful_mw == -1 and made.last.inlet_mk == -1 and made.last.site_jobs == {}
     made.cap.useful_mw, made.cap.inlet_mk = 250_000, 296_150
+    made.cap.site_jobs = lambda: {"17": (5, 6)}
     made.tick(200.0, 1000)
+    assert made.last.site_jobs == {"17": (5, 6)}
     assert made.last.useful_mw == 250_000 and made.last.inlet_mk == 296_150
 
 

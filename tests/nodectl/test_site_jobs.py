@@ -24,7 +24,7 @@ from nodectl.site_jobs import job_watch
 from nodectl.site_jobs.job_cgroups import JobCgroups
 from nodectl.site_jobs.job_folder import JobFolder, SiteJob, mode_in
 from nodectl.site_jobs.job_parts import Drawn, JobParts
-from nodectl.site_jobs.joules_page import MOST_BYTES, JobAccounts
+from nodectl.site_jobs.joules_page import MOST_BYTES, REPORTED, REPORTED_S, JobAccounts
 from pmu.decode import decode
 from pmu.node import Instruments
 from pmu.ports import Ports
@@ -301,6 +301,27 @@ def test_jobs_that_share_a_node_share_its_joules_by_processor_time() -> None:
     accounts.add(both, 9.0, Drawn(200.0, "measured"), 1.0)
     found = drawn(accounts.page())
     assert (float(found["1"][1]), float(found["1"][4])) == (1500.0, 1.0), "nobody can say, so nobody gets it"
+
+
+def test_the_cluster_agent_gets_the_joules_of_jobs_that_are_here_and_of_those_that_have_ended_lately() -> None:
+    now, used = [10.0], Counted({"1": 0.0, "2": 0.0})
+    accounts = JobAccounts(cgroups=used, wall_s=lambda: now[0])
+    both = {"1": job("1", 9.0), "2": job("2", 9.0)}
+    accounts.add(both, 9.0, Drawn(0.0, "measured"), 1.0)
+    for number in range(1, 11):
+        now[0] += 1.0
+        used |= {"1": 3.0 * number, "2": 1.0 * number}
+        accounts.add(both, 9.0, Drawn(200.0, "measured"), 1.0)
+    assert accounts.reported() == {"1": (1_500_000, 150_000), "2": (500_000, 50_000)}
+    now[0] += 1.0
+    accounts.add({"2": both["2"]}, now[0] - 1.0, Drawn(200.0, "measured"), 1.0)
+    assert accounts.reported() == {"2": (700_000, 200_000), "1": (1_500_000, 0)}, "of one that has ended no more watts"
+    now[0] += REPORTED_S
+    accounts.add({"2": both["2"]}, 21.0, Drawn(math.nan, "missing"), 1.0)
+    assert accounts.reported() == {}, "one ended long ago, of the other a tenth was not metered"
+    used |= {str(number): 0.0 for number in range(50)}
+    accounts.add({str(number): job(str(number), now[0] - 1.0) for number in range(50)}, 21.0, Drawn(1.0, "measured"), 1)
+    assert len(accounts.reported()) == REPORTED
 
 
 def test_a_job_whose_processes_are_to_come_or_have_gone_has_used_nothing() -> None:

@@ -44,6 +44,7 @@ class Head:
         self.at, self.now_s, self.ids = at, 1000.0, itertools.count(1)
         self.boots = dict.fromkeys(NODES, "boot-1")
         self.mj = dict.fromkeys(NODES, 5_000_000)
+        self.shares: dict[str, dict[str, tuple[int, int]]] = {}
         self.settings = Settings(
             listen=f"tcp://127.0.0.1:{free_port()}", insecure=True, keys=str(at), store=str(at / "a.db"),
             socket=str(at / "s"), mode="observe", budget=BudgetSettings(w=2000.0), nodes=NodeSettings(tdp_w=500.0),
@@ -65,7 +66,7 @@ class Head:
                 self.mj[node] += number * 100_000
             self.server.partition.hear(self.now_s, [
                 report(node, boot_id=self.boots[node], report_id=next(self.ids), declaration=DECLARED,
-                       energy_mj=self.mj[node], power_mw=100_000 * int(node[1]))
+                       energy_mj=self.mj[node], power_mw=100_000 * int(node[1]), site_jobs=self.shares.get(node, {}))
                 for node in NODES
             ])  # fmt: skip
 
@@ -132,6 +133,23 @@ def test_where_jobs_share_a_node_neither_has_joules(head: Head) -> None:
     assert [(row.job, row.energy_j, row.is_shared) for row in head.rows()] == [
         ("8", None, True), ("7", None, True), ("9", pytest.approx(300.0 * 10), False),
     ]  # fmt: skip
+
+
+def test_where_nodes_say_whose_the_joules_are_jobs_that_share_them_have_their_own(head: Head) -> None:
+    head.run(1)
+    head.start("7", "n[1-2]")
+    head.start("8", "n2")
+    head.start("9", "n2")
+    head.shares = {"n1": {"7": (500_000, 90_000)}, "n2": {"7": (300_000, 40_000), "8": (70_000_000, 0)}}
+    head.run(5)
+    head.now_s += 0.5  # since the last report: half a second at the watts that each had then
+    for job in "789":
+        head.end(job)
+    assert [(row.job, row.energy_j, row.is_shared) for row in head.rows()] == [
+        ("7", pytest.approx(500.0 + 300.0 + 0.5 * (90.0 + 40.0)), True),
+        ("8", pytest.approx(200.0 * 5.5), True),  # no more than its node drew
+        ("9", None, True),  # no prolog has run there for it
+    ]
 
 
 def test_metrics_get_the_joules_of_jobs_that_run_and_of_users_whose_jobs_have_ended(head: Head) -> None:
@@ -227,6 +245,8 @@ def test_joules_reach_slurms_record_as_words_and_are_tried_again_until_it_is_the
     comments.turn()
     assert lines == ["no such job yet; given up"]
     shared = msgspec.structs.replace(made(3), energy_j=None, is_shared=True)
+    known = msgspec.structs.replace(shared, energy_j=5.0)
+    assert words(known) == "nodectl joules=5 mean_w=5.0 nodes=1 shared=yes"
     assert (words(rows[1]), words(shared)) == ("nodectl joules=unknown nodes=1", "nodectl joules=shared nodes=1")
 
 

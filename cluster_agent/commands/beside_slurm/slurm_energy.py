@@ -53,8 +53,8 @@ class Sum:
 @json_option
 @socket_option
 def energy(user: str, since: str, by_user: bool, as_json: bool, socket: Place) -> None:
-    """Joules of the jobs that Slurm, or another manager, has run: kWh and mean watts of a node. Where a job shared a
-    node they are not known, and the line says so."""
+    """Joules of the jobs that Slurm, or another manager, has run: kWh and mean watts of a node. Of a job that shared a
+    node they are its share, by the nodes' agents; where these do not know it, the line says so."""
     everything = rows_since(socket, ListJoules(time.time() - seconds(since)))
     rows = [one for one in everything if user in ("", one.user)]
     if as_json:
@@ -81,7 +81,8 @@ def _jobs(rows: Sequence[JoulesRow]) -> str:
     lines = []
     for one in rows:
         of_it = _sum([one])
-        joules = "shared" if one.is_shared else "unknown" if one.energy_j is None else f"{one.energy_j / J_PER_KWH:.4f}"
+        known = "unknown" if one.energy_j is None else f"{one.energy_j / J_PER_KWH:.4f}"
+        joules = f"{known} (shared)" if one.is_shared else known
         took = shown(one.ended_s - one.began_s)
         lines.append((one.job, one.user, one.title[:30], one.tag, str(one.nodes), took, joules, _watts(of_it.node_w)))
     return render(("job", "user", "name", "tag", "nodes", "took", "kWh", "W a node"), lines)

@@ -206,7 +206,8 @@ def _of_other_manager(context: Context, job: RunningJob, back: Html) -> Content:
     whole_w = draws_w(context, [node.name for node in nodes])
     said = f"It draws {watts(whole_w)} on {count(len(job.nodes), 'node')}; when it ends is its manager's matter."
     answer = paragraph(Html(f"{badge('ok', 'It runs.')} {text(said)}"), "said")
-    shared = paragraph(text("It shares a node with another job, so its joules are not known.")) if job.is_shared else ""
+    said = "It shares a node with another job: its joules are its share, where the nodes' agents know it."
+    shared = paragraph(text(said)) if job.is_shared else ""
     took = paragraph(text(f"It took {energy(job.energy_j)} so far.")) if job.energy_j is not None else UNKNOWN
     lines = joined(map(paragraph, _bound(nodes))) if nodes else ""
     parts = {
