@@ -111,6 +111,7 @@ NAMES = (
     "hint_delay",
     "mpi_waits",
     "gpu_phases_remembered",
+    "phases_elsewhere",
     "gpu_counter_error",
     "calibration_limits",
     "calibration_table",

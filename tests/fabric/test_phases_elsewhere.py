@@ -38,7 +38,7 @@ from twin.physics.model import Twin
 MACHINE = load_machine("xh2415")
 WORK_S = 40
 LOOK_S, IDLE_TICK_S = 0.5, 0.05
-LEAST_GAIN = 0.02
+LEAST_GAIN = 0.01
 """Of the energy of the GPUs: what the first run pays for measuring is more."""
 
 

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from foundation.wire.phase_messages import KeptPhase
 from nodectl.journal.state import decode_state, encode_state
@@ -66,6 +67,27 @@ def test_a_second_run_begins_where_the_first_has_ended() -> None:
     assert saved(second) > saved(first) + 0.03
     slower = second.now * 0.1 / second.work_s - 1.0
     assert slower <= 0.035
+
+
+SENSITIVE = (clock_bound(330.0, 0.6, seconds=20.0), clock_bound(300.0, 0.3, seconds=20.0))
+"""Every lower clock costs time."""
+
+
+def test_false_figures_of_the_highest_clock_from_elsewhere_do_not_hide_what_is_lost() -> None:
+    """They say that half of the clock loses nothing; a run that believed them would lose 7 % and more."""
+    half = NODE.gpus[0].clocks_mhz[len(NODE.gpus[0].clocks_mhz) // 2]
+    lies = [
+        replace(
+            phase, clocks_mhz=(phase.clocks_mhz[0], half), blocks=(120.0, 120.0),
+            traffic=(0.94 * phase.traffic[0],) * 2, watts=(phase.watts[0], phase.watts[0] / 2.0),
+        )
+        for phase in kept_of_a_run(SENSITIVE)
+    ]  # fmt: skip
+    plant = Plant(NODE, SENSITIVE, seed=8)
+    state = gpu_memory.recalled(PARAMS, NODE, None, 0, gpu_memory.at_second_hand(lies))
+    assert gpu_memory.kept(PARAMS, NODE, state, 0) == [], "what was not measured here is not passed on"
+    run(plant, 120.0, state)
+    assert plant.now * 0.1 / plant.work_s - 1.0 <= PARAMS.bound
 
 
 def test_phases_survive_keeping_and_recalling_as_they_were() -> None:

@@ -23,6 +23,7 @@ from foundation.wire.phase_messages import (
 )
 from nodectl.jobs.job_runner import RunningJob
 from nodectl.member.phase_exchange import PhaseExchange
+from nodectl.policies.parts.gpu_memory import HEARSAY, SEEN_ELSEWHERE
 from nodectl.remembered.program_memory import ProgramMemory
 from tests.policies.gpu_nodes import layout, sample
 from tests.remembered.test_phase_files import NOW, PHASE
@@ -224,14 +225,14 @@ def test_two_answers_that_come_at_once_are_one(tmp_path: Path) -> None:
     assert node.work(5) == 1 and node.policy.recalled == [250.0]
 
 
-def test_what_comes_from_elsewhere_counts_as_one_look(tmp_path: Path) -> None:
+def test_what_comes_from_elsewhere_leaves_the_highest_clock_to_be_measured(tmp_path: Path) -> None:
     link = Link()
     node, got = Node(tmp_path, "a", 250.5, link), list[KeptPhase]()
     node.policy.measured = True
     node.policy.recall = lambda card, phases: got.extend(phases)  # type: ignore[method-assign]
     link.down = [found()]
     node.work(2)
-    assert got[0].blocks == (90.0, 3.0) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
+    assert got[0].blocks == (HEARSAY, SEEN_ELSEWHERE) and got[0].scatters == 1.0 and got[0].scatter2 > PHASE.scatter2
 
 
 def test_nothing_is_requested_or_sent_where_the_cluster_agent_keeps_nothing_or_phases_are_here(tmp_path: Path) -> None:

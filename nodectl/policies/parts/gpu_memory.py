@@ -83,6 +83,14 @@ SETTLED_BLOCKS: Final = 40.0
 low clock would else move each other's means a little in every run, until nothing shows them apart there."""
 
 
+HEARSAY: Final = 0.1
+"""Ours: what another node has measured at the highest clock counts for so many blocks: enough to recognise a phase by,
+and 1 % of the run's own mean once it has measured that (``Params.base_s``)."""
+
+SEEN_ELSEWHERE: Final = 1.0
+"""Ours: the same at a lower clock: a reason to look there, which the second own block there outweighs."""
+
+
 def kept(params: Params, layout: Layout, state: State, card: int) -> list[KeptPhase]:
     """The phases of the group of GPUs of ``card``'s kind that has most of them; ``card`` is the first of its kind."""
     leader = _leader(layout, state, card)
@@ -153,11 +161,11 @@ def _begin_again(state: State, row: int) -> None:
 
 
 def at_second_hand(phases: Sequence[KeptPhase]) -> list[KeptPhase]:
-    """The same, of a node that may lie: of each phase the highest clock and the one that was measured most, where the
-    other run has stayed, as after a single look, and all scatters as they are expected. A run then goes on where the
-    other has ended, and what it sees there counts at once. With thirty
-    clocks a made-up table ("no loss at any clock") cost emulated runs 16 to 37 %: false figures at thirty outweigh
-    true ones at one. False figures of the highest clock are not noticed (docs/predictions.md)."""
+    """The same, of a node that may lie: which phases there are, and of each the clock that was measured most, where the
+    other run has stayed. A run then measures each phase at the highest clock itself, as a new one, and goes from there
+    to that clock at once. Nothing else could be checked: a loss is a ratio to the highest clock, so a figure of it that
+    is false by as little as scatter explains shows losses that are none, at all clocks, for as long as it counts
+    (benchmarks/phases_elsewhere.py)."""
     return [_at_second_hand(phase) for phase in phases]
 
 
@@ -167,7 +175,7 @@ def _at_second_hand(phase: KeptPhase) -> KeptPhase:
     return replace(
         phase,
         clocks_mhz=tuple(phase.clocks_mhz[place] for place in places),
-        blocks=tuple(min(phase.blocks[place], LEAST_AT_CLOCK if place else KEPT_BLOCKS) for place in places),
+        blocks=tuple(min(phase.blocks[place], SEEN_ELSEWHERE if place else HEARSAY) for place in places),
         traffic=tuple(phase.traffic[place] for place in places),
         watts=tuple(phase.watts[place] for place in places),
         scatter2=EXPECTED_SCATTER2, scatters=1.0,
