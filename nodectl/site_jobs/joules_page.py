@@ -44,8 +44,9 @@ REPORTED_S: Final = 600.0
 REPORTED: Final = 32
 """Ours: how long, and of how many jobs at most, the cluster agent gets a job's joules: it may hear late of an end."""
 
-MOST_MISSING: Final = 0.02
-"""Ours: the part of its time that may not have been metered of a job whose joules the cluster agent gets."""
+MOST_MISSING: Final = 0.1
+"""Ours: the part of its time that may not have been metered of a job whose joules the cluster agent gets. Before the
+first process of a job has its cgroup nobody can say what it uses, some tenths of a second."""
 
 RUNNING: Final = "running"
 MISSING: Final = Quality.MISSING.name.lower()
@@ -100,6 +101,11 @@ class Account:
             self.of_meters_j += drawn.metered_j
         self.metered_s += seconds
         self.quality = max(self.quality or drawn.quality, drawn.quality, key=_ORDER.index)
+
+    @property
+    def whole_j(self) -> float:
+        """With its mean watts where it was not metered."""
+        return self.joules * (1 + self.missing_s / self.metered_s) if self.metered_s else self.joules
 
     def line(self, job: str) -> str:
         """As the page has it."""
@@ -176,13 +182,14 @@ class JobAccounts:
 
     def reported(self) -> dict[str, tuple[int, int]]:
         """For the cluster agent: mJ so far and mW now of the jobs that are here, then of those that have ended lately.
-        One of which more than ``MOST_MISSING`` was not metered is left out."""
+        Time that was not metered counts with the job's own mean watts; a job with more than ``MOST_MISSING`` of it is
+        left out."""
         late_s = self._wall_s() - REPORTED_S
         ended = {name: one for name, one in reversed(self._ended.items()) if one.ended_s >= late_s}
         known = {name: one for name, one in {**ended, **self._here}.items()
                  if one.missing_s <= MOST_MISSING * (one.metered_s + one.missing_s)}  # fmt: skip
         first = sorted(known, key=lambda name: name not in self._here)[:REPORTED]
-        return {name: (round(1000 * known[name].joules), round(1000 * known[name].watts)) for name in first}
+        return {name: (round(1000 * known[name].whole_j), round(1000 * known[name].watts)) for name in first}
 
     def _begin(self, job: SiteJob, now_s: float, here_s: float) -> Account:
         """The job's account; one that the agent before has begun goes on, and the time between was not metered."""

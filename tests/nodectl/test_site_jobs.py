@@ -318,7 +318,9 @@ def test_the_cluster_agent_gets_the_joules_of_jobs_that_are_here_and_of_those_th
     assert accounts.reported() == {"2": (700_000, 200_000), "1": (1_500_000, 0)}, "of one that has ended no more watts"
     now[0] += REPORTED_S
     accounts.add({"2": both["2"]}, 21.0, Drawn(math.nan, "missing"), 1.0)
-    assert accounts.reported() == {}, "one ended long ago, of the other a tenth was not metered"
+    assert accounts.reported() == {"2": (round(700_000 * 13 / 12), 0)}, "one ended long ago; the other's mean goes on"
+    accounts.add({"2": both["2"]}, 21.0, Drawn(math.nan, "missing"), 1.0)
+    assert accounts.reported() == {}, "two of fourteen seconds were not metered"
     used |= {str(number): 0.0 for number in range(50)}
     accounts.add({str(number): job(str(number), now[0] - 1.0) for number in range(50)}, 21.0, Drawn(1.0, "measured"), 1)
     assert len(accounts.reported()) == REPORTED
