@@ -41,6 +41,7 @@ INSIDE = [
 ]
 SOURCES = [
     *("memory.c", "logs/swf.c", "placement.c", "profile.c", "learner.c", "estimates.c", "scheduler.c", "composing.c"),
+    "best_effort.c",
     *(
         "orders/priority.c",
         "orders/given.c",

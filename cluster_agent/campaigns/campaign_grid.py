@@ -80,6 +80,7 @@ class Campaign(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures: tuple[str, ...] = ("",)
     reservations: tuple[str, ...] = ("",)
     windows: tuple[str, ...] = ("",)
+    best_effort: tuple[str, ...] = ("",)
     source: str = ""
     published: tuple[Published, ...] = ()
 

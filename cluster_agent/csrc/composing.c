@@ -57,7 +57,8 @@ static scheduler_t *made(const composition_t *composition, const jobs_t *jobs, c
     s->places_nobody = composition->frees_at_estimate;
     s->narrowest = INT32_MAX;
     s->profile.memory = &s->memory;
-    if (make_columns(s) < 0 || profile_reserve(&s->profile, 64) < 0 || make_learner(s) < 0) {
+    if (make_columns(s) < 0 || profile_reserve(&s->profile, 64) < 0 || make_learner(s) < 0 ||
+        (s->jobs.best_effort && best_effort_new(s) < 0)) {
         scheduler_free(s);
         return NULL;
     }

@@ -482,5 +482,7 @@ int32_t scheduler_decide(scheduler_t *s, int64_t now_s, int32_t *starts)
         return -1;
     int32_t count = decide(s, now_s, starts);
     const resources_t *resources = s->phases.resources;
-    return resources->finish && now_s >= s->decides_from_s && resources->finish(s, now_s) < 0 ? -1 : count;
+    if (resources->finish && now_s >= s->decides_from_s && resources->finish(s, now_s) < 0)
+        return -1;
+    return count < 0 || !s->best_effort ? count : count + scheduler_decide_left(s, now_s, starts + count);
 }

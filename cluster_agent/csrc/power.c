@@ -430,7 +430,10 @@ int32_t scheduler_running(const scheduler_t *s, int32_t *running)
 {
     for (int32_t i = 0; i < s->n_running; i++)
         running[i] = s->running[i].job;
-    return s->n_running;
+    const best_effort_t *b = s->best_effort;
+    for (int32_t i = 0; b && i < b->n_running; i++)
+        running[s->n_running + i] = b->running[i];
+    return s->n_running + (b ? b->n_running : 0);
 }
 
 int32_t scheduler_level(const scheduler_t *s, int32_t job)

@@ -106,6 +106,8 @@ int64_t scheduler_finish(const scheduler_t *s, int32_t job, int64_t length_s)
 
 int64_t scheduler_overrun(scheduler_t *s, int32_t job)
 {
+    if (is_best_effort(s, job)) /* nobody plans with its end */
+        return scheduler_expected_end(s, job);
     scheduler_running_remove(s, job);
     s->estimate_s[job] = s->phases.correct(s, job);
     s->corrections[job]++;
@@ -191,6 +193,10 @@ static void waits(scheduler_t *s, const waiting_t *waiting)
 
 int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 {
+    if (is_best_effort(s, job)) {
+        best_effort_submit(s, now_s, job);
+        return 1;
+    }
     waiting_t waiting = {.estimate_s = s->phases.estimate(s, now_s, job), .job = job, .width = s->jobs.width[job]};
 
     s->submit_s[job] = now_s;
@@ -210,6 +216,10 @@ int32_t scheduler_submit(scheduler_t *s, int64_t now_s, int32_t job)
 
 void scheduler_end(scheduler_t *s, int32_t job)
 {
+    if (is_best_effort(s, job)) {
+        best_effort_leave(s, job);
+        return;
+    }
     if (s->ranks)
         priority_ended(s, job);
     scheduler_leave(s, job);
@@ -219,6 +229,10 @@ void scheduler_end(scheduler_t *s, int32_t job)
 
 void scheduler_requeue(scheduler_t *s, int32_t job)
 {
+    if (is_best_effort(s, job)) {
+        best_effort_wait(s, job);
+        return;
+    }
     if (s->composition.estimate == ESTIMATE_MEAN2 && s->composition.fixed == FIXED_AT_START) /* others of its user may have ended since */
         s->first_estimate_s[job] = s->phases.estimate(s, s->submit_s[job], job);
     waiting_t waiting = {.estimate_s = s->first_estimate_s[job], .job = job, .width = s->jobs.width[job]};
@@ -244,6 +258,11 @@ void scheduler_requeue(scheduler_t *s, int32_t job)
 
 void scheduler_lose(scheduler_t *s, int32_t job)
 {
+    if (is_best_effort(s, job)) {
+        best_effort_leave(s, job);
+        best_effort_wait(s, job);
+        return;
+    }
     scheduler_leave(s, job);
     if (s->ranks)
         priority_ended(s, job);
@@ -269,6 +288,8 @@ int32_t scheduler_queue(const scheduler_t *s, int32_t *queued)
     for (int32_t i = s->head; i < s->tail; i++)
         if (!s->has_started[s->queue[i].job])
             queued[count++] = s->queue[i].job;
+    for (int32_t i = 0; s->best_effort && i < s->best_effort->n_waiting; i++)
+        queued[count++] = s->best_effort->waiting[i];
     return count;
 }
 
@@ -348,6 +369,12 @@ int32_t scheduler_carry_out(scheduler_t *s, int64_t now_s, int32_t job, int32_t 
 int32_t scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t estimate_s, int32_t job,
                         int32_t level)
 {
+    if (is_best_effort(s, job)) {
+        s->submit_s[job] = submitted_s;
+        s->estimate_s[job] = s->first_estimate_s[job] = s->jobs.request_s[job];
+        best_effort_run(s, started_s, job);
+        return 0;
+    }
     int64_t estimated_s = s->phases.estimate(s, submitted_s, job);
 
     if (s->phases.resources->adopt && s->phases.resources->adopt(s, started_s, job, level) < 0)
@@ -367,6 +394,8 @@ int32_t scheduler_adopt(scheduler_t *s, int64_t submitted_s, int64_t started_s, 
 int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, int64_t ended_s, double joules,
                        int32_t job)
 {
+    if (is_best_effort(s, job)) /* nothing is learned from it */
+        return 0;
     if (scheduler_adopt(s, submitted_s, started_s, 0, job, -1) < 0)
         return -1;
     scheduler_leave(s, job);
@@ -378,6 +407,10 @@ int32_t scheduler_past(scheduler_t *s, int64_t submitted_s, int64_t started_s, i
 
 void scheduler_withdraw(scheduler_t *s, int32_t job)
 {
+    if (is_best_effort(s, job)) {
+        best_effort_leave(s, job);
+        return;
+    }
     if (s->has_started[job]) {
         scheduler_leave(s, job);
         if (s->learner)

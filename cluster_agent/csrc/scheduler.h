@@ -92,6 +92,7 @@ typedef struct {
     const int64_t *request_s;
     const int32_t *width;     /* processors, 1 to composition_t.processors */
     const int32_t *user;      /* 0 to n_users-1 */
+    const uint8_t *best_effort; /* 1: it runs on what no other job can use (best_effort.c); NULL: none does */
 } jobs_t;
 
 typedef struct scheduler scheduler_t;
@@ -140,9 +141,17 @@ void scheduler_withdraw(scheduler_t *scheduler, int32_t job);
  * holds n_jobs. */
 int32_t scheduler_decide(scheduler_t *scheduler, int64_t now_s, int32_t *starts);
 
+/* The part of a pass that is for best-effort jobs, where nothing else has happened than that one of them was submitted or
+ * has ended: else passes that other jobs would not have might change their order. As scheduler_decide. */
+int32_t scheduler_decide_left(scheduler_t *scheduler, int64_t now_s, int32_t *starts);
+
+/* The best-effort jobs that the last pass has preempted, *count of them: they run no longer, and wait once
+ * scheduler_requeue is called. */
+const int32_t *scheduler_preempted(const scheduler_t *scheduler, int32_t *count);
+
 int64_t scheduler_expected_end(const scheduler_t *scheduler, int32_t job);
 
-/* The queue in its order: writes the jobs and returns how many. `queued` holds n_jobs. */
+/* The queue in its order, best-effort jobs last: writes the jobs and returns how many. `queued` holds n_jobs. */
 int32_t scheduler_queue(const scheduler_t *scheduler, int32_t *queued);
 
 /*

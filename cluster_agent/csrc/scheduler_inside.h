@@ -4,7 +4,7 @@
  * reaches by the tables of its phases (phases_t), which composing.c fills in.
  *
  *   memory, caps, fitting_index, node_room, swf
- *   events, kinds, learner, meter, placement, profile, ranking, span_line
+ *   best_effort, events, kinds, learner, meter, placement, profile, ranking, span_line
  *   answering, estimates, idle_nodes, list_plan, priority, score, site_limits
  *   scheduler, serial_plan
  *   given, node_sums, partitions, power, processors, sharing
@@ -155,6 +155,15 @@ typedef struct limited limited_t;
 /* Only with several members to choose from (replay/portfolio.h). */
 typedef struct portfolio portfolio_t;
 
+/* Only where some jobs are best-effort (best_effort.c). */
+typedef struct {
+    int32_t *waiting, *running; /* in order of submission, and of start */
+    int32_t n_waiting, n_running;
+    int64_t used;       /* processors of those that run; `free` has them, too */
+    int32_t *preempted; /* by the last pass */
+    int32_t n_preempted;
+} best_effort_t;
+
 enum { MOST_SHARES = 256 }; /* ours */
 
 /* Run times of the jobs that ended last, as shares of their first estimates; once it is full the oldest goes first. */
@@ -243,6 +252,7 @@ struct scheduler {
     caps_t caps; /* only with these */
     portfolio_t *portfolio;
     limited_t *limited;
+    best_effort_t *best_effort;
     shares_t *shares; /* only where run times are drawn */
     arrivals_t *arrivals; /* only where they come again */
     int64_t changes;  /* submissions, ends, kills and corrected estimates */
@@ -264,7 +274,7 @@ struct scheduler {
 
     running_t *running;
     int32_t n_running;
-    int64_t free;        /* processors without a running job; below 0 while jobs run on, with frees_at_estimate */
+    int64_t free;        /* processors without a running job that is not best-effort; below 0 while jobs run on, with frees_at_estimate */
     int64_t free_in_pass; /* what a pass may still give; with frees_at_estimate more than `free` */
     profile_t profile;
 
@@ -292,6 +302,11 @@ struct scheduler {
     double *stretch; /* in place of both where jobs share nodes: how many times as long as alone its work takes now */
     uint8_t *has_started; /* set during a pass, so that the arrays of waiting jobs can be swept once, later */
 };
+
+static inline int is_best_effort(const scheduler_t *s, int32_t job)
+{
+    return s->jobs.best_effort && s->jobs.best_effort[job];
+}
 
 static inline int64_t least(int64_t a, int64_t b)
 {
@@ -349,6 +364,13 @@ static inline double joules(int64_t uw, int64_t seconds)
 /* composing.c */
 /* As scheduler_new, with columns that hold anything, and spare ones of `like`. */
 scheduler_t *scheduler_unwritten(const composition_t *composition, const jobs_t *jobs, const memory_t *like);
+
+/* best_effort.c */
+int best_effort_new(scheduler_t *s); /* 0, or -1: no memory */
+void best_effort_submit(scheduler_t *s, int64_t now_s, int32_t job);
+void best_effort_wait(scheduler_t *s, int32_t job);  /* it waits again */
+void best_effort_run(scheduler_t *s, int64_t started_s, int32_t job);
+void best_effort_leave(scheduler_t *s, int32_t job); /* it runs or waits no longer */
 
 /* scheduler.c */
 /* The running job runs no longer. */

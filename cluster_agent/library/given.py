@@ -17,7 +17,7 @@ from cluster_agent.scheduler.switches import OPTIONS as SWITCHES
 
 if TYPE_CHECKING:  # a short replay is as long as its imports
     from cluster_agent.replay.event_log import Setting
-    from cluster_agent.scheduler.job_columns import Jobs
+    from cluster_agent.scheduler.job_columns import Bools, Jobs
     from cluster_agent.scheduler.policies.registry import Choice
     from cluster_agent.scheduler.unlike_nodes.shared_nodes import Shared
     from cluster_agent.scheduler.world import Kind
@@ -57,6 +57,7 @@ class World:
     ``reservations``  a file of processors that are kept for some jobs in some hours
     ``pairs``      a file of speeds next to partners, for a table of jobs that may share nodes
     ``windows``    in which hours of the week jobs of a queue may run, such as ``2=18:00-08:00,sat-sun``
+    ``best_effort``  the log's queues whose jobs run on what no other job can use, such as ``queue=2``
     ``strict``     whether the first job that would be dropped or corrected is an error
 
     ``ClusterError`` in one sentence, here or when it is replayed; in that sentence ``--machine`` is ``machine``.
@@ -79,6 +80,7 @@ class World:
     reservations: str | None = None
     pairs: str | None = None
     windows: str | None = None
+    best_effort: str | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
@@ -119,8 +121,8 @@ class World:
 
     @property
     def has_switches(self) -> bool:
-        """Whether it has limits, partitions, memory, failures, reservations or windows of queues."""
-        return any(getattr(self, name) is not None for name in SWITCHES)
+        """Whether it has limits, partitions, memory, failures, reservations, windows of queues or best-effort jobs."""
+        return self.best_effort_jobs is not None or any(getattr(self, name) is not None for name in SWITCHES)
 
     @property
     def path(self) -> str:
@@ -260,6 +262,15 @@ class World:
         from cluster_agent.library.given_columns import watts_given  # as above
 
         return watts_given(self._columns)
+
+    @property
+    def best_effort_jobs(self) -> Bools | None:
+        """The column of a log from memory; None: it has none, or is a file."""
+        if self._is_alone or isinstance(self.jobs, str) or self.on_nodes:
+            return None
+        from cluster_agent.library.given_columns import best_effort_given  # as above
+
+        return best_effort_given(self._columns)
 
     def kind(self, choice: Choice) -> Kind:
         """Of the resources, by the trace and the policy; ``WrongUseError`` for arguments that do not go with it."""

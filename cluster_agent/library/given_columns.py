@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster_agent.library.given import COLUMNS_PATH
-from cluster_agent.scheduler.job_columns import RESOURCES, Int64s, Jobs
+from cluster_agent.scheduler.job_columns import RESOURCES, Bools, Int64s, Jobs
 from cluster_agent.workloads import swf
 from cluster_agent.workloads.job_log import LONGEST_S
 from cluster_agent.workloads.swf import Finding, Log, TraceError
@@ -31,7 +31,7 @@ OF_LOG: Final = {
     "group": swf.GROUP, "application": swf.EXECUTABLE, "queue": swf.QUEUE, "partition": swf.PARTITION,
     "preceding": swf.PRECEDING, "think_s": swf.THINK,
 }  # fmt: skip
-"""Columns of a log of processors, and where they stand in it. ``watts`` is one more."""
+"""Columns of a log of processors, and where they stand in it. ``watts`` and ``best_effort`` are two more."""
 
 OF_NODES: Final = ("number", "name", "submit_s", "wait_s", "run_s", "request_s", "units", *RESOURCES, "watts",
                    "max_wait_s", "queue", "user", "text", "component_of")  # fmt: skip
@@ -60,7 +60,7 @@ def jobs_given(given: Any) -> dict[str, npt.NDArray[Any]]:
     """The columns by name, all of one length. ``ColumnError`` if they are not, or there is none of that name."""
     columns = _columns(given)
     on_nodes = "units" in columns
-    known = OF_NODES if on_nodes else (*OF_LOG, "watts")
+    known = OF_NODES if on_nodes else (*OF_LOG, "watts", "best_effort")
     for name in columns:
         if name not in known:
             raise ColumnError(name, -1, f"there is no such column{nearest(name, known)}; times are whole seconds (_s)")
@@ -109,6 +109,17 @@ def watts_given(columns: Mapping[str, npt.NDArray[Any]]) -> Mapping[int, float] 
         )
     known = ~np.isnan(watts)
     return dict(zip(number[known].tolist(), watts[known].tolist(), strict=True))
+
+
+def best_effort_given(columns: Mapping[str, npt.NDArray[Any]]) -> Bools | None:
+    """The column ``best_effort`` of a log of processors: 1, or true, of those that are; None: there is none."""
+    if "best_effort" not in columns:
+        return None
+    column = columns["best_effort"]
+    found = column.astype(np.int64) if column.dtype.kind == "b" else _whole("best_effort", column, [])
+    if (wrong := np.flatnonzero((found != 0) & (found != 1))).size:
+        raise ColumnError("best_effort", int(wrong[0]), f"{found[wrong[0]]}: give 1 for a best-effort job, else 0")
+    return found.astype(np.bool_)
 
 
 def trace_of(columns: Mapping[str, npt.NDArray[Any]], is_strict: bool) -> NodeTrace:
@@ -176,7 +187,8 @@ def _of_rows(rows: list[Any]) -> dict[str, npt.NDArray[Any]]:
 def _of_jobs(jobs: Jobs) -> dict[str, npt.NDArray[Any]]:
     names = ("number", "submit_s", "run_s", "request_s", "width", "user")
     if not jobs.has_units:
-        return {name: getattr(jobs, name) for name in names}
+        of_all = () if jobs.best_effort is None else ("best_effort",)
+        return {name: getattr(jobs, name) for name in (*names, *of_all)}
     found: dict[str, npt.NDArray[Any]] = {name: getattr(jobs, name) for name in names if name != "width"}
     found |= {"units": jobs.units, "watts": np.where(jobs.knows_watts, jobs.watts, np.nan)}
     if jobs.components is not None:

@@ -184,8 +184,8 @@ def check_files(choice: Choice, kind: Kind, given: World, *, swf: str | None = N
             f"--log {log}: with time_s a plan depends on the machine's speed, so that its log cannot"
             " be checked; replay with --out first, then log with --plan-from DIR/plan.jsonl"
         )
-    for name in ("failures", "reservations", "windows", "pairs") if log is not None else ():
+    for name in ("failures", "reservations", "windows", "pairs", "best_effort") if log is not None else ():
         if getattr(given, name) is not None:
-            raise WrongUseError(f"--log {log}: {name} are not in an event log; leave one of them out")
+            raise WrongUseError(f"--log {log}: {name.replace('_', '-')} are not in an event log; leave one of them out")
     if log is not None and not given.in_files:
         raise WrongUseError(f"--log {log}: it names files that check-log reads again: give jobs and machine as files")

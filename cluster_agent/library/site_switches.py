@@ -1,5 +1,5 @@
-"""``--limit``, ``--partitions``, ``--memory``, ``--failures``, ``--reservations``, ``--windows``: what a site adds to
-its processors, for a log's jobs."""
+"""``--limit``, ``--partitions``, ``--memory``, ``--failures``, ``--reservations``, ``--windows``, ``--best-effort``:
+what a site adds to its processors, for a log's jobs."""
 
 from __future__ import annotations
 
@@ -95,6 +95,8 @@ def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
         if world.recorded is not None:
             found = replace(found, failures=[one for one in found.failures if one.at_s >= world.recorded.until_s])
         world = replace(world, failures=found)
+    if given.best_effort is not None or given.best_effort_jobs is not None:
+        world = _with_best_effort(world, given, choice)
     if not _names(given):
         return world
     closed = np.zeros(len(world.workload.jobs), np.bool_)
@@ -117,6 +119,36 @@ def with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
         workload = _noted(workload, what, fix, "dropped", which & ~never, given.strict)
         never |= which
     return _kept(world, workload, limits, ~never)
+
+
+def _with_best_effort(world: Fitted, given: World, choice: Choice) -> Fitted:
+    """With the column ``best_effort`` of the jobs, or by the log's queues. ``WrongUseError``."""
+    text, workload = given.best_effort, world.workload
+    option = "column best_effort" if text is None else f"--best-effort {text}"
+    for name in ("partitions", "memory", "closed_loop", "state"):
+        if getattr(given, name) is not None:
+            raise WrongUseError(f"{option}: does not go with --{name.replace('_', '-')}; leave one of them out")
+    _check(choice, ("best_effort",), "processors")
+    if text is None:
+        column = given.best_effort_jobs
+        assert column is not None
+        found = column[workload.row]
+    else:
+        queues = _best_effort_queues(text)
+        of_job = workload.log.columns[swf.QUEUE, workload.row]
+        if absent := sorted(queues - set(of_job.tolist())):
+            fix = "correct it, or leave that queue out"
+            raise WrongUseError(f"{option}: {workload.path} has no job of queue {absent[0]}; {fix}")
+        found = np.isin(of_job, list(queues))
+    return world.with_jobs(replace(world.jobs, best_effort=found))
+
+
+def _best_effort_queues(text: str) -> set[int]:
+    """Of ``queue=2`` or ``queue=2,3``. ``WrongUseError``."""
+    key, _, numbers = text.partition("=")
+    if key != "queue" or not all(one.isdecimal() and len(one) < 10 for one in numbers.split(",")):
+        raise WrongUseError(f"--best-effort {text}: give queues of the log, such as queue=2 or queue=2,3")
+    return {int(one) for one in numbers.split(",")}
 
 
 def _failures(text: str, given: World, choice: Choice, world: Fitted) -> Failures:
@@ -438,9 +470,11 @@ def _noted(source: Source, what: str, fix: str, done: str, which: Bools, is_stri
 
 def on_nodes_with_switches(world: Fitted, given: World, choice: Choice) -> Fitted:
     """With the limits of users and queues; nodes have clusters and memory of their own."""
-    for name in ("partitions", "memory", "failures", "reservations", "windows"):
+    for name in ("partitions", "memory", "failures", "reservations", "windows", "best_effort"):
         if (text := getattr(given, name)) is not None:
-            raise WrongUseError(f"--{name} {text}: only for a log of processors; leave it out")
+            raise WrongUseError(f"--{name.replace('_', '-')} {text}: only for a log of processors; leave it out")
+    if given.best_effort_jobs is not None:
+        raise WrongUseError("column best_effort: not with configurations; leave it out")
     if given.limits is None:
         return world
     trace = world.node_trace

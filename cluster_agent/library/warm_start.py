@@ -65,7 +65,8 @@ def start_of(given: World, choice: Choice, kind: Kind) -> Start:
     assert given.state is not None
     check("--state", given, choice)
     if kind != "processors" and given.has_switches:
-        option = next(option for name, option in SWITCHES.items() if getattr(given, name) is not None)
+        options = (option for name, option in SWITCHES.items() if getattr(given, name) is not None)
+        option = next(options, "best-effort jobs")
         raise WrongUseError(f"--state {given.state}: on nodes not with {option}; leave one of them out")
     state, sha256 = read_state(given.state)
     start = Start(given.state, sha256, state)

@@ -62,6 +62,7 @@ class Setting(msgspec.Struct, frozen=True):
     reservations: str | None = None
     pairs: str | None = None
     windows: str | None = None
+    best_effort: str | None = None
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -20,7 +20,7 @@ from cluster_agent.replay.world_run import Result
 from cluster_agent.scheduler.energy_window import Budget
 from cluster_agent.scheduler.job_columns import RESOURCES, Int64s
 from cluster_agent.scheduler.native.native_replay import NativeReplay
-from cluster_agent.scheduler.world import Kind
+from cluster_agent.scheduler.world import Kind, World
 
 if TYPE_CHECKING:
     from cluster_agent.replay.drawn import EmptyNodes, PowerOverTime
@@ -182,8 +182,13 @@ def _decided(seen: _Seen) -> dict[str, Any]:
 
 
 def _failed(seen: _Seen) -> dict[str, Any]:
-    """Runs that nodes which failed have ended; their joules are those of ``measure_power``."""
+    """Runs that nodes which failed, or preemptions, have ended; their joules are those of ``measure_power``."""
     return {"kills": int(seen.schedule.kills.sum()), "lost_processor_s": int(seen.schedule.lost.sum())}
+
+
+def _are_lost(world: World) -> bool:
+    """Whether runs may end early, whatever the policy is."""
+    return world.failures is not None or world.jobs.best_effort is not None
 
 
 def _fair(seen: _Seen) -> dict[str, Any]:
@@ -207,7 +212,7 @@ MEASURES: Final = (
     Measure(("nodes",), _used_of_nodes),
     Measure(("configurations",), _requested),
     Measure(("processors",), lambda seen: measure_power(seen.schedule)),
-    Measure(("processors",), lambda seen: _failed(seen) if seen.world.failures is not None else {}),
+    Measure(("processors",), lambda seen: _failed(seen) if _are_lost(seen.world) else {}),
     Measure(("nodes", "configurations"), _drawn),
     Measure(("nodes",), _without_jobs),
     Measure(("nodes",), _promised),

@@ -169,7 +169,7 @@ def run(
         idle_off_s=composition.idle_off_s,
         admitted_w=None if engine.unlike is None else engine.unlike.admitted_w,
         chosen=engine.moldable.chosen() if engine.moldable is not None else (),
-        switches=engine.switches | ({} if failures is None else failures.switches),
+        switches=engine.switches | ({} if failures is None else failures.switches) | _preempted(schedule),
     )
     if composition.portfolio is not None:
         from cluster_agent.scheduler.plans.looks import looks_of  # as above
@@ -178,6 +178,19 @@ def run(
         looked, world = looks_of(looks, composition.portfolio.names), msgspec.structs.replace(world, looks=looks)
         return msgspec.structs.replace(result, world=world, looks=looks, looked=looked)
     return result if engine.unlike is None or engine.unlike.planned is None else _planned(result, engine.unlike)
+
+
+def _preempted(schedule: NativeReplay) -> dict[str, int]:
+    """How many best-effort jobs waited, were preempted, or ran while another job waited, so that without the switch
+    nothing else happens if it is 0; nothing where there are none."""
+    jobs, start_s = schedule.jobs, schedule.start_s
+    if jobs.best_effort is None:
+        return {}
+    others = ~jobs.best_effort & (start_s != jobs.submit_s)
+    began_s, ended_s = np.sort(jobs.submit_s[others]), np.sort(np.where(start_s < 0, NEVER_S, start_s)[others])
+    another_waits = np.searchsorted(began_s, schedule.end_s, "left") > np.searchsorted(ended_s, start_s, "right")
+    changed = (schedule.kills > 0) | (start_s != jobs.submit_s) | another_waits
+    return {"best_effort": int((changed & jobs.best_effort).sum())}
 
 
 def _planned(result: Result, unlike: CUnlike) -> Result:

@@ -55,6 +55,8 @@ class Jobs(msgspec.Struct, frozen=True):
     queue: tuple[str, ...] = ()
     components: Components | None = None
     """What each takes of nodes, where some jobs have units that differ; else all have equal units."""
+    best_effort: Bools | None = None
+    """Which run on what no other job can use now, and are preempted when one can; None: none does."""
 
     def __post_init__(self) -> None:
         for name, (unknown, value) in KNOWN_ON_NODES.items():
@@ -77,10 +79,14 @@ class Jobs(msgspec.Struct, frozen=True):
         places = np.arange(len(self))[rows].tolist() if self.name or self.queue else ()
         name, queue = (tuple(texts[row] for row in places) if texts else () for texts in (self.name, self.queue))
         components = None if self.components is None else self.components.only(rows)
-        return replace(left, user=user.astype(np.int32), name=name, queue=queue, components=components)
+        best_effort = None if self.best_effort is None else self.best_effort[rows]
+        return replace(
+            left, user=user.astype(np.int32), name=name, queue=queue, components=components, best_effort=best_effort
+        )
 
     def each(self, of: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Jobs:
-        """With what ``of`` makes of each column that is known. Names, queues and components stay as they are."""
+        """With what ``of`` makes of each column that is known. Names, queues, components and which are
+        best-effort stay as they are."""
         found: dict[str, Any] = {name: of(getattr(self, name)) for name in KNOWN_EVERYWHERE}
         for name, (unknown, _) in KNOWN_ON_NODES.items():
             found[name] = of(getattr(self, name)) if self.has_units else unknown

@@ -142,6 +142,7 @@ class World(msgspec.Struct, frozen=True):
             (Declared("a closed loop", (REPLAY,)), self.loop),
             (Declared("a world with limits or partitions", (REPLAY,)), self.limits),
             (Declared("a world whose nodes fail", (REPLAY,)), self.failures),
+            (Declared("a world with best-effort jobs", (REPLAY,)), self.jobs.best_effort),
             (A_WARM_START, self.recorded),
             (Declared("a prediction of watts", (PAST,)), self.new_predictor),
         ]

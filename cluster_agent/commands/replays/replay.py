@@ -68,6 +68,7 @@ from foundation.shell.progress_bar import progress
 @click.option("--reservations", metavar="FILE", help="Processors that are kept for some jobs in some hours.")
 @click.option("--pairs", metavar="FILE.csv[:GPU]", help="Speeds next to partners, for jobs that share nodes.")
 @click.option("--windows", metavar="QUEUE=WINDOW,...", help="In which hours of the week jobs of a queue may run.")
+@click.option("--best-effort", metavar="queue=N,...", help="Jobs of these queues run on what no other job can use.")
 @click.option("--state", metavar="FILE", help="Start with the jobs of a machine (see `clusterctl state export`).")
 @click.option("--state-out", metavar="FILE", help="Write such a state from the middle of this replay.")
 @click.option("--state-at", metavar="SECONDS", type=click.IntRange(0, LONGEST_S), help="When, in seconds of the log.")

@@ -385,7 +385,7 @@ int32_t scheduler_set_portfolio(scheduler_t *s, const portfolio_model_t *model)
     p->user = column(m, all, sizeof *p->user);
     p->place = column(m, all, sizeof *p->place);
     p->own = (own_t){.context = p, .estimate = estimate_of, .ended = column(m, all, sizeof *p->own.ended)};
-    p->jobs = (jobs_t){n, s->jobs.n_users, p->run_s, p->request_s, p->width, p->user};
+    p->jobs = (jobs_t){n, s->jobs.n_users, p->run_s, p->request_s, p->width, p->user, NULL};
     p->room = 1;
     p->looks = column(m, p->room, sizeof *p->looks);
     p->costs = column(m, p->room * model->n_members, sizeof *p->costs);

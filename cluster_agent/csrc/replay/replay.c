@@ -43,6 +43,15 @@ static placement_t *placement_of(replay_t *r, int32_t job)
     return r->n_parts ? &r->parts[r->part_of[job]] : &r->placement;
 }
 
+/* The job has been submitted, and calls for a pass (1), or has ended. */
+static void call_for_pass(replay_t *r, int32_t job, int32_t is_due)
+{
+    if (r->jobs.best_effort && r->jobs.best_effort[job])
+        r->is_left_due = 1;
+    else
+        r->is_pass_due |= is_due;
+}
+
 static void end_job(replay_t *r, int32_t job)
 {
     if (r->meter)
@@ -51,7 +60,7 @@ static void end_job(replay_t *r, int32_t job)
     if (!is_placed(r))
         placement_give_back(placement_of(r, job), r->placement.intervals + r->interval_first[job], r->interval_count[job]);
     has_ended(r, job);
-    r->is_pass_due = 1;
+    call_for_pass(r, job, 1);
 }
 
 void replay_end_early(replay_t *r, int32_t job)
@@ -90,7 +99,8 @@ static void submit_job(replay_t *r)
         r->kills[r->submitted] = 0, r->lost[r->submitted] = 0, r->meter->job_uj[r->submitted] = 0.0;
     if (r->answering)
         answering_submit(r->answering, r->now_s);
-    r->is_pass_due |= scheduler_submit(r->scheduler, r->now_s, r->submitted++);
+    int32_t job = r->submitted++;
+    call_for_pass(r, job, scheduler_submit(r->scheduler, r->now_s, job));
 }
 
 void replay_start_job(replay_t *r)
@@ -122,15 +132,18 @@ static int32_t carry_out(replay_t *r)
 
 static int32_t pass(replay_t *r)
 {
-    int32_t count = scheduler_decide(r->scheduler, r->now_s, r->starts + r->n_starts);
+    int32_t *starts = r->starts + r->n_starts;
+    int32_t count = r->is_pass_due ? scheduler_decide(r->scheduler, r->now_s, starts)
+                                   : scheduler_decide_left(r->scheduler, r->now_s, starts);
     if (count < 0)
         return REPLAY_NO_MEMORY;
+    replay_preempt(r);
     for (int32_t i = 0; i < count; i++)
         replay_start_job(r);
     if (r->shares_nodes)
         follow_partners(r);
-    r->passes++;
-    r->is_pass_due = 0;
+    r->passes += r->is_pass_due;
+    r->is_pass_due = r->is_left_due = 0;
     for (int32_t i = 0; i < r->n_away && scheduler_waiting(r->scheduler); i++)
         r->mattered[r->away[i]] = 1;
     return 0;
@@ -154,7 +167,7 @@ static int32_t place(replay_t *r)
             return count == -1 ? REPLAY_NO_MEMORY : REPLAY_OVERFULL;
         r->interval_count[job] = count;
     }
-    if (r->n_failures) /* a job may start again */
+    if (r->n_failures || r->jobs.best_effort) /* a job may start again */
         r->n_placed = r->n_starts = 0;
     return 0;
 }
@@ -220,6 +233,8 @@ static int32_t finish_instant(replay_t *r)
         r->is_order_due = 0;
         if (is_due && (r->pauses != PAUSES_WHERE_ORDERED || scheduler_needs_order(r->scheduler, r->now_s)))
             return REPLAY_PASS_DUE;
+    }
+    if (r->is_pass_due || r->is_left_due) {
         int32_t status = pass(r);
         if (status < 0)
             return status;

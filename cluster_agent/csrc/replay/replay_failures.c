@@ -7,12 +7,8 @@ int32_t replay_set_failures(replay_t *r, const failure_t *failures, int32_t n_fa
     memory_t *m = &r->memory;
     r->failures = failures;
     r->n_failures = n_failures;
-    replay_place_processors(r);
     r->mattered = mattered;
-    r->ends.valid = column(m, n, sizeof *r->ends.valid);
-    r->overruns.valid = column(m, n, sizeof *r->overruns.valid);
-    r->kills = column(m, n, sizeof *r->kills);
-    r->lost = column(m, n, sizeof *r->lost);
+    replay_preemptible(r);
     r->running = column(m, n, sizeof *r->running);
     r->away = column(m, n_failures, sizeof *r->away);
     if (placement_init(&r->absent, m, (int32_t)r->processors) < 0)
@@ -39,14 +35,13 @@ static int is_on(const replay_t *r, int32_t job, const failure_t *one)
     return 0;
 }
 
-/* The running job is killed and waits again. */
-static void lose_job(replay_t *r, int32_t job)
+/* Its run is lost, and its processors are free. */
+static void leave(replay_t *r, int32_t job)
 {
     if (r->meter) {
         replay_meter_leaving(r, job);
         r->lost_uj[job] = r->meter->job_uj[job]; /* all runs until now were lost */
     }
-    scheduler_lose(r->scheduler, job);
     placement_give_back(&r->placement, r->placement.intervals + r->interval_first[job], r->interval_count[job]);
     r->ends.valid[job] = r->overruns.valid[job] = -1;
     r->kills[job]++;
@@ -54,6 +49,23 @@ static void lose_job(replay_t *r, int32_t job)
     r->start_s[job] = -1;
     if (r->answering)
         answering_requeued(r->answering);
+}
+
+/* The running job is killed and waits again. */
+static void lose_job(replay_t *r, int32_t job)
+{
+    leave(r, job);
+    scheduler_lose(r->scheduler, job);
+}
+
+void replay_preempt(replay_t *r)
+{
+    int32_t count;
+    const int32_t *jobs = scheduler_preempted(r->scheduler, &count);
+    for (int32_t i = 0; i < count; i++) {
+        leave(r, jobs[i]);
+        scheduler_requeue(r->scheduler, jobs[i]);
+    }
 }
 
 static void fail(replay_t *r)

@@ -31,6 +31,7 @@ struct replay {
     int32_t submitted, ended;
     int64_t passes;
     int32_t is_pass_due;
+    int32_t is_left_due; /* a pass of best-effort jobs alone */
 
     const failure_t *failures; /* only where nodes fail */
     uint8_t *mattered;
@@ -80,6 +81,12 @@ void replay_start_job(replay_t *r);
 
 /* The job leaves machine and scheduler, and what was foreseen of it does not happen. */
 void replay_end_early(replay_t *r, int32_t job);
+
+/* The columns of runs that end early and wait again, and their processors are known. 0, or -1: no memory. */
+int32_t replay_preemptible(replay_t *r);
+
+/* The best-effort jobs that a pass has preempted leave the machine, and wait again. */
+void replay_preempt(replay_t *r);
 
 /* The columns of a replay with power. */
 void replay_power_columns(replay_t *r);

@@ -31,9 +31,25 @@ replay_t *replay_new(const composition_t *composition, const jobs_t *jobs, const
         replay_free(r);
         return NULL;
     }
+    if (jobs->best_effort && replay_preemptible(r) < 0) {
+        replay_free(r);
+        return NULL;
+    }
     memset(r->start_s, 0xff, (size_t)n * sizeof *r->start_s); /* -1 */
     memset(r->end_s, 0xff, (size_t)n * sizeof *r->end_s);
     return r;
+}
+
+int32_t replay_preemptible(replay_t *r)
+{
+    int32_t n = r->jobs.n_jobs;
+    memory_t *m = &r->memory;
+    replay_place_processors(r);
+    r->ends.valid = column(m, n, sizeof *r->ends.valid);
+    r->overruns.valid = column(m, n, sizeof *r->overruns.valid);
+    r->kills = column(m, n, sizeof *r->kills);
+    r->lost = column(m, n, sizeof *r->lost);
+    return memory_status(m);
 }
 
 void replay_set_caps(replay_t *r, const caps_t *caps, int32_t begun)

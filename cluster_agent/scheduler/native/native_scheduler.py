@@ -284,6 +284,14 @@ class NativeScheduler:
             self._unlike.started(started)
         return started
 
+    @property
+    def preempted(self) -> list[int]:
+        """The best-effort jobs that the last pass has ended, so that others start: they wait again once they are
+        ``requeue``-d."""
+        count = ffi.new("int32_t *")
+        found = lib.scheduler_preempted(self._scheduler, count)
+        return list(found[0 : count[0]]) if count[0] else []
+
     def level(self, job: int) -> int:
         """The frequency of a running job."""
         return 0 if self._watts is None else int(lib.scheduler_level(self._scheduler, job))

@@ -98,8 +98,9 @@ class CJobs:
             pointer("int32_t", np.ascontiguousarray(jobs.width, np.int32)),
             pointer("int32_t", np.ascontiguousarray(jobs.user, np.int32)),
         ]
-        run_s, request_s, width, user = self._columns
-        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, run_s, request_s, width, user])
+        is_none = jobs.best_effort is None
+        self._columns.append(ffi.NULL if is_none else pointer("uint8_t", np.ascontiguousarray(jobs.best_effort)))
+        self.c = ffi.new("jobs_t *", [len(jobs), jobs.n_users, *self._columns])
 
 
 class CWatts:

@@ -119,7 +119,7 @@ class CLimits:
 
 def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
     """Why the policy does not go with these switches; None: it does."""
-    can_plan_all = set(switches) <= {"reservations", "windows"}
+    can_plan_all = set(switches) <= {"reservations", "windows", "best_effort"}
     backfills = ("none", "easy", "list", *(["conservative"] if can_plan_all else []))
     reasons = {
         f"backfill={composition.backfill}": composition.backfill not in backfills,
@@ -127,7 +127,7 @@ def clash_of(composition: Composition, switches: tuple[str, ...]) -> str | None:
         "guard": composition.guard is not None,
         "a portfolio": composition.portfolio is not None,
         "a plan": composition.plan is not None,
-        "a policy that knows watts": composition.power is not None and not can_plan_all,
+        "a policy that knows watts": composition.power is not None and (not can_plan_all or "best_effort" in switches),
         **_of_watts(composition.power),
         "idle_off_s": composition.idle_off_s is not None,
     }
