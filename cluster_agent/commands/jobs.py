@@ -195,6 +195,7 @@ def _show(found: tuple[JobRow, Job], as_json: bool) -> None:
         ("walltime", shown(row.walltime_s)),
         ("attempts", f"{row.attempts}" + (f", lost {job.losses} times" if job.losses else "")),
         *([("components", requested_nodes(job.spec))] if job.spec.components else []),
+        *([("best-effort", "yes: preempted when another job needs its nodes")] if spec.best_effort else []),
         ("exit status", "-" if row.status is None else str(row.status)),
         ("tag", in_words(row.tag, row.tag_source)),
         ("energy", _energy(row)),

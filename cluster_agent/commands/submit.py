@@ -40,7 +40,7 @@ _TIME_OF_DAY: Final = re.compile(r"(\d{1,2})(:\d{2}(?::\d{2})?)")
 NOT_IN_SCRIPTS: Final = ("script", "socket", "as_json", "command", "resume")
 NEEDS_THE_HEAD: Final = (
     "name", "eco", "share", "exclusive", "cores", "gpus", "mics", "memory", "after", "after_done", "begin", "queue",
-    "array", "reservation",
+    "array", "reservation", "best_effort",
 )  # fmt: skip
 
 
@@ -98,6 +98,11 @@ def component(**given: Any) -> None:
     help="Another job may run on other halves of its nodes (policy shared): auto, or its least speed, 0 to 1.",
 )
 @click.option("--exclusive", is_flag=True, help="No other job runs on its nodes.")
+@click.option(
+    "--best-effort",
+    is_flag=True,
+    help="It runs on nodes that no other job can use now, and is ended and queued again when one can.",
+)
 @click.option("--cores", type=click.IntRange(0), default=0, help="So many cores of each node (prb, easy-capped).")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="So many GPUs of each node.")
 @click.option("--mics", type=click.IntRange(0), default=0, help="So many MICs of each node.")
@@ -264,7 +269,8 @@ def _spec(given: dict[str, Any], script: str) -> dict[str, Any]:
         **_shares(given), "output": given["output"], "error": given["error"],
         "env": dict(map(_variable, given["env"])), "prolog": given["prolog"], "epilog": given["epilog"],
         "tag": given["tag"], "grace_s": max(grace_s, 1), "requeue": not given["no_requeue"],
-        "eco": given["eco"], "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
+        "eco": given["eco"], "best_effort": given["best_effort"],
+        "cores": given["cores"], "gpus": given["gpus"], "mics": given["mics"],
         "memory_gb": given["memory"], "queue": given["queue"], "reservation": given["reservation"],
         "after": [job for text in given["after"] for job in _numbers("--after", text)],
         "after_done": [job for text in given["after_done"] for job in _numbers("--after-done", text)],

@@ -13,7 +13,7 @@ import msgspec
 from cluster_agent.budget.sharers.view import tag_of
 from cluster_agent.errors import WrongUseError, no_such_node
 from cluster_agent.jobs.component_nodes import distributed, requested_nodes
-from cluster_agent.jobs.job import Job, JobSpec
+from cluster_agent.jobs.job import LONGEST_GRACE_S, Job, JobSpec
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.scheduler.plans.live_planning import LIVE_TIME_S
 from cluster_agent.scheduler.policy_phases import (
@@ -107,6 +107,25 @@ def check_shares(job: Job, shares: bool) -> None:
         raise WrongUseError("half a node, and nobody on the other half: request whole nodes, or --share")
     if shares and job.spec.components:
         raise WrongUseError("components requested, but the policy has jobs share alike nodes: submit them one by one")
+
+
+def check_yields(spec: JobSpec, has_them: bool) -> None:
+    """``WrongUseError`` for a best-effort job that is to have what those have not. ``has_them``: whether the partition
+    runs any."""
+    if not spec.best_effort:
+        return
+    if not has_them:
+        raise WrongUseError(
+            "--best-effort: not with the partition's policy, or its queues that have nodes of their own: leave it out"
+        )
+    for option, value in {"--queue": spec.queue, "--reservation": spec.reservation}.items():
+        if value:
+            raise WrongUseError(f"--best-effort and {option} {value}: it gets what all of these leave; leave one out")
+    if spec.grace_s > LONGEST_GRACE_S:
+        raise WrongUseError(
+            f"--grace {spec.grace_s}s: a best-effort job has {LONGEST_GRACE_S} s at most, since another one waits for"
+            " its nodes meanwhile"
+        )
 
 
 def check_components(spec: JobSpec, configurations: Collection[str]) -> None:

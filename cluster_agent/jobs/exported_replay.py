@@ -170,6 +170,8 @@ def _site(
     """Limits, queues, reservations and nodes that were away, as far as there are any, and a replay has them."""
     owner = partition.watts
     found = {SWITCHES: _switches(owner.switches, jobs, numbered, partition)}
+    if any(job.spec.best_effort for job in jobs):
+        found[SWITCHES] += f"--best-effort queue={numbered.best_effort_queue}\n"
     found[RESERVATIONS] = _reservations(partition.reservations, jobs, cores, zero_s)
     if owner.can_have_failures and not owner.switches.has_partitions:
         found[FAILURES] = _failures(partition, cores, zero_s, now_s)
@@ -218,8 +220,15 @@ class Numbered(NamedTuple):
         found = {"application": self.titles, "group": self.groups, "queue": self.queues}
         return [f"; Note: {what} {number} is {name!r}" for what, of in found.items() for name, number in of.items()]
 
+    @property
+    def best_effort_queue(self) -> int:
+        """The log's queue of jobs that run on what others cannot use: the next number, since no rule is for them."""
+        return max(self.queues.values(), default=ECO_QUEUE) + 1
+
     def queue(self, job: Job) -> int:
         """The log's queue of a job; where the partition has none, whether it may be slowed."""
+        if job.spec.best_effort:
+            return self.best_effort_queue
         return self.queues[job.spec.queue] if self.queues else ECO_QUEUE if job.spec.eco else 0
 
 
@@ -234,7 +243,7 @@ def _switches(switches: LiveSwitches, jobs: Sequence[Job], numbered: Numbered, p
     there = {
         "user": {job.user: job.uid for job in jobs},
         "group": numbered.groups,
-        "queue": {job.spec.queue: numbered.queue(job) for job in jobs},
+        "queue": {job.spec.queue: numbered.queue(job) for job in jobs if not job.spec.best_effort},
     }
     lines = [f"--limit {text}" for rule in switches.rules for text in _rule(rule, there[rule.key])]
     if switches.has_partitions:
@@ -261,6 +270,8 @@ def _log(jobs: Sequence[Job], processors: int, cores: int, zero_s: int, numbered
     lines += numbered.notes
     if not numbered.queues:
         lines.append(f"; Note: jobs of queue {ECO_QUEUE} may be slowed (submit --eco)")
+    if any(job.spec.best_effort for job in jobs):
+        lines.append(f"; Note: jobs of queue {numbered.best_effort_queue} are best-effort (submit --best-effort)")
     for job in jobs:
         submit_s, width = floor(job.queued_s) - zero_s, job.spec.nodes * cores
         wait_s = -1 if job.started_s is None else max(floor(job.started_s) - floor(job.queued_s), 0)

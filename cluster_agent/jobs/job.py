@@ -37,6 +37,12 @@ LATEST_S: Final = 4_102_444_800
 COMPONENT: Final = "NODECTL_COMPONENT"
 """In the environment of a heterogeneous job: which of its components, from 0, has the node."""
 
+PREEMPTED: Final = "preempted for another job"
+"""The reason of a best-effort job whose nodes another job gets."""
+
+LONGEST_GRACE_S: Final = 30
+"""Ours: of a best-effort job, since another one waits for its nodes meanwhile."""
+
 LONGEST_NAME: Final = 96
 """Ours: characters of a job's name."""
 
@@ -124,6 +130,8 @@ class JobSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of nodes, if it wants an odd number of these; 0: whole nodes."""
     begin_s: Annotated[int, Meta(ge=0, le=LATEST_S)] = 0
     """Until this time (Unix seconds), too; 0: it may begin at once."""
+    best_effort: bool = False
+    """Whether it runs on nodes that no other job can use now, until one can (``csrc/best_effort.c``)."""
     components: Annotated[list[Component], Meta(max_length=MOST_COMPONENTS)] = []
     """What starts together, of a heterogeneous job; then ``nodes`` is their sum, and cores to memory are theirs. Empty:
     the job is one, of its own."""

@@ -48,6 +48,8 @@ class Node:
     is_up: bool = False
     drained: str | None = None  # the reason
     runs: dict[int, int] = field(default_factory=dict)  # by row of the engine's table
+    yields: set[int] = field(default_factory=set)  # those of the rows of best-effort jobs, which others may preempt
+    leaving: set[int] = field(default_factory=set)  # ... and which are preempted: to the engine it is free of these
     away_row: int | None = None  # while it is away: its placeholder in the engine's table
     away_until_s: int | None = None  # when the scheduler may count on it again; None: not known
     spoke_s: float = float("-inf")
@@ -74,7 +76,8 @@ class Node:
     @property
     def free_shares(self) -> int:
         """Those that no job has."""
-        return 0 if -1 in self.runs.values() else SHARES - len(self.runs)
+        halves = [half for row, half in self.runs.items() if row not in self.leaving]
+        return 0 if -1 in halves else SHARES - len(halves)
 
     @property
     def free_half(self) -> int:
@@ -101,6 +104,12 @@ class Node:
     def may_start(self) -> bool:
         """Whether a job may be started on it now, on what is free of it."""
         return self.is_up and self.free_shares > 0 and self.switched is None and not self.gets_none
+
+    @property
+    def may_yield(self) -> bool:
+        """Whether a job may be started on it in place of best-effort jobs that have it now."""
+        is_ready = self.is_up and self.switched is None and not self.gets_none
+        return is_ready and bool(self.yields) and self.runs.keys() <= self.yields | self.leaving
 
     @property
     def is_away(self) -> bool:

@@ -120,6 +120,14 @@ class Run:
         return min(part.began_s + self.longest_s, ending_from_s)
 
     @property
+    def ended_by_itself(self) -> bool:
+        """Whether all parts had ended, well or not, before a signal reached them."""
+        return all(
+            part.last is not None and (part.last.phase, part.last.cause) == ("ended", "")
+            for part in self.parts.values()
+        )
+
+    @property
     def outcome(self) -> tuple[State, int | None, str]:
         """State, exit status and reason of the job, once all parts are over."""
         job, lasts = self.job, [part.last for part in self.parts.values() if part.last is not None]
@@ -162,6 +170,8 @@ class Runs:
         send: Callable[[str, Message], None], over: Callable[[Run], None],
     ) -> None:  # fmt: skip
         self.by_row: dict[int, Run] = {}
+        self.leaving: set[int] = set()
+        """The rows of best-effort jobs that were preempted: other jobs have their nodes, and start there after them."""
         self.happened: set[Happening] = set()
         """What happened to jobs that calls for new caps; whoever shares watts clears it."""
         self._times, self._store, self._now, self._say, self._send, self._over = times, store, now, say, send, over
@@ -267,8 +277,11 @@ class Runs:
         if heard.energy is not None:
             job.meter(node.name, heard.energy, now_s)
         if part.is_over:
+            leaves = one.row in self.leaving
             self._part_over(one, node)
             self._send(node.name, JobForget(job.id, job.attempt))
+            if leaves:
+                self._start_next(node)
             return
         part.began_s = now_s if part.began_s is None else part.began_s
         self._signal_again(one, node, heard, now_s)
@@ -308,10 +321,23 @@ class Runs:
 
     def _send_start(self, one: Run, name: str, now_s: float) -> None:
         part = one.parts[name]
+        if self._has_another(one, name):
+            return
         part.start_sent_s = now_s
         if part.first_start_sent_s is None:
             part.first_start_sent_s = now_s
         self._send(name, one.job.start_on(name))
+
+    def _has_another(self, one: Run, name: str) -> bool:
+        """Whether a job that was preempted for this one still runs on the node."""
+        before = (self.by_row[row] for row in self.leaving if row != one.row)
+        return any(name in other.parts and not other.parts[name].is_over for other in before)
+
+    def _start_next(self, node: Node) -> None:
+        """The jobs that a preempted one has kept from starting there."""
+        for one in self.on(node):
+            if one.parts[node.name].first_start_sent_s is None and one.job.state == "starting":
+                self._send_start(one, node.name, self._now())
 
     def _part_over(self, one: Run, node: Node) -> None:
         """A part has ended; with the last part the job ends, and only then its nodes are free: the scheduler counts

@@ -27,8 +27,14 @@ class GrowingJobs:
     """``jobs`` for the engine, filled by ``add``. The last row is never used and has the highest user number, since the
     engine reads the number of users of a table only once."""
 
-    def __init__(self, capacity: int = CAPACITY, users: int = USERS, known: Sequence[int] = ()) -> None:
-        """``known``: users who have a number from the start."""
+    def __init__(
+        self,
+        capacity: int = CAPACITY,
+        users: int = USERS,
+        known: Sequence[int] = (),
+        has_best_effort: bool = False,
+    ) -> None:
+        """``known``: users who have a number from the start; ``has_best_effort``: whether some jobs may be that."""
         self.jobs = Jobs(
             number=np.zeros(capacity, np.int64),
             submit_s=np.zeros(capacity, np.int64),
@@ -36,6 +42,7 @@ class GrowingJobs:
             request_s=np.zeros(capacity, np.int64),
             width=np.zeros(capacity, np.int32),
             user=np.zeros(capacity, np.int32),
+            best_effort=np.zeros(capacity, np.bool_) if has_best_effort else None,
         )
         self.jobs.user[-1] = users - 1
         self._rows = 0
@@ -69,6 +76,11 @@ class GrowingJobs:
         jobs.run_s[row] = jobs.request_s[row] = request_s
         jobs.user[row] = self._users.setdefault(uid, len(self._users))
         return row
+
+    def yields(self, row: int) -> None:
+        """It has a best-effort job."""
+        assert self.jobs.best_effort is not None
+        self.jobs.best_effort[row] = True
 
     def ran(self, row: int, run_s: int) -> None:
         """Note that the job ended after so many seconds, at least 1; policies learn from it."""

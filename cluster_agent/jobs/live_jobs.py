@@ -22,14 +22,14 @@ from msgspec.structs import replace
 
 from cluster_agent.cluster import Machine
 from cluster_agent.errors import WrongUseError
-from cluster_agent.jobs.admission import check_components, check_job, check_live, check_runs, check_shares
+from cluster_agent.jobs.admission import check_components, check_job, check_live, check_runs, check_shares, check_yields
 from cluster_agent.jobs.component_nodes import distributed
 from cluster_agent.jobs.engine_side.engine_rows import EngineRows
 from cluster_agent.jobs.engine_side.free_nodes import FreeNodes
 from cluster_agent.jobs.engine_side.placeholders import Outage, Placeholders
 from cluster_agent.jobs.engine_side.run_ends import REQUEUE, RunEnds
 from cluster_agent.jobs.engine_side.start_rules import StartRules, stored_reservations
-from cluster_agent.jobs.job import ACTIVE, OVER, Job, JobSpec, PowerInterval, in_queue
+from cluster_agent.jobs.job import ACTIVE, OVER, PREEMPTED, Job, JobSpec, PowerInterval, in_queue
 from cluster_agent.jobs.job_nodes import SHARES, Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import CAPACITY
@@ -38,7 +38,7 @@ from cluster_agent.jobs.owned_watts.live_owner import NodeBudget, Owner
 from cluster_agent.jobs.power_switching import Power, PowerTimes, is_coming, is_off_for_cap
 from cluster_agent.jobs.timeouts import Timeouts
 from cluster_agent.jobs.times import EngineClock, Times
-from cluster_agent.jobs.waiting import Postponed, add_plan, wanted_by, why_waiting
+from cluster_agent.jobs.waiting import Postponed, add_plan, boots_nodes, wanted_by, why_waiting
 from cluster_agent.scheduler.configurations.table import Rows
 from cluster_agent.scheduler.interfaces import Event, Meter, unmetered
 from cluster_agent.scheduler.loop import run
@@ -119,7 +119,7 @@ class Partition:
         self._postponed = Postponed(self.jobs, store.state, now)
         self._rows = EngineRows(
             self.watts, self.nodes, self.jobs, self.runs, self._postponed, self._placeholders, store, self._clock, now,
-            say, capacity,
+            say, capacity, lambda row: self._ends.preempt(row),
         )  # fmt: skip
         self._rules = StartRules(self.reservations, self._rows, store, self._clock)
         self._ends = RunEnds(self._rows, self._rules, store, self._clock, now, say)
@@ -143,6 +143,7 @@ class Partition:
         """Accept a job; it is on the disk when this returns. ``WrongUseError`` for one that could never run."""
         switches = self.watts.switches
         switches.check_queue(spec.queue)
+        check_yields(spec, self.watts.has_best_effort)
         if on and switches.has_partitions:
             spec = replace(spec, queue=self._queue_of(on[0]))
         if spec.components:
@@ -188,8 +189,9 @@ class Partition:
             return
         job.is_cancelled = False
         if job.state in ACTIVE:
-            job.reason = REQUEUE
-            self.runs.stop(self.runs.of(job), REQUEUE)
+            if job.reason != PREEMPTED:  # which is queued again anyway
+                job.reason = REQUEUE
+                self.runs.stop(self.runs.of(job), REQUEUE)
         else:
             if job.attempt == 0:
                 self._postponed.check(job)
@@ -369,6 +371,7 @@ class Partition:
         if len(free) < width:
             self._rows.set_aside(job, started)
             return
+        self._ends.preempt_on(free)
         self.watts.counts.started(job, started)
         counts = self.watts.counts.counts_on(self._rows.scheduler, job)
         others = list(dict.fromkeys(row for node in free for row in node.runs))
@@ -376,7 +379,7 @@ class Partition:
         for node in free:
             if counts.get(node.name, SHARES) < SHARES:
                 started.halves[node.name] = node.free_half
-            node.runs[job] = started.halves.get(node.name, -1)
+            self._rows.has_node(job, started, node.name)
         started.state, started.attempt, started.reason = "starting", started.attempt + 1, ""
         started.level = level
         started.nodes, started.started_s, started.ended_s = [node.name for node in free], self._now(), None
@@ -482,7 +485,7 @@ class Partition:
             self.power.keep_off(self.nodes.values(), off)
         if self.power.times.is_used or any(node.switched for node in self.nodes.values()):
             queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in self._postponed.jobs)
-            waiting = sorted(queued, key=in_queue)
+            waiting = sorted(filter(boots_nodes, queued), key=in_queue)
             over = self._rules.why(waiting)
             wanted = [wanted_by(job, self.watts.most_nodes(job)) for job in waiting if job.id not in over]
             self.power.watch(self.nodes.values(), wanted)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from cluster_agent.errors import WrongUseError
 from cluster_agent.jobs.admission import can_run, has_resources
@@ -23,6 +24,8 @@ from cluster_agent.jobs.job import Job, State
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
 from cluster_agent.jobs.power_switching import Wanted
+
+BEST_EFFORT: Final = "best-effort: until there are enough nodes that no other job can use now"
 
 
 class Postponed:
@@ -130,6 +133,11 @@ class Postponed:
         return None
 
 
+def boots_nodes(job: Job) -> bool:
+    """Whether nodes that are off boot for it."""
+    return not job.spec.best_effort
+
+
 def wanted_by(job: Job, most_nodes: int) -> Wanted:
     """The nodes that may have to boot for it."""
     return Wanted(partial(can_run, job), partial(distributed, job.spec), job.spec.nodes, most_nodes)
@@ -145,7 +153,7 @@ def why_waiting(
 ) -> dict[int, str]:
     """Per number of each queued job. ``order`` is the queue; a job that is not in it is wider than the partition, or
     has just come. ``owns_watts``: whether the policy starts a job only if there are watts for it."""
-    why: dict[int, str] = {}
+    why, order = _apart(order)
     idle_of: dict[str, int] = {}  # by what jobs request of a node
     ready = _ready(nodes)
     for place, job in enumerate(order):
@@ -166,6 +174,12 @@ def why_waiting(
         if job.state == "queued" and job.id not in why and (lacks := _lacks(job, nodes)):
             why[job.id] = lacks
     return why
+
+
+def _apart(order: Sequence[Job]) -> tuple[dict[int, str], list[Job]]:
+    """Why best-effort jobs wait, and the others."""
+    why = {job.id: BEST_EFFORT for job in order if job.spec.best_effort}
+    return why, [job for job in order if job.id not in why]
 
 
 def add_plan(
@@ -222,7 +236,11 @@ def _coming(nodes: Collection[Node], runs: Mapping[int, Run], now_s: float) -> l
     """When nodes become free, where that is known: (Unix seconds, how many, how), in order of time."""
     occupied = Counter(row for node in nodes if node.is_up and not node.gets_none for row in node.runs)
     found = [
-        (max(float(one.expected_end_s), now_s), occupied[row], f"job {one.job.id} is to have ended")
+        (
+            now_s if one.job.spec.best_effort else max(float(one.expected_end_s), now_s),
+            occupied[row],
+            f"job {one.job.id} is to have ended",
+        )
         for row, one in runs.items()
         if occupied[row]
     ]

@@ -188,6 +188,10 @@ class QueueSchedule:
         """The same."""
         raise RuntimeError("defect: a policy without watts sets a level")
 
+    def preempt(self, job: int) -> None:
+        """The same: Slurm's own jobs are never best-effort here."""
+        raise RuntimeError("defect: a job of Slurm's is preempted")
+
     # --- inside
 
     def _begin(self, names: tuple[str, ...]) -> None:
@@ -196,7 +200,7 @@ class QueueSchedule:
         self._note("begin", self._clock.now_s(), len(names))
         table = GrowingJobs(max(self._capacity, 4 * (len(self.jobs) + len(names)) + 64))
         live = LiveJobs(table.jobs, max(len(names), 1), table.uids, self._say)
-        self._table, self._engine = table, self._owner.begin(live, names, lambda: False)
+        self._table, self._engine = table, self._owner.begin(live, names, lambda: False, self.preempt)
         self._scheduler = self._logged(self._engine, self._clock)
         self._at: dict[int, Tracked] = {}
         self._end_s: dict[int, int] = {}

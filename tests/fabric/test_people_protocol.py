@@ -93,7 +93,7 @@ ON_THE_WIRE = {
         {"command": ["a"], "walltime_s": 60, "workdir": "/", "script": "", "name": "", "nodes": 1, "output": "",
          "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "", "grace_s": 30, "requeue": True, "eco": False,
          "cores": 0, "gpus": 0, "mics": 0, "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-         "reservation": "", "share": "", "halves": 0, "begin_s": 0, "components": []},
+         "reservation": "", "share": "", "halves": 0, "begin_s": 0, "best_effort": False, "components": []},
     ),
     "jobs": (ListJobs(), {"everything": False, "states": [], "user": "", "after": 0}),
     "job": (ShowJob(7), {"job": 7}),
@@ -135,7 +135,8 @@ ON_THE_WIRE = {
                                 "nodes": 1, "output": "", "error": "", "env": {}, "prolog": "", "epilog": "", "tag": "",
                                 "grace_s": 30, "requeue": True, "eco": False, "cores": 0, "gpus": 0, "mics": 0,
                                 "memory_gb": 0.0, "after": [], "after_done": [], "queue": "",
-                                "reservation": "", "share": "", "halves": 0, "begin_s": 0, "components": []}},
+                                "reservation": "", "share": "", "halves": 0, "begin_s": 0, "best_effort": False,
+                                "components": []}},
     ),
 }  # fmt: skip
 """Each kind with a request and its body, as commands of before this protocol had types send it: with its defaults."""
@@ -169,7 +170,7 @@ def test_a_request_is_understood_as_commands_sent_it_before_it_had_a_type(kind):
 
 
 def test_what_has_its_default_is_not_sent_so_an_older_agent_takes_what_asks_nothing_new_of_it():
-    later = {"queue", "begin_s", "components"}
+    later = {"queue", "begin_s", "best_effort", "components"}
     fields = [(one.name, one.type, one) for one in msgspec.structs.fields(Submit) if one.name not in later]
     older = msgspec.defstruct(
         "Older", [(name, type_) if one.required else (name, type_, _default(one)) for name, type_, one in fields],

@@ -14,7 +14,7 @@ from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.jobs.engine_side.placeholders import ENDLESS_S, Placeholders
-from cluster_agent.jobs.job import ACTIVE, Job, in_queue
+from cluster_agent.jobs.job import ACTIVE, PREEMPTED, Job, in_queue
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Part, Run, Runs
 from cluster_agent.jobs.job_table import GrowingJobs
@@ -48,11 +48,12 @@ class EngineRows:
         now: Callable[[], float],
         say: Callable[[str], None],
         capacity: int,
+        preempt: Callable[[int], None],
     ) -> None:
         self.watts, self.nodes, self.jobs, self.runs = watts, nodes, jobs, runs
         self.postponed, self.placeholders = postponed, placeholders
         self._store, self._clock, self._now, self._say = store, clock, now, say
-        self._capacity = capacity
+        self._capacity, self._preempt = capacity, preempt
         self.has_room = True
         """Nodes became free, or a job left the queue: a pass is due."""
         self.has_grown = False
@@ -120,10 +121,11 @@ class EngineRows:
         users: list[int] = []
         if (priority := self.watts.phases.priority) is not None:
             users = sorted({*priority.accounts, *(job.uid for job in (*past, *self.jobs.values()))})
-        table = GrowingJobs(self._rows_needed() + len(past), known=users)
+        has_best_effort = self.watts.has_best_effort
+        table = GrowingJobs(self._rows_needed() + len(past), known=users, has_best_effort=has_best_effort)
         self.note_resources()
         live = LiveJobs(table.jobs, max(len(self.nodes), 1), table.uids, self._say)
-        return table, self.watts.begin(live, list(self.nodes), self._delays_pass)
+        return table, self.watts.begin(live, list(self.nodes), self._delays_pass, self._preempt)
 
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
@@ -133,9 +135,10 @@ class EngineRows:
         self.has_grown, self.has_room, self._ended_nodes = False, True, 0
         kept = {one.job.id: one for one in self.runs.by_row.values()}
         self.runs.by_row.clear()
+        self.runs.leaving.clear()
         self._learn_from(past)
         for node in self.nodes.values():
-            node.runs = {}
+            node.runs, node.yields, node.leaving = {}, set(), set()
             node.away_row = node.away_until_s = None
         for job in self.jobs.values():
             if job.state in ACTIVE:
@@ -163,7 +166,10 @@ class EngineRows:
 
     def _adopt(self, job: Job, known: Run | None, now_s: int) -> None:
         assert job.started_s is not None
-        if job.reason == CAPPED:
+        leaves = job.reason == PREEMPTED
+        if leaves:
+            row, expected_end_s = self._unseen(len(job.nodes), now_s), ENDLESS_S
+        elif job.reason == CAPPED:
             row, expected_end_s = self.occupy(job.nodes, now_s), ENDLESS_S
             self.killed_s[row] = self._now()
         else:
@@ -179,8 +185,10 @@ class EngineRows:
         one.row, one.expected_end_s = row, expected_end_s
         one.is_killed, one.waits_as = job.reason == CAPPED, None
         self.runs.by_row[row] = one
+        if leaves:
+            self.runs.leaving.add(row)
         for name in job.nodes:
-            self.nodes[name].runs[row] = job.halves.get(name, -1)
+            self.has_node(row, job, name)
         if expected_end_s <= now_s:
             heappush(self._overruns, (expected_end_s, row))
         else:
@@ -196,7 +204,36 @@ class EngineRows:
         """``nodes``: how many it has, which a policy before a restart may have chosen; 0: those that it requests."""
         row = self._table.add(job.id, job.uid, submit_s, self.watts.counts.request_s(job), nodes or job.spec.nodes)
         self.watts.counts.add(row, job)
+        if job.spec.best_effort and self.watts.has_best_effort:
+            self._table.yields(row)
         return row
+
+    def has_node(self, row: int, job: Job, name: str) -> None:
+        """The job in this row has the node, or half of it."""
+        node = self.nodes[name]
+        node.runs[row] = job.halves.get(name, -1)
+        if row in self.runs.leaving:
+            node.leaving.add(row)
+        elif job.spec.best_effort and self.watts.has_best_effort:
+            node.yields.add(row)
+
+    def leave_nodes(self, one: Run) -> None:
+        """To the engine the nodes of this run are free. Its job waits again in its old row, and has another until then,
+        of which the engine does not know."""
+        one.waits_as = before = one.row
+        one.row = self._unseen(len(one.parts), self._clock.now_s())
+        del self.runs.by_row[before]
+        self.runs.by_row[one.row] = one
+        self.runs.leaving.add(one.row)
+        for name in one.parts:
+            node = self.nodes[name]
+            node.runs.pop(before)
+            node.yields.discard(before)
+            self.has_node(one.row, one.job, name)
+
+    def _unseen(self, nodes: int, now_s: int) -> int:
+        """A row that the engine never hears of."""
+        return self._table.add(0, -1, now_s, ENDLESS_S, nodes)
 
     def occupy(self, names: Sequence[str], now_s: int, length_s: int = ENDLESS_S, shares: Sequence[int] = ()) -> int:
         """A row that has these nodes, or so many shares of each, which are away or have a job that is being killed, and

@@ -1,17 +1,19 @@
 """What becomes of a job whose run is over: it has ended, was lost with a node, or was killed for a cap or by hand.
 
-A job that was lost with its node, or killed for a cap, waits again at its place in the queue, once and where it may.
+A job that was lost with its node, or killed for a cap, waits again at its place in the queue, once and where it may;
+a best-effort job that was preempted, each time.
 One that is queued again by hand goes to the end of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cluster_agent.jobs.engine_side.engine_rows import EngineRows
 from cluster_agent.jobs.engine_side.start_rules import StartRules
-from cluster_agent.jobs.job import Job, State
+from cluster_agent.jobs.job import PREEMPTED, Job, State
+from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
 from cluster_agent.jobs.owned_watts.live_levels import CAPPED
 from cluster_agent.jobs.times import EngineClock
@@ -41,12 +43,19 @@ class RunEnds:
         """No node has the job any more."""
         job, rows = one.job, self._rows
         job.nodes = list(one.parts)
+        leaves = one.row in rows.runs.leaving
+        rows.runs.leaving.discard(one.row)
         for name in one.parts:
-            rows.nodes[name].runs.pop(one.row, None)
+            node = rows.nodes[name]
+            node.runs.pop(one.row, None)
+            node.yields.discard(one.row)
+            node.leaving.discard(one.row)
         state, status, reason = one.outcome
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
-        waits_again = state == "lost" and not is_requeue and self._is_to_wait_after_loss(one)
-        if one.is_killed:
+        waits_again = state == "lost" and not is_requeue and not leaves and self._is_to_wait_after_loss(one)
+        if leaves:
+            rows.has_room = True
+        elif one.is_killed:
             rows.scheduler.withdraw(one.row)
             rows.killed_s.pop(one.row, None)
             rows.has_room = True
@@ -56,7 +65,7 @@ class RunEnds:
             rows.run_over(one)
         if is_requeue:
             self.queue_again(job, "queued again by hand")
-        elif job.reason == CAPPED and not job.is_cancelled:
+        elif job.reason in (CAPPED, PREEMPTED) and not job.is_cancelled and not (leaves and one.ended_by_itself):
             self._wait_again(one)
         elif not waits_again:
             self.job_over(job, state, status, reason)
@@ -77,6 +86,21 @@ class RunEnds:
         runs.stop(one, CAPPED)
         runs.happened.add("start")  # its watts are for others
         self._store.save(one.job)
+
+    def preempt(self, row: int) -> None:
+        """Another job gets the nodes of this best-effort job, and starts there when its last process has ended."""
+        one = self._rows.runs.by_row[row]
+        self._rows.leave_nodes(one)
+        self._say(f"job {one.job.id}: {PREEMPTED}")
+        one.job.reason = PREEMPTED  # also of one that is being ended: after a restart its nodes are another's
+        self._rows.runs.stop(one, PREEMPTED)
+        self._store.save(one.job)
+
+    def preempt_on(self, nodes: Sequence[Node]) -> None:
+        """The same of the jobs on these nodes, which a job gets by name, so that the engine has not preempted them."""
+        for row in sorted({row for node in nodes for row in node.yields}):
+            self._rows.scheduler.withdraw(row)
+            self.preempt(row)
 
     def cancel(self, job: Job, reason: str = "") -> None:
         """It leaves the queue and is over."""
@@ -125,17 +149,18 @@ class RunEnds:
         rows.has_grown |= is_ready  # all that wait are put in order again
 
     def _wait_again(self, one: Run) -> None:
-        """A job that was killed for a cap: to its place in the queue, or it has ended, as the policy and it say."""
-        job, rows = one.job, self._rows
+        """A job that was killed for a cap, or preempted: to its place in the queue, or it is over, as the policy and it
+        say."""
+        job, rows, why = one.job, self._rows, one.job.reason
         if not (job.spec.requeue and rows.watts.requeues):
-            self.job_over(job, "failed", None, CAPPED)
+            self.job_over(job, "failed", None, why)
             return
         place_s = job.queued_s
-        self.queue_again(job, f"queued again: {CAPPED}")
+        self.queue_again(job, f"queued again: {why}")
         job.queued_s = place_s
         if one.waits_as is None:  # it was killed before a restart: all that wait are put in order again
             rows.has_grown = True
-        elif rows.fits(job):
+        elif job in rows.fresh:  # not if it waits for a node that may still run it, or is too wide by now
             rows.fresh.remove(job)
             rows.wait_as(one.waits_as, job)
             rows.scheduler.requeue(one.waits_as)

@@ -51,7 +51,7 @@ class StartRules:
 
     def check(self, job: Job) -> None:
         """``WrongUseError`` for a job that could never start."""
-        if (limits := self._watts.counts.limits) is not None:
+        if (limits := self._watts.counts.limits) is not None and not job.spec.best_effort:
             limits.check(claim_of(job))
         self.check_times(job)
 
@@ -113,7 +113,9 @@ class StartRules:
         or queue runs as much as it may, nodes are reserved, or the queue is closed."""
         if (limits := self._watts.counts.limits) is None:
             return {}
-        jobs, running = list(jobs), [claim_of(one.job) for one in self._rows.runs.by_row.values()]
+        jobs = [job for job in jobs if not job.spec.best_effort]
+        runs = self._rows.runs.by_row.values()
+        running = [claim_of(one.job) for one in runs if not one.job.spec.best_effort]
         found = limits.over(((job.id, claim_of(job)) for job in jobs), running)
         needs = [(job.id, need_of(job)) for job in jobs]
         now_s = self._clock.now_s()
@@ -131,6 +133,7 @@ class StartRules:
                 one.parts,
             )
             for one in self._rows.runs.by_row.values()
+            if not one.job.spec.best_effort  # it ends when others need its nodes
         ]
         away = sum(node.is_away for node in self._rows.nodes.values())
         return [*found, *([Busy(0, away, float("inf"))] if away else [])]

@@ -20,7 +20,7 @@ from cluster_agent.cluster import UW, Machine, NodeGroup, Topology
 from cluster_agent.errors import ClusterError, WrongUseError
 from cluster_agent.jobs.admission import has_resources
 from cluster_agent.jobs.component_nodes import component_on, distributed
-from cluster_agent.jobs.job import Job
+from cluster_agent.jobs.job import PREEMPTED, Job
 from cluster_agent.jobs.job_nodes import Node
 from cluster_agent.jobs.job_runs import Run
 from cluster_agent.jobs.owned_watts.live_configurations import ConfigurationCounts, check_configurations
@@ -148,7 +148,7 @@ class Owner:
         """``ClusterError`` if jobs share nodes, as an earlier policy has placed them, and this one has none share."""
         on: dict[str, int] = {}
         for job in jobs if self.pairs is None else ():
-            for name in job.nodes:
+            for name in job.nodes if job.reason != PREEMPTED else ():
                 if name in on:
                     raise ClusterError(
                         f"jobs {on[name]} and {job.id} share {name}, and the policy gives each job its nodes alone:"
@@ -199,8 +199,11 @@ class Owner:
 
     # --- for the engine
 
-    def begin(self, live: LiveJobs, names: Sequence[str], is_paused: Callable[[], bool]) -> LiveScheduler:
-        """A scheduler over a new table of jobs, on these nodes. ``is_paused``: whether passes have to wait."""
+    def begin(
+        self, live: LiveJobs, names: Sequence[str], is_paused: Callable[[], bool], preempt: Callable[[int], None]
+    ) -> LiveScheduler:
+        """A scheduler over a new table of jobs, on these nodes. ``is_paused``: whether passes have to wait;
+        ``preempt``: ends a best-effort job for others."""
         self._announced = None
         self._groups = {name: self._group_of(name) for name in names}
         self._count_idle()
@@ -212,7 +215,7 @@ class Owner:
         if phases.priority:
             phases = replace(phases, priority=with_strangers(phases.priority))
         given = {"meter": self._meter, "full_w": self.full_w, **engine.given}
-        return LiveScheduler(is_paused, phases, engine.jobs, engine.processors, **given)
+        return LiveScheduler(is_paused, preempt, phases, engine.jobs, engine.processors, **given)
 
     def _new_counts(self, live: LiveJobs) -> Counts:
         composition = self._composition
@@ -225,6 +228,12 @@ class Owner:
         if self.places_jobs:
             return NodeCounts(live, self._owned, composition, self._groups, self.idle_caps_mw)
         return ConfigurationCounts(live, self._owned, composition, self.configurations, self.idle_mw)
+
+    @property
+    def has_best_effort(self) -> bool:
+        """Whether jobs may run on what others cannot use, until these can."""
+        knows_nodes = self.owns_watts or self.pairs is not None or self.switches.has_partitions
+        return not knows_nodes and clash_of(self._composition, ("best_effort",)) is None
 
     @property
     def predicts(self) -> bool:
@@ -389,14 +398,14 @@ def _median(values: Iterable[int]) -> int:
 
 
 class LiveScheduler(NativeScheduler):
-    """The engine of a live partition; ``is_paused`` says whether passes have to wait."""
+    """The engine of a live partition; ``is_paused`` says whether passes have to wait, ``preempt`` ends a job."""
 
-    def __init__(self, is_paused: Callable[[], bool], *given: Any, **more: Any) -> None:
+    def __init__(self, is_paused: Callable[[], bool], preempt: Callable[[int], None], *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.is_pass_due = False
         """Whether a pass had to wait."""
         self.passes = 0
-        self._is_paused = is_paused
+        self._is_paused, self._preempt = is_paused, preempt
 
     def submit(self, now_s: int, job: int) -> bool:
         """It has waited since it joined the queue, which may be before a restart."""
@@ -406,4 +415,9 @@ class LiveScheduler(NativeScheduler):
         """One pass, or none for now."""
         self.is_pass_due = self._is_paused()
         self.passes += not self.is_pass_due
-        return [] if self.is_pass_due else super().decide(now_s)
+        if self.is_pass_due:
+            return []
+        started = super().decide(now_s)
+        for job in self.preempted:
+            self._preempt(job)
+        return started
