@@ -133,8 +133,6 @@ class _Step:
         request, detail, status = self._request, "", 1
         self._make_files_of_the_job()
         try:
-            if self._group.half:
-                self._group.half.keep_to()
             if request["prolog"] and self._hook("prolog"):
                 detail = "its prolog failed: the job was not run"
             elif not self._cause:
@@ -183,6 +181,8 @@ class _Step:
         except OSError:  # a full disk: without a stage the agent counts the longest time that a run may take
             with contextlib.suppress(OSError):
                 os.unlink(self._directory / STAGE)
+        if self._group.half:
+            self._group.half.keep_to()
         return start_child(program, self._user, self._group, self._note_session)
 
     def _note_session(self, pid: int) -> None:
