@@ -195,6 +195,14 @@ def test_the_library_has_them_as_a_column() -> None:
         replayed_world(World(columns | {"best_effort": queue * (queue == 2)}, machine=4), "fcfs")
 
 
+def test_one_that_goes_past_a_waiting_job_counts_though_it_never_waits_itself() -> None:
+    number, submit_s, run_s, width = np.array([[1, 2, 3], [0, 10, 20], [100, 50, 10], [2, 4, 2]])
+    columns = {"number": number, "submit_s": submit_s, "run_s": run_s, "request_s": run_s, "width": width}
+    result = replayed_world(World(columns | {"best_effort": [0, 0, 1]}, machine=4), "fcfs")
+    assert (result.start_s.tolist(), result.metrics["kills"]) == ([0, 100, 20], 0)
+    assert result.metrics["switches"] == {"best_effort": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -78,6 +78,30 @@ def test_a_start_waits_until_the_last_process_of_the_preempted_job_has_ended() -
     assert made.partition.alarm == ""
 
 
+def test_an_agent_that_is_killed_meanwhile_finds_both_jobs_and_starts_the_other_one_after_the_first() -> None:
+    made = Fake(2)
+    best_effort(made, 500, 2)
+    made.settle()
+    for node in made.nodes.values():
+        node.is_deaf = True
+    made.submit(10, 2)
+    made.partition.turn()
+    for _ in range(3):
+        made.kill_and_restart()
+        made.step()
+    cheap, job = made.partition.jobs[1], made.partition.jobs[2]
+    assert (cheap.state, job.state) == ("ending", "starting")
+    assert [node.runs for node in made.nodes.values()] == [[(1, 1)]] * 2
+    for node in made.nodes.values():
+        node.is_deaf = False
+        made.end(node, (1, 1), -15, "told")
+    made.step()
+    assert [node.runs for node in made.nodes.values()] == [[(1, 1), (2, 1)]] * 2
+    assert (cheap.state, cheap.attempt, job.state) == ("queued", 1, "running")
+    made.until(lambda: not made.partition.jobs)
+    assert [(one.state, one.attempt, one.losses) for one in made.store.find()] == [("done", 2, 0), ("done", 1, 0)]
+
+
 def test_one_that_has_ended_by_itself_is_not_run_again() -> None:
     made = Fake(1)
     cheap = best_effort(made, 500)
