@@ -321,9 +321,12 @@ def test_the_cluster_agent_gets_the_joules_of_jobs_that_are_here_and_of_those_th
     assert accounts.reported() == {"2": (round(700_000 * 13 / 12), 0)}, "one ended long ago; the other's mean goes on"
     accounts.add({"2": both["2"]}, 21.0, Drawn(math.nan, "missing"), 1.0)
     assert accounts.reported() == {}, "two of fourteen seconds were not metered"
-    used |= {str(number): 0.0 for number in range(50)}
-    accounts.add({str(number): job(str(number), now[0] - 1.0) for number in range(50)}, 21.0, Drawn(1.0, "measured"), 1)
-    assert len(accounts.reported()) == REPORTED
+    many = {str(number): job(str(number), now[0] - 1.0) for number in range(100, 150)}
+    used |= dict.fromkeys(many, 0.0)
+    accounts.add(many, now[0] - 1.0, Drawn(1.0, "measured"), 1.0)
+    accounts.add(dict(list(many.items())[:40]), now[0], Drawn(1.0, "measured"), 1.0)
+    found = accounts.reported()
+    assert len(found) == REPORTED and max(found) < "140", "those that are here come first"
 
 
 def test_a_job_whose_processes_are_to_come_or_have_gone_has_used_nothing() -> None:

@@ -150,6 +150,8 @@ def test_where_nodes_say_whose_the_joules_are_jobs_that_share_them_have_their_ow
         ("8", pytest.approx(200.0 * 5.5), True),  # no more than its node drew
         ("9", None, True),  # no prolog has run there for it
     ]
+    kept = head.server.history.history.rows(0.0, "", 9)
+    assert [(row.job, row.watts) for row in kept] == [("7", None), ("8", None), ("9", None)], "they learn no share"
 
 
 def test_metrics_get_the_joules_of_jobs_that_run_and_of_users_whose_jobs_have_ended(head: Head) -> None:
