@@ -15,7 +15,7 @@ from tests.fuzzing.fuzzer import Fuzzer
 from tests.fuzzing.planted import FAULTS, planted
 from tests.fuzzing.readers import readers
 
-FILES = 5_000
+FILES = 3_000
 UNTIL_FOUND = 4_000
 READERS = readers()
 
