@@ -121,11 +121,10 @@ class Run:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether all parts had ended, well or not, before a signal reached them."""
-        return all(
-            part.last is not None and (part.last.phase, part.last.cause) == ("ended", "")
-            for part in self.parts.values()
-        )
+        """Whether no signal of ours ended it: a part failed, or had no time left, or all ended well before."""
+        ends = [part.last for part in self.parts.values() if part.last is not None and part.last.phase == "ended"]
+        own = [last for last in ends if last.cause != "told"]
+        return len(own) == len(self.parts) or any(last.cause or last.status for last in own)
 
     @property
     def outcome(self) -> tuple[State, int | None, str]:
@@ -306,7 +305,8 @@ class Runs:
         if part.is_over:
             return
         has_begun = part.last is not None or job.state != "starting"
-        if has_begun or (part.boot_id and part.boot_id != node.boot_id):
+        was_sent = part.first_start_sent_s is not None
+        if has_begun or (was_sent and part.boot_id and part.boot_id != node.boot_id):
             if one.signal and part.last is None:  # ended before it began
                 part.last = JobPart(job.id, job.attempt, "ended", -signal.SIGTERM, "told", ended_s=now_s)
                 self._part_over(one, node)

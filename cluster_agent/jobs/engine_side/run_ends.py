@@ -68,7 +68,7 @@ class RunEnds:
         elif job.reason in (CAPPED, PREEMPTED) and not job.is_cancelled and not (leaves and one.ended_by_itself):
             self._wait_again(one)
         elif not waits_again:
-            self.job_over(job, state, status, reason)
+            self.job_over(job, state, status, "" if reason == PREEMPTED else reason)
         self._store.save(job)
 
     def kill(self, now_s: int, row: int) -> None:
