@@ -113,5 +113,5 @@ class Node:
 
     @property
     def is_away(self) -> bool:
-        """Whether something of it is free and gets no job."""
-        return self.free_shares > 0 and not self.may_start
+        """Whether something of it is free, or has best-effort jobs, and gets no other job."""
+        return not (self.may_yield if self.yields else self.may_start or self.free_shares == 0)

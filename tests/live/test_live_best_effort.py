@@ -116,6 +116,90 @@ def test_one_that_has_ended_by_itself_is_not_run_again() -> None:
     assert made.nodes["n00"].runs == [(cheap.id, 1), (job.id, 1)]
 
 
+@pytest.mark.parametrize(
+    ("cause", "status", "over"),
+    [("walltime", -15, ("timeout", "its walltime of 100 s was over")), ("", 1, ("failed", ""))],
+)
+def test_one_that_fails_or_has_no_time_left_while_it_is_preempted_is_over(
+    cause: str, status: int, over: tuple[str, str]
+) -> None:
+    made = Fake(2)
+    cheap = best_effort(made, 500, 2, walltime_s=100)
+    made.settle()
+    for node in made.nodes.values():
+        node.is_deaf = True
+    job = made.submit(10, 2)
+    made.partition.turn()
+    made.end(made.nodes["n00"], (cheap.id, 1), status, cause)
+    made.end(made.nodes["n01"], (cheap.id, 1), -15, "told")
+    made.step()
+    assert (cheap.state, cheap.reason, cheap.attempt) == (*over, 1)
+    made.until(lambda: job.state == "done")
+
+
+def test_one_that_is_cancelled_before_it_is_preempted_is_cancelled_and_says_nothing_of_the_other() -> None:
+    made = Fake(1)
+    cheap = best_effort(made, 500)
+    made.settle()
+    made.nodes["n00"].is_deaf = True
+    made.partition.cancel(cheap)
+    job = made.submit(10)
+    made.partition.turn()
+    made.end(made.nodes["n00"], (cheap.id, 1), -15, "told")
+    made.step()
+    assert (cheap.state, cheap.reason) == ("cancelled", "")
+    made.until(lambda: job.state == "done")
+
+
+def test_on_a_node_that_gets_no_job_it_goes_on_and_nobody_starts_there() -> None:
+    made = Fake(3)
+    kept, cheap = best_effort(made, 100), best_effort(made, 500)
+    made.settle()
+    made.partition.drain(kept.nodes[0], "fan")
+    made.step()
+    wide, jobs = made.submit(10, 3), [made.submit(10) for _ in range(2)]
+    made.step()
+    assert (kept.state, cheap.state, wide.state) == ("running", "queued", "queued")
+    assert sorted(name for job in jobs for name in job.nodes) == ["n01", "n02"]
+    made.partition.resume("n00")
+    made.step()
+    third = made.submit(5, walltime_s=5)
+    made.settle()
+    assert (kept.state, third.nodes) == ("queued", ["n00"]), "it can be preempted again"
+    made.until(lambda: not made.partition.jobs)
+    assert {job.state for job in made.store.find()} == {"done"}
+
+
+def test_on_a_node_that_falls_silent_it_is_not_preempted_but_lost() -> None:
+    made = Fake(1)
+    cheap = best_effort(made, 500)
+    made.settle()
+    made.nodes["n00"].is_cut = True
+    made.until(lambda: not made.partition.nodes["n00"].is_up)
+    job = made.submit(10)
+    made.step()
+    assert (cheap.state, job.state) == ("running", "queued")
+    made.until(lambda: cheap.state == "queued")
+    assert (cheap.losses, cheap.attempt) == (1, 1)
+    made.nodes["n00"].reboot()
+    made.nodes["n00"].is_cut = False
+    made.until(lambda: not made.partition.jobs)
+    assert [(one.state, one.attempt) for one in made.store.find()] == [("done", 2), ("done", 1)]
+
+
+def test_a_start_that_waits_for_a_preempted_job_is_not_lost_when_the_node_restarts() -> None:
+    made = Fake(1)
+    cheap = best_effort(made, 50)
+    made.settle()
+    made.nodes["n00"].is_deaf = True
+    job = made.submit(10, requeue=False)
+    made.settle()
+    made.nodes["n00"].reboot()
+    made.nodes["n00"].is_deaf = False
+    made.until(lambda: not made.partition.jobs)
+    assert [(one.state, one.losses) for one in (cheap, job)] == [("done", 0), ("done", 0)]
+
+
 def test_a_job_that_names_its_node_preempts_there() -> None:
     made = Fake(3)
     moved, stays = (best_effort(made, 500) for _ in range(2))

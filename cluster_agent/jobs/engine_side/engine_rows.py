@@ -71,6 +71,8 @@ class EngineRows:
         self._ended: list[int] = []
         self._ended_nodes = 0  # that their jobs have until the scheduler hears of the ends
         self._overruns: list[tuple[int, int]] = []
+        self._kept: set[int] = set()
+        """The rows of best-effort jobs of which the engine does not know, since their nodes are away."""
         past = self._past()
         self._table, self.scheduler = self._new_scheduler(past)
         self._load(past)
@@ -130,7 +132,7 @@ class EngineRows:
     def _load(self, past: list[Job]) -> None:
         """Fill a new scheduler with the jobs of the past and those that are alive."""
         now_s = self._clock.now_s()
-        for emptied in (self.queued, self.row_of, self._ended, self.aside, self._overruns, self.killed_s):
+        for emptied in (self.queued, self.row_of, self._ended, self.aside, self._overruns, self.killed_s, self._kept):
             emptied.clear()
         self.has_grown, self.has_room, self._ended_nodes = False, True, 0
         kept = {one.job.id: one for one in self.runs.by_row.values()}
@@ -317,7 +319,21 @@ class EngineRows:
         room = float("inf")
         if self.watts.counts_every_node:
             room = len(self.nodes) - sum(len(one.parts) for one in self.runs.by_row.values()) - self._ended_nodes
+        self._keep_away()
         self.has_room |= self.placeholders.update(self.scheduler, self.nodes.values(), self.occupy, now_s, room)
+
+    def _keep_away(self) -> None:
+        """The engine does not know best-effort jobs whose nodes are all away: they are not preempted, since no other
+        job could have these nodes."""
+        for row in {row for node in self.nodes.values() for row in node.yields}:
+            one = self.runs.by_row[row]
+            is_away = all(self.nodes[name].is_away for name in one.parts)
+            if is_away and row not in self._kept:
+                self._kept.add(row)
+                self.scheduler.withdraw(row)
+            elif not is_away and row in self._kept:
+                self._kept.remove(row)
+                self.scheduler.adopt(int(one.job.queued_s), int(one.job.started_s or 0), row, level=one.job.level)
 
     def _delays_pass(self) -> bool:
         """Whether a pass has to wait. The scheduler has heard of all ends by now, so there is room for placeholders."""
