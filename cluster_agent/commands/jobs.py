@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -69,7 +69,7 @@ def jobs(
         return
     rows = rows_of(socket, ListJobs(everything or export is not None, list(states), user))
     if export:
-        echo(f"{_export(export, rows)} jobs in {export}")
+        echo(f"{write_rows(export, rows, JobRow, '--export')} jobs in {export}")
     elif as_json:
         echo(json_text(list(rows)))
     elif lines := [cells(row) for row in rows]:
@@ -244,14 +244,20 @@ def _when(unix_s: float | None) -> str:
     return "-" if unix_s is None else datetime.fromtimestamp(unix_s).astimezone().isoformat(sep=" ", timespec="seconds")
 
 
-def _export(path: Path, rows: Iterator[JobRow]) -> int:
-    """Write the rows to a file, completely or not at all; returns how many."""
-    write = {".csv": write_csv, ".parquet": _write_parquet}.get(path.suffix)
-    if write is None:
-        raise WrongUseError(f"--export {path}: the name must end in .csv or .parquet")
-    found = [msgspec.structs.asdict(row) for row in rows]
+def write_rows(path: Path, rows: Iterable[Any], kind: type[msgspec.Struct], option: str) -> int:
+    """Write rows of a ``kind`` to FILE.csv or FILE.parquet, completely or not at all; returns how many. A column of
+    several values, such as seconds by cause, is JSON text. ``option``: who names the file, for messages."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise WrongUseError(f"{option} {path}: the name must end in .csv or .parquet")
+    found = [
+        {name: msgspec.json.encode(value).decode() if isinstance(value, dict) else value for name, value in one.items()}
+        for one in map(msgspec.structs.asdict, rows)
+    ]
     with exported(path) as part:
-        write(part, found)
+        if path.suffix == ".csv":
+            write_csv(part, found, kind.__struct_fields__)
+        else:
+            _write_parquet(part, found, kind)
     return len(found)
 
 
@@ -267,7 +273,7 @@ def exported(path: Path) -> Iterator[Path]:
         raise ClusterError(f"{path}: cannot write: {error.strerror}") from None
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, Any]], names: Sequence[str] = JobRow.__struct_fields__) -> None:
+def write_csv(path: Path, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """With a line of the names of the columns."""
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -275,19 +281,20 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]], names: Sequence[str] =
         writer.writerows(rows)
 
 
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write_parquet(path: Path, rows: list[dict[str, Any]], kind: type[msgspec.Struct]) -> None:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ModuleNotFoundError:
         raise ClusterError(f"{path}: writing Parquet needs pyarrow; pip install 'nodectl[export]'") from None
-    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-    fields = [(field.name, kinds[_plain(field.type)]) for field in msgspec.structs.fields(JobRow)]
+    kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+    fields = [(field.name, kinds[_plain(field.type)]) for field in msgspec.structs.fields(kind)]
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(fields)), path)
 
 
 def _plain(kind: Any) -> type:
-    """int, float or str, also where there may be none, or bounds."""
+    """int, float, bool or str, also where there may be none, or bounds."""
     found = msgspec.inspect.type_info(kind)
     first = found.types[0] if isinstance(found, msgspec.inspect.UnionType) else found
-    return {msgspec.inspect.IntType: int, msgspec.inspect.FloatType: float}.get(type(first), str)
+    plain = {msgspec.inspect.IntType: int, msgspec.inspect.FloatType: float, msgspec.inspect.BoolType: bool}
+    return plain.get(type(first), str)
