@@ -32,7 +32,7 @@ class ForeignJob(msgspec.Struct, frozen=True):
     """A job that runs, by its number or name at its own manager. ``submitted_s``: Unix seconds, 0 if not known.
 
     ``began_s``: when its start was noticed; ``counters``: of its nodes at that time, the boot and the mJ drawn in it;
-    ``is_shared``: another job ran on one of its nodes at some time.
+    ``is_shared``: another job ran on one of its nodes at some time; ``partition``: the manager's.
     """
 
     job: str
@@ -46,6 +46,7 @@ class ForeignJob(msgspec.Struct, frozen=True):
     began_s: float = 0.0
     counters: dict[str, tuple[str, int]] = {}
     is_shared: bool = False
+    partition: str = ""
 
     @property
     def name(self) -> str:
@@ -83,6 +84,17 @@ class ForeignJobs:
             raise ClusterError(f"{path}: cannot read the jobs of another manager: {error}: remove it") from None
         self._jobs = {(one.cluster, one.job): one for one in stored}
         self._on: dict[str, str] | None = None
+        self._all_on: dict[str, list[str]] | None = None
+
+    @property
+    def all_on_nodes(self) -> Mapping[str, list[str]]:
+        """By node, the jobs that have it or a share of it (``ForeignJob.key``)."""
+        if self._all_on is None:
+            self._all_on = {}
+            for one in self._jobs.values():
+                for node in one.nodes:
+                    self._all_on.setdefault(node, []).append(one.key)
+        return self._all_on
 
     @property
     def on_nodes(self) -> Mapping[str, str]:
@@ -165,7 +177,7 @@ class ForeignJobs:
             made.replace(self._path)
         except OSError as error:
             raise ClusterError(f"{self._path}: cannot store the notice: {error.strerror}") from None
-        self._jobs, self._on = jobs, None
+        self._jobs, self._on, self._all_on = jobs, None, None
 
 
 def _tag(word: str) -> Tag | None:
@@ -182,6 +194,7 @@ def _completed(one: ForeignJob, before: ForeignJob | None) -> ForeignJob:
         submitted_s=one.submitted_s or before.submitted_s,
         user=one.user or before.user,
         title=one.title or before.title,
+        partition=one.partition or before.partition,
         began_s=before.began_s or one.began_s,
         counters={**one.counters, **before.counters},
         is_shared=before.is_shared,

@@ -450,6 +450,8 @@ class NotifyStart(Request[Noticed], frozen=True):
     user: Word = ""
     title: Annotated[str, Meta(max_length=256)] = ""
     wait_s: Annotated[float, Meta(ge=0, le=600)] = 0.0
+    partition: Word = ""
+    """The manager's partition in which it runs; "": not known."""
 
 
 class NotifyEnd(Request[Sentences], frozen=True):
@@ -487,6 +489,12 @@ class JoulesRow(msgspec.Struct, frozen=True):
     ended_s: Finite
     energy_j: Finite | None
     is_shared: bool
+    partition: str = ""
+    """The manager's; "": no notice has named it."""
+    heard_s: Finite = 0.0
+    """Node-seconds for which the nodes' reports say whether a cap bound them, since the cluster agent's last start."""
+    bound_s: dict[str, Finite] = {}
+    """Of these, the node-seconds in which one did, by what bound (``NodeRow.bound_by``)."""
 
 
 class ListJoules(Request[list[JoulesRow]], frozen=True):

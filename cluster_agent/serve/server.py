@@ -151,7 +151,7 @@ class Server:
             ),
         )  # fmt: skip
         self._ahead = self.history.forecast(settings.budget.w - settings.fixed_mw / 1000, wall_s())
-        starts = ForeignStarts(
+        self._foreign_starts = starts = ForeignStarts(
             foreign, lambda: self.partition, self._send, self._now_s, joules, wall_s, self.history.foreign_ended
         )
         self.dispatched = DispatchedJobs(foreign, *starts.noticed_by(CLUSTER))
@@ -278,6 +278,7 @@ class Server:
         reports = self.router.receive(now_s)
         self._send(self.partition.hear(now_s, reports))
         self.history.hear(now_s, self._wall_s(), reports)
+        self._foreign_starts.hear(now_s, reports)
         self.dispatched.hear(reports)
         self.partition.alarms.set("dispatched", self.dispatched.trouble)
         if self.jobs:

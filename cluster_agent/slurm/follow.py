@@ -41,7 +41,7 @@ def _differs(one: ForeignJob | None, job: QueuedJob) -> bool:
 def _start(job: QueuedJob) -> NotifyStart:
     return NotifyStart(
         job=job.job, tag=job.tag, node_list=job.node_list, cluster=job.cluster, submitted_s=job.submitted_s,
-        restarts=job.restarts, user=job.user[:96], title=job.title[:256],
+        restarts=job.restarts, user=job.user[:96], title=job.title[:256], partition=job.partition[:96],
     )  # fmt: skip
 
 

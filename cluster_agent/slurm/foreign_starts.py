@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from cluster_agent.budget.sharers.gap import Event
@@ -30,6 +30,7 @@ from cluster_agent.serve.people_protocol import (
     RunningJob,
     Sentences,
 )
+from cluster_agent.slurm.bound_times import BoundTimes
 from cluster_agent.slurm.job_joules import JobJoules, counter, row, share_mj
 from foundation.shell.names import expanded, first_of
 from foundation.wire.power_messages import Grant, Report
@@ -57,6 +58,7 @@ class ForeignStarts:
         """``ended`` gets each job that has ended, with its joules."""
         self._jobs, self._partition, self._send, self._now_s = jobs, partition, send, now_s
         self._joules, self._wall_s, self._ended = joules, wall_s, ended
+        self._bounds = BoundTimes()
         self._waiting: weakref.WeakSet[Later] = weakref.WeakSet()
         self.handlers: dict[type[Request[Any]], Callable[[Caller, Any], Any]] = {
             NotifyStart: self._start,
@@ -65,6 +67,10 @@ class ForeignStarts:
             ListJoules: self._list_joules,
             ListRunning: self._running,
         }
+
+    def hear(self, now_s: float, reports: Iterable[Report]) -> None:
+        """Reports of nodes: which caps bound their jobs."""
+        self._bounds.hear(now_s, reports, self._jobs.all_on_nodes, self._partition().bound)
 
     def noticed_by(self, cluster: str) -> tuple[Callable[[str, list[str]], None], Callable[[str], None]]:
         """For a manager whose jobs the cluster agent notices itself: what to call at a start, and at an end."""
@@ -84,10 +90,14 @@ class ForeignStarts:
         nodes = list(dict.fromkeys([*request.nodes, *listed]))
         job = ForeignJob(
             request.job, nodes, request.tag, request.cluster, request.submitted_s, request.restarts, request.user,
-            request.title, self._wall_s(), self._counters(nodes),
+            request.title, self._wall_s(), self._counters(nodes), partition=request.partition,
         )  # fmt: skip
         self._end_earlier(job)
         words = [self._jobs.start(job, partition.ledger.accounts.places)]
+        if known := self._jobs.find(job.job, job.cluster):
+            self._bounds.began(now_s, known)
+        else:
+            self._bounds.forget(job)
         ours = [node for node in nodes if node in partition.ledger.accounts.places]
         if foreign := [node for node in nodes if node not in partition.ledger.accounts.places]:
             words.append(f"not nodes of this cluster agent: {first_of(foreign, NAMED)}")
@@ -140,6 +150,7 @@ class ForeignStarts:
 
     def _account(self, ended: ForeignJob) -> None:
         made = self._row(ended)
+        self._bounds.forget(ended)
         self._joules.add(made)
         self._ended(ended, made)
         self._partition().alarms.set("joules", self._joules.trouble)
@@ -152,7 +163,7 @@ class ForeignStarts:
             if job.is_shared else {}
         )  # fmt: skip
         known_mj = {node: mj for node, mj in shares_mj.items() if mj is not None}
-        return row(job, self._counters(job.nodes), known_mj, self._wall_s())
+        return row(job, self._counters(job.nodes), known_mj, self._wall_s(), self._bounds.of(job))
 
     def _counters(self, nodes: list[str]) -> dict[str, tuple[str, int]]:
         now_s = self._now_s()

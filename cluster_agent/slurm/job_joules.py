@@ -20,6 +20,7 @@ from cluster_agent.history.kept_rows import KeptRows
 from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.serve.node_meter import LONGEST_S
 from cluster_agent.serve.people_protocol import JoulesRow
+from cluster_agent.slurm.bound_times import BoundTime
 from foundation.wire.power_messages import Report
 
 Counters = Mapping[str, tuple[str, int]]
@@ -38,12 +39,13 @@ def share_mj(report: Report, job: str, heard_s: float, now_s: float) -> int | No
     return None if drawn_mj is None else drawn_mj + round(power_mw * min(max(now_s - heard_s, 0.0), LONGEST_S))
 
 
-def row(job: ForeignJob, now: Counters, shares_mj: Mapping[str, int], wall_s: float) -> JoulesRow:
+def row(job: ForeignJob, now: Counters, shares_mj: Mapping[str, int], wall_s: float, bound: BoundTime) -> JoulesRow:
     """Of a job that has ended. ``now``: the counters of its nodes; ``shares_mj``: what of each is the job's."""
     return JoulesRow(
         job=job.job, cluster=job.cluster, submitted_s=job.submitted_s, restarts=job.restarts, user=job.user,
         title=job.title, tag=job.tag, nodes=len(job.nodes), began_s=job.began_s, ended_s=wall_s,
-        energy_j=_joules(job, now, shares_mj), is_shared=job.is_shared,
+        energy_j=_joules(job, now, shares_mj), is_shared=job.is_shared, partition=job.partition, heard_s=bound.heard_s,
+        bound_s=dict(bound.bound_s),
     )  # fmt: skip
 
 

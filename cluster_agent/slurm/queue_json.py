@@ -52,6 +52,7 @@ class QueuedJob:
     title: str
     tag: str
     cluster: str
+    partition: str = ""
 
 
 def jobs_on_nodes(text: bytes | str) -> tuple[list[QueuedJob], list[str]]:
@@ -94,6 +95,7 @@ def _job(row: dict[str, Any]) -> QueuedJob:
         title=str(row.get("name") or ""),
         tag=tag_said(str(row.get("comment") or "")),
         cluster=str(row.get("cluster") or ""),
+        partition=str(row.get("partition") or ""),
     )
 
 

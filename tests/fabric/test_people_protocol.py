@@ -105,10 +105,11 @@ ON_THE_WIRE = {
     "drain": (Drain("n0"), {"node": "n0", "reason": ""}),
     "resume": (Resume("n0"), {"node": "n0"}),
     "notify-start": (
-        NotifyStart("a7", ["n0"], "memory", "n[1-2]", "hpc", 1_795_909_975, 1, "alice", "a title", 2.5),
+        NotifyStart("a7", ["n0"], "memory", "n[1-2]", "hpc", 1_795_909_975, 1, "alice", "a title", 2.5, "batch"),
         {
             "job": "a7", "nodes": ["n0"], "tag": "memory", "node_list": "n[1-2]", "cluster": "hpc",
             "submitted_s": 1_795_909_975, "restarts": 1, "user": "alice", "title": "a title", "wait_s": 2.5,
+            "partition": "batch",
         },
     ),
     "notify-list": (ListForeign(), {}),

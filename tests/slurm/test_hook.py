@@ -76,6 +76,15 @@ def test_a_start_is_answered_when_the_caps_of_its_nodes_are_in_force(cluster: Cl
     assert jobs(cluster) == []
 
 
+def test_a_notice_names_the_partition_and_the_row_says_what_reports_cover(cluster: Cluster, hook: Path) -> None:
+    run(hook, str(cluster.socket), "start", SLURM_JOB_ID="70", SLURM_JOB_PARTITION="bätch")
+    time.sleep(3.0)  # so that its node reports
+    run(hook, str(cluster.socket), "end", SLURM_JOB_ID="70")
+    (row,) = [one for one in json.loads(cluster.ctl("energy", "--json").stdout) if one["job"] == "70"]
+    assert row["partition"] == "bätch"
+    assert 0 < row["heard_s"] <= row["ended_s"] - row["began_s"] + 1.0
+
+
 def test_a_start_is_answered_no_earlier_than_the_slowest_node_allows(cluster: Cluster, hook: Path) -> None:
     cluster.until(lambda: cluster.cap_w("n01") == cluster.cap_w("n02") == 150.0)
     slow = cluster.started["n02"]

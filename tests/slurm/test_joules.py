@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from cluster_agent.commands.beside_slurm import slurm_energy
 from cluster_agent.commands.beside_slurm.slurm_energy import Sum
 from cluster_agent.errors import ClusterError
 from cluster_agent.fabric.people import Caller
 from cluster_agent.history import kept_rows
+from cluster_agent.jobs.foreign_jobs import ForeignJob
 from cluster_agent.serve.config import BudgetSettings, NodeSettings, Settings
 from cluster_agent.serve.people_protocol import (
     CountJoules,
@@ -26,6 +30,7 @@ from cluster_agent.serve.people_protocol import (
     RunningJob,
 )
 from cluster_agent.serve.server import Server
+from cluster_agent.slurm.bound_times import BoundTimes
 from cluster_agent.slurm.job_comments import JobComments, words
 from cluster_agent.slurm.job_joules import JobJoules
 from foundation.wire.power_messages import Declaration
@@ -45,6 +50,7 @@ class Head:
         self.boots = dict.fromkeys(NODES, "boot-1")
         self.mj = dict.fromkeys(NODES, 5_000_000)
         self.shares: dict[str, dict[str, tuple[int, int]]] = {}
+        self.bound: set[str] = set()
         self.settings = Settings(
             listen=f"tcp://127.0.0.1:{free_port()}", insecure=True, keys=str(at), store=str(at / "a.db"),
             socket=str(at / "s"), mode="observe", budget=BudgetSettings(w=2000.0), nodes=NodeSettings(tdp_w=500.0),
@@ -66,9 +72,11 @@ class Head:
                 self.mj[node] += number * 100_000
             self.server.partition.hear(self.now_s, [
                 report(node, boot_id=self.boots[node], report_id=next(self.ids), declaration=DECLARED,
-                       energy_mj=self.mj[node], power_mw=100_000 * int(node[1]), site_jobs=self.shares.get(node, {}))
+                       energy_mj=self.mj[node], power_mw=100_000 * int(node[1]), site_jobs=self.shares.get(node, {}),
+                       asked_mw=400_000, held="yes" if node in self.bound else "no")
                 for node in NODES
             ])  # fmt: skip
+            self.server._foreign_starts.hear(self.now_s, self.server.partition.reports.values())
 
     def start(self, job: str, node_list: str, **more: object) -> None:
         self.server.handlers[NotifyStart](SLURM, NotifyStart(job, node_list=node_list, cluster="hpc", **more))
@@ -103,6 +111,95 @@ def test_a_jobs_joules_are_those_of_its_nodes_between_its_notices(head: Head) ->
     of_it = Sum()
     of_it.add(row)
     assert of_it.node_w == pytest.approx(150.0)
+
+
+def test_a_row_says_for_how_long_a_cap_bound_its_nodes_and_what_decided_it(head: Head) -> None:
+    head.run(1)
+    head.start("7", "n[1-2]", partition="batch")
+    head.run(10)
+    head.bound = {"n1"}
+    head.start("7", "n[1-2]")  # of `follow`, a second notice of the same run
+    head.run(5)
+    head.bound = {"n1", "n2", "n3"}
+    head.start("8", "n2")  # on a node that both have, its cap binds both
+    head.run(5)
+    head.now_s += 100.0  # no report: 15 s of that count at most
+    head.run(1)
+    head.end("8")
+    head.end("7")
+    head.bound = set()
+    head.start("7", "n1")
+    head.run(2)
+    head.end("7")
+    eight, seven, again = head.rows()
+    (by,) = seven.bound_s
+    assert by == head.server.partition.sharing.in_short("n1")[0] != ""
+    assert (seven.partition, seven.heard_s, seven.bound_s[by]) == ("batch", 2 * (20 + 15), 5 + 2 * (5 + 15))
+    assert (eight.partition, eight.heard_s, eight.bound_s) == ("", 20.0, {by: 20.0})
+    assert (again.partition, again.heard_s, again.bound_s) == ("", 2.0, {}), "nothing is left of the earlier run"
+
+
+def test_after_a_restart_it_covers_the_time_since(head: Head) -> None:
+    head.bound = {"n1"}
+    head.run(1)
+    head.start("7", "n1", partition="batch")
+    head.run(10)
+    head.restart()
+    head.run(4)
+    head.end("7")
+    head.restart()
+    (row,) = head.rows()
+    assert (row.partition, row.heard_s, sum(row.bound_s.values())) == ("batch", 3.0, 3.0)
+
+
+def test_a_bound_node_whose_cap_no_plan_explains_is_bound_all_the_same() -> None:
+    times, job = BoundTimes(), ForeignJob("7", ["n1"])
+    times.began(1.0, job)
+    times.hear(3.0, [report("n1", asked_mw=400_000, held="yes")], {"n1": [job.key]}, lambda heard: ("", None))
+    assert (times.of(job).heard_s, times.of(job).bound_s) == (2.0, {"not known": 2.0})
+
+
+def test_a_users_mean_stands_next_to_that_of_the_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def job(number: int, user: str, partition: str, watts: float, **more: object) -> JoulesRow:
+        one = msgspec.structs.replace(made(number, user), energy_j=watts, partition=partition)  # of a second
+        return msgspec.structs.replace(one, **more)
+
+    rows = [
+        job(1, "alice", "batch", 100.0, heard_s=10.0, bound_s={"even: slowed": 4.0, "even: tag": 1.0}),
+        job(2, "alice", "gpu", 900.0),
+        job(3, "bob", "batch", 300.0, heard_s=2.0),
+        job(4, "bob", "", 500.0, energy_j=None),
+    ]
+    monkeypatch.setattr(slurm_energy, "rows_since", lambda socket, request: rows)
+
+    def shown(*words: str) -> str:
+        return CliRunner().invoke(slurm_energy.energy, ["--socket", "none", *words], catch_exceptions=False).output
+
+    assert [" ".join(line.split()) for line in shown("--users").splitlines()[1:5]] == [
+        "alice gpu 1 0 0.0003 900.0 900.0 -",
+        "bob batch 1 0 0.0001 300.0 200.0 0 %",
+        "alice batch 1 0 0.0000 100.0 200.0 50 % (even: slowed, 40 %; others)",
+        "bob - 1 1 0.0000 - 433.3 -",
+    ]
+    of_alice = shown("--user", "alice").splitlines()
+    assert of_alice[-3:-1] == [
+        "partition batch, of alice 100.0 W a node: 2 jobs, 0.0001 kWh, 200.0 W a node",
+        "partition gpu, of alice 900.0 W a node: 1 jobs, 0.0003 kWh, 900.0 W a node",
+    ]
+    assert of_alice[-1].startswith("all users: 4 jobs")
+
+    file = tmp_path / "rows.csv"
+    assert shown("--out", str(file)) == f"{file}: 4 jobs\n"
+    with open(file, newline="") as text:
+        read = list(csv.DictReader(text))
+    assert [(row["job"], row["energy_j"], row["partition"]) for row in read] == [
+        ("1", "100.0", "batch"), ("2", "900.0", "gpu"), ("3", "300.0", "batch"), ("4", "", ""),
+    ]  # fmt: skip
+    assert msgspec.json.decode(read[0]["bound_s"]) == rows[0].bound_s
+    pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'nodectl[export]'")
+    shown("--user", "bob", "--out", str(tmp_path / "rows.parquet"))
+    stored = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert stored == [msgspec.structs.asdict(row) | {"bound_s": "{}"} for row in rows[2:]]
 
 
 def test_they_go_on_over_a_restart_of_the_cluster_agent_and_of_a_notice(head: Head) -> None:

@@ -47,6 +47,7 @@ def row(version: str, number: int = 17, words: tuple[str, ...] = ("RUNNING",), *
     return {
         "job_id": number, "job_state": state(list(words)), "submit_time": count(SUBMITTED_S), "restart_cnt": 1,
         "nodes": "n[01-02]", "user_name": "alice", "name": "solve", "comment": "x nodectl=Memory", "cluster": "hpc",
+        "partition": "batch",
         "array_task_id": count(None),
     } | changes  # fmt: skip
 
@@ -58,7 +59,7 @@ def text(*rows: dict[str, Any], **more: Any) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_running_job_is_read_in_the_shape_of_each_version(version: str) -> None:
     nodes = frozenset({"n01", "n02"})
-    expected = QueuedJob("17", "n[01-02]", nodes, SUBMITTED_S, 1, "alice", "solve", "memory", "hpc")
+    expected = QueuedJob("17", "n[01-02]", nodes, SUBMITTED_S, 1, "alice", "solve", "memory", "hpc", "batch")
     assert jobs_on_nodes(text(row(version))) == ([expected], [])
 
 

@@ -54,7 +54,7 @@ typedef enum { IN_FORCE, OBSERVING, NOT_OURS, WAITING, DONE, REFUSED, NO_HEAD } 
 
 typedef struct {
     bool is_start;
-    const char *job, *nodes, *cluster, *user, *title, *tag;
+    const char *job, *nodes, *cluster, *user, *title, *tag, *partition;
     uint32_t restarts;
 } notice_t;
 

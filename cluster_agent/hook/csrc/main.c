@@ -157,6 +157,7 @@ int main(int count, char **words)
         .user = of_slurm("SLURM_JOB_USER", NULL),
         .title = of_slurm("SLURM_JOB_NAME", NULL),
         .tag = options.tag ? options.tag : tag_in(of_slurm("SLURM_JOB_COMMENT", NULL)),
+        .partition = of_slurm("SLURM_JOB_PARTITION", NULL),
         .restarts = (uint32_t)strtoul(of_slurm("SLURM_JOB_RESTART_COUNT", "SLURM_RESTART_COUNT"), NULL, 10),
     };
     char reason[REASON] = "", plain[4 * REASON + 1];

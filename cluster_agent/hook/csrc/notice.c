@@ -20,7 +20,7 @@ void write_request(frame_t *frame, const notice_t *notice, double wait_s)
     put_array(frame, 3);
     put_count(frame, PROTOCOL);
     put_text(frame, notice->is_start ? "notify-start" : "notify-end");
-    put_map(frame, notice->is_start ? 8 : 3);
+    put_map(frame, !notice->is_start ? 3 : notice->partition[0] ? 9 : 8);
     put_pair(frame, "job", notice->job, WORD);
     put_pair(frame, "cluster", notice->cluster, WORD);
     put_text(frame, "restarts");
@@ -31,6 +31,8 @@ void write_request(frame_t *frame, const notice_t *notice, double wait_s)
     put_pair(frame, "user", notice->user, WORD);
     put_pair(frame, "title", notice->title, TITLE);
     put_pair(frame, "tag", notice->tag, WORD);
+    if (notice->partition[0]) /* as of a request from Python: what has its default is left out */
+        put_pair(frame, "partition", notice->partition, WORD);
     put_text(frame, "wait_s");
     put_seconds(frame, wait_s);
 }
