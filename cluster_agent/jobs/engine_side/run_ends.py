@@ -50,7 +50,7 @@ class RunEnds:
             node.runs.pop(one.row, None)
             node.yields.discard(one.row)
             node.leaving.discard(one.row)
-        state, status, reason = one.outcome
+        state, status, reason = _outcome(one)
         is_requeue = job.reason == REQUEUE and not job.is_cancelled
         waits_again = state == "lost" and not is_requeue and not leaves and self._is_to_wait_after_loss(one)
         if leaves:
@@ -68,7 +68,7 @@ class RunEnds:
         elif job.reason in (CAPPED, PREEMPTED) and not job.is_cancelled and not (leaves and one.ended_by_itself):
             self._wait_again(one)
         elif not waits_again:
-            self.job_over(job, state, status, "" if reason == PREEMPTED else reason)
+            self.job_over(job, state, status, reason)
         self._store.save(job)
 
     def kill(self, now_s: int, row: int) -> None:
@@ -164,3 +164,9 @@ class RunEnds:
             rows.fresh.remove(job)
             rows.wait_as(one.waits_as, job)
             rows.scheduler.requeue(one.waits_as)
+
+
+def _outcome(one: Run) -> tuple[State, int | None, str]:
+    """Of a run that is over. One that was cancelled, or ended by itself, while it was preempted has another reason."""
+    state, status, reason = one.outcome
+    return state, status, "" if reason == PREEMPTED else reason
