@@ -171,6 +171,7 @@ def test_a_users_mean_stands_next_to_that_of_the_partition(tmp_path: Path, monke
         job(4, "bob", "", 500.0, energy_j=None),
     ]
     monkeypatch.setattr(slurm_energy, "rows_since", lambda socket, request: rows)
+    monkeypatch.setenv("COLUMNS", "160")
 
     def shown(*words: str) -> str:
         return CliRunner().invoke(slurm_energy.energy, ["--socket", "none", *words], catch_exceptions=False).output

@@ -93,10 +93,15 @@ def energy(user: str, since: str, by_user: bool, out: Path | None, as_json: bool
     echo_block(_users(rows, everything) if by_user else _jobs(rows))
     echo(_in_words(f"{user}: " if user else "", _sum(rows)))
     if user:
-        for where in sorted({one.partition for one in rows} - {""}):
-            mine = _watts(_sum(one for one in rows if one.partition == where).node_w)
-            echo(_in_words(f"partition {where}, of {user} {mine} W a node: ", _of_partition(everything, where)))
-        echo(_in_words("all users: ", _sum(everything)))
+        _compare(user, rows, everything)
+
+
+def _compare(user: str, rows: Sequence[JoulesRow], everything: Sequence[JoulesRow]) -> None:
+    """A line per partition of these rows, the user's, and one of all users."""
+    for where in sorted({one.partition for one in rows} - {""}):
+        mine = _watts(_sum(one for one in rows if one.partition == where).node_w)
+        echo(_in_words(f"partition {where}, of {user} {mine} W a node: ", _of_partition(everything, where)))
+    echo(_in_words("all users: ", _sum(everything)))
 
 
 def _sum(rows: Iterable[JoulesRow]) -> Sum:
