@@ -44,7 +44,7 @@ def test_what_the_cluster_grants_is_in_the_controller_and_the_chip_draws_no_more
         seen = len(trace.read_bytes().splitlines())
         head.until(lambda: len(trace.read_bytes().splitlines()) > seen + 60, is_kept=False)
         first, last = rows()[-50], rows()[-1]
-    watts = (last.chip_j - first.chip_j) / (last.at_s - first.at_s)
+    watts = (last.chip_j - first.chip_j) / (last.chip_s - first.chip_s)  # by its own time: on a busy machine it is late
     assert 0.8 * (150.0 - REST_W) < watts <= 1.02 * (150.0 - REST_W)
 
 
