@@ -148,8 +148,8 @@ class HistoryRequests:
         """A job of another manager, with its joules."""
         self._add(of_it.user, of_it.energy_j)
         run_s = max(of_it.ended_s - of_it.began_s, 0.0)
-        is_known = of_it.energy_j and of_it.energy_j > 0 and run_s > 0 and not of_it.is_shared
-        watts = of_it.energy_j / run_s if of_it.energy_j and is_known else None
+        energy_j = 0.0 if of_it.is_shared else of_it.energy_j or 0.0  # a share says nothing of a node's watts
+        watts = energy_j / run_s if energy_j > 0 and run_s > 0 else None
         row = HistoryRow(
             job=of_it.job, user=of_it.user, application=of_it.title, nodes=of_it.nodes,
             submitted_s=float(of_it.submitted_s) or of_it.began_s, began_s=of_it.began_s, ended_s=of_it.ended_s,

@@ -103,15 +103,21 @@ class Node:
     @property
     def may_start(self) -> bool:
         """Whether a job may be started on it now, on what is free of it."""
-        return self.is_up and self.free_shares > 0 and self.switched is None and not self.gets_none
+        return self.is_up and self.free_shares > 0 and self._gets_jobs
 
     @property
     def may_yield(self) -> bool:
         """Whether a job may be started on it in place of best-effort jobs that have it now."""
-        is_ready = self.is_up and self.switched is None and not self.gets_none
-        return is_ready and bool(self.yields) and self.runs.keys() <= self.yields | self.leaving
+        has_them_alone = bool(self.yields) and self.runs.keys() <= self.yields | self.leaving
+        return self.is_up and has_them_alone and self._gets_jobs
+
+    @property
+    def _gets_jobs(self) -> bool:
+        return self.switched is None and not self.gets_none
 
     @property
     def is_away(self) -> bool:
         """Whether something of it is free, or has best-effort jobs, and gets no other job."""
-        return not (self.may_yield if self.yields else self.may_start or self.free_shares == 0)
+        if self.yields:
+            return not self.may_yield
+        return self.free_shares > 0 and not self.may_start

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from cluster_agent.errors import WrongUseError
 from cluster_agent.scheduler.job_columns import Bools, Int32s, Int64s, Jobs
 from cluster_agent.scheduler.policies.registry import Choice
+from cluster_agent.scheduler.switches import OPTIONS
 from cluster_agent.scheduler.switches.failures import AFTER_S, DRAWN, Failure, Failures, are_drawn, drawn
 from cluster_agent.scheduler.switches.limit_rules import MOST, is_number, rules_of
 from cluster_agent.scheduler.switches.limits import UNCOUNTED, Limits, clash_of
@@ -472,7 +473,7 @@ def on_nodes_with_switches(world: Fitted, given: World, choice: Choice) -> Fitte
     """With the limits of users and queues; nodes have clusters and memory of their own."""
     for name in ("partitions", "memory", "failures", "reservations", "windows", "best_effort"):
         if (text := getattr(given, name)) is not None:
-            raise WrongUseError(f"--{name.replace('_', '-')} {text}: only for a log of processors; leave it out")
+            raise WrongUseError(f"{OPTIONS[name]} {text}: only for a log of processors; leave it out")
     if given.best_effort_jobs is not None:
         raise WrongUseError("column best_effort: not with configurations; leave it out")
     if given.limits is None:

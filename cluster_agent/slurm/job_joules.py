@@ -30,13 +30,18 @@ def counter(report: Report, heard_s: float, now_s: float) -> tuple[str, int] | N
     """Of a node by now: the boot that it counts, and mJ; None: it has none. ``heard_s``: when its report came."""
     if report.energy_mj < 0:
         return None
-    return report.boot_id, report.energy_mj + round(max(report.power_mw, 0) * min(max(now_s - heard_s, 0.0), LONGEST_S))
+    return report.boot_id, report.energy_mj + _since_mj(max(report.power_mw, 0), heard_s, now_s)
 
 
 def share_mj(report: Report, job: str, heard_s: float, now_s: float) -> int | None:
     """What a job has drawn of a node that it shares, by now; None: the node's agent does not say."""
     drawn_mj, power_mw = report.site_jobs.get(job, (None, 0))
-    return None if drawn_mj is None else drawn_mj + round(power_mw * min(max(now_s - heard_s, 0.0), LONGEST_S))
+    return None if drawn_mj is None else drawn_mj + _since_mj(power_mw, heard_s, now_s)
+
+
+def _since_mj(power_mw: int, heard_s: float, now_s: float) -> int:
+    """What has been drawn since a report, at most for ``LONGEST_S``."""
+    return round(power_mw * min(max(now_s - heard_s, 0.0), LONGEST_S))
 
 
 def row(job: ForeignJob, now: Counters, shares_mj: Mapping[str, int], wall_s: float, bound: BoundTime) -> JoulesRow:

@@ -106,6 +106,8 @@ class Owner:
         """How fast jobs are next to others, where two may have one node; None: each has its nodes alone."""
         self.requeues = not self.counts_every_node or composition.power is None or composition.power.requeue
         """Whether a job that was killed for a cap waits again."""
+        self.has_best_effort = self._goes_with_best_effort()
+        """Whether jobs may run on what others cannot use, until these can."""
         self.configurations = configurations or {} if self._kind == "configurations" else {}
         """By application, where the policy chooses one for each job."""
         is_alike = self._kind in ("processors", None) and self.pairs is None
@@ -122,6 +124,10 @@ class Owner:
         self.idle_caps_mw: Mapping[str, int] = {}
         """Of the nodes without a job, those whose caps are not ``idle_mw``."""
         self._check()
+
+    def _goes_with_best_effort(self) -> bool:
+        knows_nodes = self.owns_watts or self.pairs is not None or self.switches.has_partitions
+        return not knows_nodes and clash_of(self._composition, ("best_effort",)) is None
 
     def _check(self) -> None:
         if self._kind is None:
@@ -228,12 +234,6 @@ class Owner:
         if self.places_jobs:
             return NodeCounts(live, self._owned, composition, self._groups, self.idle_caps_mw)
         return ConfigurationCounts(live, self._owned, composition, self.configurations, self.idle_mw)
-
-    @property
-    def has_best_effort(self) -> bool:
-        """Whether jobs may run on what others cannot use, until these can."""
-        knows_nodes = self.owns_watts or self.pairs is not None or self.switches.has_partitions
-        return not knows_nodes and clash_of(self._composition, ("best_effort",)) is None
 
     @property
     def predicts(self) -> bool:
